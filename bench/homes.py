@@ -49,13 +49,13 @@ async def _keep(home: Path, *, conversations: int, messages: int) -> list[Conver
 
 
 async def _write(store: Store, conversation_id: ConversationId, messages: int) -> None:
-    happened, log, folds, at = _conversation(messages), Log(), Projections(), time.time()
+    happened, log, projections, at = _conversation(messages), Log(), Projections(), time.time()
     entries = log.append(happened, at=at)
     lease = None
     for first in range(0, len(entries), PAGE):
         for one in happened[first : first + PAGE]:
-            folds.apply(one, at=at)
-        page, summary = entries[first : first + PAGE], Summary.of(folds.state)
+            projections.apply(one, at=at)
+        page, summary = entries[first : first + PAGE], Summary.of(projections.state)
         if not first:
             await store.create(conversation_id, page, summary)
             continue

@@ -24,6 +24,7 @@ __all__ = [
     "LIMIT_REACHED",
     "RESOURCE_LIMIT",
     "TOOL_SERVER_FAILED",
+    "ApprovalIsSettled",
     "BadArguments",
     "BadFile",
     "BadHome",
@@ -40,7 +41,6 @@ __all__ = [
     "OwnedElsewhere",
     "OwnerUnresponsive",
     "ParleyError",
-    "QuestionIsSettled",
     "ReplyTooLarge",
     "SandboxUnavailable",
     "ShuttingDown",
@@ -121,7 +121,7 @@ class UnsupportedContent(InvalidRequest):
         self.place, self.detail = place, detail
 
 
-class QuestionIsSettled(InvalidRequest):
+class ApprovalIsSettled(InvalidRequest):
     """The approval was already decided."""
 
     code = "approval_settled"

@@ -193,7 +193,7 @@ async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(parley_
     parley_model.says("second")
     heard: list[tuple[float, float | None, str | None]] = []
 
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
+    async def on_notification(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, total, message))
         if len(heard) == 1:
             await parley_model.wait_until_held()
@@ -201,7 +201,7 @@ async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(parley_
 
     async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
         result = await client.session.call_tool(
-            "codex", {"prompt": "go", "cwd": client.cwd}, progress_callback=hear
+            "codex", {"prompt": "go", "cwd": client.cwd}, progress_callback=on_notification
         )
         value = result.structured_content
         assert isinstance(value, dict)

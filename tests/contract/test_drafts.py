@@ -71,5 +71,5 @@ async def test_a_question_is_known_where_it_was_asked_and_not_where_it_is_spoken
     await store.create(FIRST, asking.entries, summary(state="asking"))
     await store.create(OTHER, [spoken], summary())
 
-    assert await store.asks_any({approval_id(1), approval_id(3)})
-    assert not await store.asks_any({approval_id(2), approval_id(3)})
+    assert await store.has_approvals({approval_id(1), approval_id(3)})
+    assert not await store.has_approvals({approval_id(2), approval_id(3)})

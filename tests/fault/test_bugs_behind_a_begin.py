@@ -18,7 +18,7 @@ from kit.builders.tools import NoCommands
 from kit.builders.transcript import RecordingTranscript, Shown
 from kit.builders.trees import patch, plant, tree
 from kit.models.raw_provider import settings
-from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, call_item, closing, desk, program
+from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, call_item, closing, context, program
 from parley.config.types import ToolServer
 from parley.conversation.log import LogPayload
 from parley.ports.tools import Action, Granted, ToolContext, Verdict
@@ -73,8 +73,8 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
     plant(tmp_path, old__txt="alpha\n")
     before = tree(tmp_path)
     notebook = RecordingTranscript(appended=descriptors.forbid)
-    desk = ToolContext(settings=settings(cwd=str(tmp_path)), transcript=notebook, permit=grant)
-    patches = Patches(desk, NoCommands())
+    context = ToolContext(settings=settings(cwd=str(tmp_path)), transcript=notebook, authorize=grant)
+    patches = Patches(context, NoCommands())
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         told = await patches.apply(
@@ -124,7 +124,7 @@ async def test_a_call_of_a_tool_server_that_breaks_down_by_our_own_mistake_is_se
     notebook = Forgetful()
     async with closing(ServerPool(ENVIRON)) as pool, pool.lease([program("x")]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await ServerTools(desk(notebook), lease).run(call_item("x__steps", '{"count": 1}', CALL))
+            told = await ServerTools(context(notebook), lease).run(call_item("x__steps", '{"count": 1}', CALL))
 
     assert told == "internal error: ZeroDivisionError"
     assert list(map(without_duration, notebook.happened)) == seen("steps", {"count": 1}, told)
@@ -151,7 +151,7 @@ async def test_a_result_that_has_no_content_cannot_be_read() -> None:
     server = ToolServer(name="x", command=sys.executable, args=("-c", EMPTY_HANDED))
     async with closing(ServerPool(ENVIRON)) as pool, pool.lease([server]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await ServerTools(desk(notebook), lease).run(call_item("x__give", "{}", CALL))
+            told = await ServerTools(context(notebook), lease).run(call_item("x__give", "{}", CALL))
 
     assert told == "tool call error: tool call failed for `x/give`: its answer cannot be read"
     assert list(map(without_duration, notebook.happened)) == seen("give", {}, told)

@@ -101,7 +101,7 @@ async def restore(store: SqliteStore) -> Restored:
     assert checkpoint is not None
     projections, log, read = Projections.restored(checkpoint.data), Log(checkpoint.seq), 0
     while page := await store.read(FIRST, after=log.last):
-        log.take(page)
+        log.append_entries(page)
         projections.replay(page)
         read += len(page)
     log.durable = log.last

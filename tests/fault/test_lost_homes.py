@@ -62,14 +62,14 @@ def acknowledged(child: StoreProcess, number: int) -> int:
     """The last of so many positions."""
     last = 0
     for _ in range(number):
-        last = child.hear()[0]
+        last = child.on_notification()[0]
     return last
 
 
 def up_to_the_error(child: StoreProcess) -> tuple[int, Answer]:
     """What else was acknowledged, and the error."""
     last = 0
-    while isinstance(answer := child.hear(), list):
+    while isinstance(answer := child.on_notification(), list):
         last = answer[0]
     return last, answer
 

@@ -21,7 +21,7 @@ def writes_until_killed(home: Path, commits: int, delay_seconds: float) -> int:
     with StoreProcess(home) as child:
         child.ask("acquire", FIRST)
         child.tell("append_for_ever", FIRST)
-        reached = [child.hear() for _ in range(commits)][-1]
+        reached = [child.on_notification() for _ in range(commits)][-1]
         time.sleep(delay_seconds)
         child.kill()
         last: int = (child.heard() or [reached])[-1][0]
@@ -130,7 +130,7 @@ async def test_a_power_cut_takes_back_nothing_that_was_acknowledged(tmp_path: Pa
         child.ask("create", FIRST)
         child.ask("acquire", FIRST)
         child.tell("append_for_ever", FIRST)
-        reached = [child.hear() for _ in range(12)]
+        reached = [child.on_notification() for _ in range(12)]
         child.kill()
         reached += child.heard()
     database, wal = (home / "parley.db").read_bytes(), (home / "parley.db-wal").read_bytes()

@@ -178,7 +178,7 @@ async def test_nobody_starves_while_another_writes_without_pause(tmp_path: Path)
     with StoreProcess(tmp_path) as child:
         child.ask("acquire", FIRST)
         child.tell("append_for_ever", FIRST)
-        theirs = threading.Thread(target=lambda: [child.hear() for _ in range(ENOUGH)])
+        theirs = threading.Thread(target=lambda: [child.on_notification() for _ in range(ENOUGH)])
         theirs.start()
         async with asyncio.timeout(WAIT_SECONDS):
             while ours < ENOUGH or theirs.is_alive():

@@ -23,7 +23,7 @@ from kit.servers.tool_servers import (
     call_item,
     call_text,
     closing,
-    desk,
+    context,
     marker,
     nothing_running,
     program,
@@ -268,7 +268,7 @@ async def test_an_answer_that_is_too_long_fails_its_call_alone(pool: ServerPool)
 
 async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: ServerPool) -> None:
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(desk(RecordingTranscript()), lease)
+        tools = ServerTools(context(RecordingTranscript()), lease)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await tools.run(call_item("x__deep", '{"depth": 100}')) == (
                 "tool call error: tool call failed for `x/deep`: its answer is nested too deeply"
@@ -281,7 +281,7 @@ async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: Se
 async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: ServerPool) -> None:
     notebook = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(desk(notebook), lease)
+        tools = ServerTools(context(notebook), lease)
         before, specs = await call_text(lease, "x__pid"), lease.specs()
 
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -300,7 +300,7 @@ async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: Se
 async def test_all_calls_under_way_fail_when_their_server_is_killed(pool: ServerPool) -> None:
     notebook = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(desk(notebook), lease)
+        tools = ServerTools(context(notebook), lease)
         calls = [asyncio.create_task(tools.run(call_item("x__wait", "{}"))) for _ in range(3)]
         await notebook.until(6)  # begun, and waiting
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGKILL)
@@ -352,7 +352,7 @@ async def test_a_server_that_cannot_be_started_again_says_so_to_the_model(tmp_pa
 async def test_cancelling_a_call_stops_it_at_the_server_and_disturbs_nobody(pool: ServerPool) -> None:
     notebook = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(desk(notebook), lease)
+        tools = ServerTools(context(notebook), lease)
         before = await call_text(lease, "x__pid")
         doomed = asyncio.create_task(tools.run(call_item("x__wait", "{}", "doomed")))
         await notebook.until(2)
@@ -384,7 +384,7 @@ async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
         closing(ServerPool(ENVIRON)) as pool,
         pool.lease([ToolServer(name="x", url=url)]) as lease,
     ):
-        doomed = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
+        doomed = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
         await notebook.until(2)
 
         doomed.cancel()
@@ -402,7 +402,7 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
         notebook = RecordingTranscript()
         arguments = '{"a": "' + "x" * 1_000_000 + '"}'
-        doomed = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__echo", arguments)))
+        doomed = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__echo", arguments)))
         await notebook.until(1)
 
         doomed.cancel()
@@ -427,7 +427,7 @@ async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_lives_o
         ):
             before = await call_text(lease, "x__pid")
             async with asyncio.timeout(PATIENCE_SECONDS):
-                told = await ServerTools(desk(notebook), hasty).run(call_item("x__wait", "{}"))
+                told = await ServerTools(context(notebook), hasty).run(call_item("x__wait", "{}"))
                 while await call_text(lease, "x__cancelled") != "1":
                     pass
 
@@ -461,7 +461,7 @@ async def test_the_time_of_a_call_runs_while_its_server_starts_again(tmp_path: P
 async def test_without_a_limit_a_call_may_take_as_long_as_it_likes(pool: ServerPool) -> None:
     notebook = RecordingTranscript()
     async with pool.lease([structs.replace(program("x"), tool_timeout_seconds=0)]) as lease:
-        waiting = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
+        waiting = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
         await notebook.until(2)
 
         await call_text(lease, "x__release")
@@ -516,7 +516,7 @@ def test_what_will_not_leave_is_left_in_time_for_parley_to_end_in_two_seconds() 
 async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
     pool, notebook = ServerPool(ENVIRON), RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([program("x", mark=mark)]) as lease:
-        waiting = asyncio.create_task(ServerTools(desk(notebook), lease).run(call_item("x__wait", "{}")))
+        waiting = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
         await notebook.until(2)
 
         await pool.close()

@@ -22,7 +22,8 @@ from kit.builders.records import (
 )
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.log import LogPayload
-from parley.conversation.records import CallItem, Why
+from parley.conversation.records import CallItem
+from parley.wire.events import TurnEndReason
 from parley.wire.ids import CallId
 
 CONVERSATION = "the conversation"
@@ -43,7 +44,7 @@ class Turn(NamedTuple):
     """Which of the messages before, or the conversation itself; None: it goes on."""
     requests: list[Request]
     joins_at_end: int
-    why: Why
+    why: TurnEndReason
 
 
 class Branch(NamedTuple):
@@ -57,7 +58,7 @@ class Branch(NamedTuple):
 
 
 few = st.integers(0, 2)
-whys: st.SearchStrategy[Why] = st.sampled_from(["done", "done", "failed", "interrupted", "stopped"])
+whys: st.SearchStrategy[TurnEndReason] = st.sampled_from(["done", "done", "failed", "interrupted", "stopped"])
 requests = st.builds(Request, st.none() | st.integers(0, 20), few, few, st.booleans())
 turns = st.builds(Turn, st.none() | st.integers(0, 50), st.lists(requests, max_size=3), few, whys)
 

@@ -66,7 +66,7 @@ async def survey(home: Path, kept: Kept) -> tuple[set[ConversationId], set[Conve
             except Unreadable:
                 continue
         await store.find(Query(text="hello"))
-        await store.asks_any(["q"])  # type: ignore[list-item]  # any id
+        await store.has_approvals(["q"])  # type: ignore[list-item]  # any id
     finally:
         await store.close()
     return listed, whole

@@ -83,8 +83,8 @@ def written(log: Log) -> list[bytes]:
 
 def read(data: bytes) -> tuple[list[Entry], Projections]:
     lines = BytesIO(data).readlines() or [b""]
-    folds = Projections()
-    return list(read_entries(read_head(lines[0]), enumerate(lines[1:], start=2), folds)), folds
+    projections = Projections()
+    return list(read_entries(read_head(lines[0]), enumerate(lines[1:], start=2), projections)), projections
 
 
 @given(logs())
@@ -104,10 +104,10 @@ def test_a_file_that_was_tampered_with_is_refused_or_is_a_log(log: Log, data: st
     tampered = whole[:place] + inserted + whole[place + data.draw(st.integers(0, 60)) :]
 
     try:
-        entries, folds = read(tampered)
+        entries, projections = read(tampered)
     except BadFile as error:
         refused_at = error.line
-        entries, folds = [], Projections()
+        entries, projections = [], Projections()
     else:
         refused_at = 1
     again = Projections()
@@ -115,7 +115,7 @@ def test_a_file_that_was_tampered_with_is_refused_or_is_a_log(log: Log, data: st
 
     assert 1 <= refused_at <= tampered.count(b"\n") + 1
     assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
-    assert again.history.items == folds.history.items
+    assert again.history.items == projections.history.items
 
 
 ids = st.sampled_from(["a", "b", "c"])
@@ -152,10 +152,14 @@ def test_whatever_was_recorded_becomes_a_log_in_which_every_call_has_its_output(
     log = Log()
     log.append((settings_chosen(), *retelling.read(enumerate(lines[1:], start=2))), at=AT)
 
-    entries, folds = read(b"".join(written(log)))
+    entries, projections = read(b"".join(written(log)))
 
     assert len(entries) == log.last
-    assert (folds.state.phase, folds.history.unanswered, folds.history.waiting) == (Phase.IDLE, (), [])
+    assert (projections.state.phase, projections.history.unanswered, projections.history.waiting) == (
+        Phase.IDLE,
+        (),
+        [],
+    )
 
 
 @given(st.lists(items, max_size=4), st.binary(max_size=12), st.booleans())
@@ -163,13 +167,13 @@ def test_bytes_in_a_recording_are_refused_or_left_out(recorded: list[Any], noise
     lines = [*rollout(*recorded), noise.replace(b"\n", b"") + (b"\n" if ends else b"")]
     retelling = RolloutReader(read_session(lines[0]))
 
-    folds, refused_at = Projections(), 0
+    projections, refused_at = Projections(), 0
     try:
         happened = list(retelling.read(enumerate(lines[1:], start=2)))
     except BadFile as error:
         happened, refused_at = [], error.line
     for one in happened:
-        folds.apply(one, at=AT)
+        projections.apply(one, at=AT)
 
     assert refused_at in (0, len(lines))
-    assert folds.state.phase is Phase.IDLE
+    assert projections.state.phase is Phase.IDLE

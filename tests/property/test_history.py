@@ -22,7 +22,8 @@ from kit.builders.records import (
 )
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.log import LogPayload
-from parley.conversation.records import CallItem, ModelItem, Why
+from parley.conversation.records import CallItem, ModelItem
+from parley.wire.events import TurnEndReason
 
 
 class Response(NamedTuple):
@@ -35,7 +36,7 @@ class Response(NamedTuple):
 
 class Turn(NamedTuple):
     responses: list[Response]
-    why: Why
+    why: TurnEndReason
     joins_at_end: int
 
 
@@ -44,7 +45,7 @@ calls = st.builds(call, st.sampled_from(["a", "b"]), st.integers(0, 99).map(str)
 items = st.one_of(calls, calls, st.sampled_from(["Hm.", "Done"]).map(message), st.just(opaque()))
 few = st.integers(min_value=0, max_value=2)
 responses = st.builds(Response, st.lists(items, max_size=6), few, few)
-whys: st.SearchStrategy[Why] = st.sampled_from(["done", "failed", "interrupted", "restarted", "stopped"])
+whys: st.SearchStrategy[TurnEndReason] = st.sampled_from(["done", "failed", "interrupted", "restarted", "stopped"])
 turns = st.builds(Turn, st.lists(responses, max_size=3), whys, few)
 
 

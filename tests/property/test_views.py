@@ -49,7 +49,7 @@ from parley.conversation.log import (
     encode_piece,
     output_of,
 )
-from parley.conversation.output import SHOWN_BYTES, OutputDelta
+from parley.conversation.output import PREVIEW_BYTES, OutputDelta
 from parley.wire.events import FOR_FULL_VERSION_ONLY, OutputStream
 from parley.wire.ids import CallId, ItemId, Seq
 from parley.wire.notifications import ConversationEvent, EventMeta
@@ -117,14 +117,14 @@ class Reader:
 
     def _take_snapshot(self, *, after: Seq) -> None:
         earlier = Log()
-        earlier.take(self._store[: self._log.base])
+        earlier.append_entries(self._store[: self._log.base])
         earlier.durable = self._log.base
         in_memory = self._log.events(after=Seq(max(after, self._log.base)), hidden=self.hidden)
         for entry in chain(earlier.events(after=after, hidden=self.hidden), in_memory):
             if entry.is_event:
                 self._send_entry(entry)
             else:
-                for delta in (piece for stream in output_of(entry) for piece in stream.shown()):
+                for delta in (piece for stream in output_of(entry) for piece in stream.preview()):
                     self._send_delta(delta)
         for open_delta in self._log.open_deltas():
             self._send_delta(open_delta)
@@ -308,11 +308,11 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @rule(call=calls, at_once=soon)
     def end_command(self, call: CallId, at_once: bool) -> None:
-        self.append([*self.log.kept_outputs(call), exec_command_end(call)], at_once)
+        self.append([*self.log.output_records(call), exec_command_end(call)], at_once)
 
     @rule(at_once=soon)
     def interrupt(self, at_once: bool) -> None:
-        self.append([*self.log.kept_outputs(), error("Turn interrupted"), turn_ended("interrupted")], at_once)
+        self.append([*self.log.output_records(), error("Turn interrupted"), turn_ended("interrupted")], at_once)
 
     @rule(target=readers, how=st.sampled_from(Join), hidden=hidings, room=rooms)
     def join(self, how: Join, hidden: frozenset[str], room: int) -> Reader:
@@ -384,7 +384,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                 (at + len(piece), then) for (at, piece), (then, _) in pairwise(pieces) if at + len(piece) < then
             ]
             # More than one, where somebody joined in the middle and then fell behind.
-            assert all(begin >= SHOWN_BYTES and end <= len(whole) - SHOWN_BYTES for begin, end in gaps)
+            assert all(begin >= PREVIEW_BYTES and end <= len(whole) - PREVIEW_BYTES for begin, end in gaps)
             assert (pieces[0][0], pieces[-1][0] + len(pieces[-1][1])) == (0, len(whole))
 
     def _sees_the_same(self, reader: Reader) -> None:

@@ -48,7 +48,7 @@ MEGABYTE: Final = 1024 * 1024
 
 KEPT_BYTES: Final = 64 * 1024
 """So much of the beginning and of the end of each stream is kept."""
-SHOWN_BYTES: Final = 8192
+PREVIEW_BYTES: Final = 8192
 """So much of both is shown to those who come later."""
 
 FIRST, SECOND = ItemId(item_name(1)), ItemId(item_name(2))
@@ -70,7 +70,7 @@ def pieces(data: bytes, *, begin: int = 0, end: int | None = None) -> Iterator[t
 
 def shown(data: bytes) -> list[tuple[int, bytes]]:
     """What a snapshot has of a long stream."""
-    return [(0, data[:SHOWN_BYTES]), (len(data) - SHOWN_BYTES, data[-SHOWN_BYTES:])]
+    return [(0, data[:PREVIEW_BYTES]), (len(data) - PREVIEW_BYTES, data[-PREVIEW_BYTES:])]
 
 
 def kept(data: bytes) -> list[tuple[int, bytes]]:

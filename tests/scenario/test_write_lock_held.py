@@ -199,7 +199,7 @@ async def test_a_server_that_was_stopped_in_the_middle_of_a_write_is_named(start
         two = await start()
         seen = await two.client.conversation(conversation.id).status()
         os.kill(child.pid, signal.SIGCONT)
-        child.hear()
+        child.on_notification()
         await conversation.rename("Foxes")
         listed = [one.conversation_id for one in (await parley.client.list()).conversations]
 

@@ -125,7 +125,7 @@ async def compact_if_needed(
         summary = ""
     await transcript.append(
         HistoryCompacted(
-            summary=FOREWORD + _fitted(replace_surrogates(summary) or _wishes(old), longest, meter),
+            summary=FOREWORD + _fitted(replace_surrogates(summary) or _user_requests(old), longest, meter),
             replaced=replaced,
         ),
         BackgroundEvent(message=f"Context compacted: {rest + has} of {window} tokens"),
@@ -208,7 +208,7 @@ def _written_out(items: Sequence[HistoryItem], longest: int) -> Iterator[str]:
                 assert_never(item)
 
 
-def _wishes(items: Sequence[HistoryItem]) -> str:
+def _user_requests(items: Sequence[HistoryItem]) -> str:
     """Return the user's messages after the previous summary, used in place of an empty summary."""
     texts = [text for item in items if isinstance(item, UserItem) and (text := text_of(item.content))]
     earlier = [text.removeprefix(FOREWORD) for text in texts if text.startswith(FOREWORD)]

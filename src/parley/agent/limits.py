@@ -21,10 +21,10 @@ from parley.ports.model import ModelRequest
 from parley.ports.transcript import Transcript
 from parley.wire.events import LimitReached
 
-__all__ = ["AskToGoOn", "LimitGate", "counted_if_cut", "estimated_cost"]
+__all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost"]
 
 
-class AskToGoOn(Protocol):
+class AskToContinue(Protocol):
     """Asks whether a turn may exceed a limit. The user may also stop the turn, which cancels it."""
 
     async def __call__(self, reached: LimitReached) -> bool: ...
@@ -33,7 +33,7 @@ class AskToGoOn(Protocol):
 class LimitGate:
     """Checks the limits of one turn, and asks before it exceeds them."""
 
-    def __init__(self, limits: Limits, transcript: Transcript, clock: Clock, ask: AskToGoOn) -> None:
+    def __init__(self, limits: Limits, transcript: Transcript, clock: Clock, ask: AskToContinue) -> None:
         self._limits, self._transcript, self._clock, self._ask = limits, transcript, clock, ask
 
     async def before_request(self) -> LimitReached | None:
@@ -60,7 +60,7 @@ class LimitGate:
 
     @property
     def _spent(self) -> UsageTotals:
-        return self._transcript.spending
+        return self._transcript.usage
 
     @property
     def _seconds(self) -> int:

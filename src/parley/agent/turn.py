@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from parley.agent.compaction import TokenMeter, compact_if_needed
 from parley.agent.errors import ReplyCutOff
-from parley.agent.limits import AskToGoOn, LimitGate, counted_if_cut, estimated_cost
+from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
 from parley.agent.retry import REFUSED_AS_SUCH, ask_patiently, is_overflow
 from parley.config.types import Settings
@@ -33,7 +33,6 @@ from parley.conversation.records import (
     OpaqueItem,
     ResponseUsed,
     TurnEnded,
-    Why,
 )
 from parley.conversation.turn_ends import limit_message, turn_end
 from parley.errors import LIMIT_REACHED, ModelError, UnexpectedStatus
@@ -61,6 +60,7 @@ from parley.wire.events import (
     EventBase,
     LimitReached,
     TokenCount,
+    TurnEndReason,
     event_type,
 )
 from parley.wire.jsonrpc import is_json
@@ -72,21 +72,21 @@ __all__ = ["end_at_limit", "run_turn"]
 async def run_turn(
     transcript: Transcript,
     model: Model,
-    hands: TurnTools,
+    tools: TurnTools,
     settings: Settings,
     clock: Clock,
     meter: TokenMeter,
-    ask_to_go_on: AskToGoOn,
+    ask_to_continue: AskToContinue,
 ) -> TurnEnded:
     """Process the waiting input, and messages that join the turn; return how the turn ended.
 
     An unfinished turn continues with the calls that have no output yet. At a limit, the turn asks whether to
     continue.
     """
-    gate = LimitGate(settings.limits, transcript, clock, ask_to_go_on)
+    gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     last_message: str | None = None
     overflows = cut_offs = 0
-    reached = await _run_calls(transcript.history.open_calls, transcript, hands, gate)
+    reached = await _run_calls(transcript.history.open_calls, transcript, tools, gate)
     if reached is not None:
         return await end_at_limit(reached, transcript)
     while True:
@@ -97,12 +97,12 @@ async def run_turn(
         request: ModelRequest | None = None
         asked = ModelAsked(inputs=0)
         try:
-            await compact_if_needed(transcript, model, hands.specs(), settings, clock, meter)
+            await compact_if_needed(transcript, model, tools.specs(), settings, clock, meter)
             await transcript.durable()
             history = transcript.history
             asked = ModelAsked(inputs=len(history.waiting))
             items, cuts = history.for_request()
-            request = request_for(settings, items, hands.specs(), breaks=cuts)
+            request = request_for(settings, items, tools.specs(), breaks=cuts)
             await ask_patiently(
                 partial(_listen, transcript, model, request, response, settings),
                 model,
@@ -120,7 +120,7 @@ async def run_turn(
                 await transcript.append(asked)  # so that compaction treats the input of the request as history
                 asked = ModelAsked(inputs=0)
                 with suppress(ModelError):  # without a summary, report the first failure
-                    if await compact_if_needed(transcript, model, hands.specs(), settings, clock, meter):
+                    if await compact_if_needed(transcript, model, tools.specs(), settings, clock, meter):
                         continue
             # Complete texts that were shown stay in the history; calls did not run and were not shown.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
@@ -136,7 +136,7 @@ async def run_turn(
         if not response.calls and len(transcript.history.waiting) == asked.inputs:  # no input waits
             return await _end(transcript, "done", said=said, last_message=last_message)
         await transcript.append(*said)
-        reached = await _run_calls(response.whole_calls, transcript, hands, gate)
+        reached = await _run_calls(response.whole_calls, transcript, tools, gate)
         if reached is not None:
             return await end_at_limit(reached, transcript)
 
@@ -148,7 +148,7 @@ async def end_at_limit(reached: LimitReached, transcript: Transcript) -> TurnEnd
 
 async def _end(
     transcript: Transcript,
-    why: Why,
+    why: TurnEndReason,
     message: str | None = None,
     *,
     said: Sequence[LogPayload] = (),
@@ -160,7 +160,7 @@ async def _end(
         why,
         message,
         history=transcript.history,
-        spending=transcript.spending,
+        usage=transcript.usage,
         last_message=last_message,
         code=code,
     )
@@ -176,16 +176,16 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 
 
 async def _run_calls(
-    calls: Sequence[CallItem], transcript: Transcript, hands: TurnTools, gate: LimitGate
+    calls: Sequence[CallItem], transcript: Transcript, tools: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
     """Run calls in order, then report the usage of their response; stop before a call that exceeds a limit."""
     for call in calls:
         if (reached := await gate.before_call()) is not None:
             return reached
-        output = replace_surrogates(await hands.run(call))
+        output = replace_surrogates(await tools.run(call))
         await transcript.append(CallOutput(call_id=call.call_id, output=output))
         await asyncio.sleep(0)  # there may be thousands
-    if (usage := transcript.spending.unreported) is not None:
+    if (usage := transcript.usage.unreported) is not None:
         await transcript.append(usage)
     return None
 

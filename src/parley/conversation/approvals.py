@@ -13,17 +13,17 @@ from parley.conversation.records import QuestionAsked, QuestionSettled, SessionG
 from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached, Settlement
 from parley.wire.ids import ApprovalId, CallId, EventId
 
-__all__ = ["ApprovalEvent", "ApprovalState", "Question"]
+__all__ = ["ApprovalEvent", "ApprovalState", "PendingApproval"]
 
 ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
 """The event by which clients see a question."""
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class PendingApproval(Struct, frozen=True, kw_only=True):
     """One that is open."""
 
-    asked: QuestionAsked
-    shown: ApprovalEvent
+    request: QuestionAsked
+    event: ApprovalEvent
     event_id: EventId
     """Of the turn that waits for it."""
     at: float
@@ -31,18 +31,18 @@ class Question(Struct, frozen=True, kw_only=True):
 
     @property
     def approval_id(self) -> ApprovalId:
-        return self.asked.approval_id
+        return self.request.approval_id
 
 
 class ApprovalState:
     """The fold over a log."""
 
-    __slots__ = ("_event_id", "_shown", "granted", "open", "settled")
+    __slots__ = ("_event", "_event_id", "granted", "open", "settled")
 
     def __init__(self) -> None:
-        self.open: Question | None = None
+        self.open: PendingApproval | None = None
         self.settled: dict[ApprovalId, Settlement] = {}
-        self._shown: ApprovalEvent | None = None
+        self._event: ApprovalEvent | None = None
         self._event_id = EventId("")
         self.granted: dict[str, float] = {}
         """What was approved for the session, by its key, and when."""
@@ -50,30 +50,30 @@ class ApprovalState:
     @classmethod
     def restored(cls, event_id: EventId | None, granted: dict[str, float]) -> ApprovalState:
         """Return the ledger of an idle conversation without its settlements: a store finds them by their keys."""
-        ledger = cls()
-        ledger.granted = granted
-        ledger._event_id = event_id or EventId("")
-        return ledger
+        approvals = cls()
+        approvals.granted = granted
+        approvals._event_id = event_id or EventId("")
+        return approvals
 
-    def apply(self, happened: LogPayload, *, at: float) -> None:
+    def apply(self, payload: LogPayload, *, at: float) -> None:
         """Take in one entry.
 
         Raises:
             ValueError: it asks what was shown otherwise or not at all, or was asked before, or settles what is not
                 open; the log would contradict itself.
         """
-        match happened:
+        match payload:
             case TurnStarted(event_id=event_id):
                 self._event_id = event_id
             case ExecApprovalRequest() | ApplyPatchApprovalRequest() | LimitReached():
-                self._shown = happened
+                self._event = payload
             case QuestionAsked(approval_id=approval_id):
-                if self._shown is None or self.open is not None or approval_id in self.settled:
+                if self._event is None or self.open is not None or approval_id in self.settled:
                     raise ValueError(f"the question {approval_id} cannot be asked here")
-                if happened != _as_shown(self._shown, happened):
+                if payload != _expected_record(self._event, payload):
                     raise ValueError(f"the question {approval_id} is not the one that was shown")
-                self.open = Question(asked=happened, shown=self._shown, event_id=self._event_id, at=at)
-                self._shown = None
+                self.open = PendingApproval(request=payload, event=self._event, event_id=self._event_id, at=at)
+                self._event = None
             case QuestionSettled(approval_id=approval_id, decision=decision):
                 if self.open is None or self.open.approval_id != approval_id:
                     raise ValueError(f"the question {approval_id} is not open")
@@ -86,12 +86,12 @@ class ApprovalState:
                 pass
 
 
-def _as_shown(shown: ApprovalEvent, asked: QuestionAsked) -> QuestionAsked:
+def _expected_record(event: ApprovalEvent, request: QuestionAsked) -> QuestionAsked:
     """The record as it has to be: a yes is given to what was shown, and what was asked is what it allows."""
-    match shown:
+    match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):
             return replace(
-                asked,
+                request,
                 kind="exec",
                 call_id=call_id,
                 reason=None if reason is UNSET else reason,
@@ -101,7 +101,7 @@ def _as_shown(shown: ApprovalEvent, asked: QuestionAsked) -> QuestionAsked:
             )
         case ApplyPatchApprovalRequest(call_id=call_id, changes=changes, reason=reason):
             return replace(
-                asked,
+                request,
                 kind="patch",
                 call_id=call_id,
                 reason=None if reason is UNSET else reason,
@@ -111,4 +111,4 @@ def _as_shown(shown: ApprovalEvent, asked: QuestionAsked) -> QuestionAsked:
                 escalated=False,
             )
         case LimitReached():
-            return QuestionAsked(approval_id=asked.approval_id, kind="limit", call_id=CallId(""))
+            return QuestionAsked(approval_id=request.approval_id, kind="limit", call_id=CallId(""))

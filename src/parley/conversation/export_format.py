@@ -131,7 +131,7 @@ def _is_id(text: str) -> bool:
         return False
 
 
-def read_entries(head: ExportHead, lines: Iterable[Line], folds: Projections) -> Iterator[Entry]:
+def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projections) -> Iterator[Entry]:
     """The entries behind the head, one by one, each taken into `folds`.
 
     Raises:
@@ -151,8 +151,8 @@ def read_entries(head: ExportHead, lines: Iterable[Line], folds: Projections) ->
         if seq > head.last:
             raise BadFile(number, f"there are more entries than the {head.last} that the first line tells of")
         try:
-            entry = Entry.kept(read.seq, read.at, read.type, is_event=read.is_event, body=bytes(read.body))
-            _check(entry, folds)
+            entry = Entry.stored(read.seq, read.at, read.type, is_event=read.is_event, body=bytes(read.body))
+            _check(entry, projections)
         except _UNREADABLE as error:
             raise BadFile(number, f"the body of {read.type!r} does not fit: {error}") from None
         except (ValueError, LookupError) as error:
@@ -162,7 +162,7 @@ def read_entries(head: ExportHead, lines: Iterable[Line], folds: Projections) ->
         raise BadFile(number, f"the file ends here, behind {seq} of {head.last} entries")
 
 
-def _check(entry: Entry, folds: Projections) -> None:
+def _check(entry: Entry, projections: Projections) -> None:
     """Raises ValueError or LookupError where an entry contradicts those before it, and `_UNREADABLE`."""
     if entry.is_event and entry.type not in EVENT_TYPES:  # of a newer version; nothing depends on it
         _anything.decode(entry.encoded)  # and it has to be valid all the same: clients are sent it
@@ -177,6 +177,6 @@ def _check(entry: Entry, folds: Projections) -> None:
         tag = record_type(_records.decode(entry.encoded))
     if tag != entry.type:
         raise msgspec.DecodeError(f"it is of type {tag!r}")
-    if not entry.is_event and entry.type == _TURN_ENDED and (calls := folds.history.unanswered):
+    if not entry.is_event and entry.type == _TURN_ENDED and (calls := projections.history.unanswered):
         raise ValueError(f"the turn ends without an output of the call {calls[0]!r}")
-    folds.replay((entry,))
+    projections.replay((entry,))

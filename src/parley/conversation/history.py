@@ -68,9 +68,9 @@ HistoryItem = UserItem | ModelItem | OutputItem
 class _Kind(IntEnum):
     """What an entry of the history is, without its text."""
 
-    WORDS = 0
+    TEXT = 0
     """Input of the user without attachments."""
-    ATTACHED = 1
+    WITH_ATTACHMENTS = 1
     """Input of the user with an image or a file."""
     REFUSED = 2
     """Input whose images and files are left out, because the provider refused them."""
@@ -163,9 +163,9 @@ class History:
         wanted = {ref.seq for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
 
-    def supply(self, seq: Seq, happened: LogPayload) -> None:
+    def supply(self, seq: Seq, payload: LogPayload) -> None:
         """Add the text of an entry."""
-        if (item := _item_of(happened)) is not None:
+        if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
 
     def drop_texts(self) -> None:
@@ -219,16 +219,16 @@ class History:
 
     # --- the fold ------------------------------------------------------------------------
 
-    def apply(self, happened: LogPayload, seq: Seq | None = None) -> None:
+    def apply(self, payload: LogPayload, seq: Seq | None = None) -> None:
         """Apply one entry; most do not concern the model. By default it is the next one.
 
         Raises:
             EarlierEntriesNeeded: it begins a branch at a message that a restored history does not know.
         """
         self._seq = seq = Seq(self._seq + 1) if seq is None else seq
-        if (item := _item_of(happened)) is not None:
+        if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
-        match happened:
+        match payload:
             case TurnStarted():
                 self._turn = _Turn(self._turn)
             case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
@@ -270,7 +270,7 @@ class History:
         """Replace items by a summary. The turns before stay as they are, for branches that begin there."""
         compacted = self._turn
         kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
-        compacted.places = [_Ref(seq, _Kind.WORDS), *kept]
+        compacted.places = [_Ref(seq, _Kind.TEXT), *kept]
         compacted.cuts = cuts
         compacted.before = None
 
@@ -292,7 +292,7 @@ class History:
                     continue
                 if ref.kind is _Kind.ANSWER:
                     return found  # the model answered what stands before
-                if ref.kind is _Kind.ATTACHED:
+                if ref.kind is _Kind.WITH_ATTACHMENTS:
                     found.append((turn, place, ref))
         return found
 
@@ -314,12 +314,12 @@ class History:
 
 
 def _kind_of(content: tuple[InputItem, ...]) -> _Kind:
-    return _Kind.WORDS if all(isinstance(part, TextItem) for part in content) else _Kind.ATTACHED
+    return _Kind.TEXT if all(isinstance(part, TextItem) for part in content) else _Kind.WITH_ATTACHMENTS
 
 
-def _item_of(happened: LogPayload) -> HistoryItem | None:
+def _item_of(payload: LogPayload) -> HistoryItem | None:
     """Return the item that an entry adds to the history; None if it adds none."""
-    match happened:
+    match payload:
         case UserMessage(content=content) | InputRead(content=content):
             return UserItem(content)
         case ModelSaid(item=item):

@@ -6,7 +6,7 @@ Knows positions and open items. Does not know who reads nor how entries travel: 
 An *entry* has a position and is there to stay. An *open item* is a text that is still being
 written: a delta extends it and has no position; it stands behind the last entry. The item ends
 with the event that supersedes it (`ENDS`), or is void with an event after which nothing can be
-going on (`VOIDS`). Both are read off the events themselves, so that whoever sees the events
+going on (`DISCARDS_OPEN`). Both are read off the events themselves, so that whoever sees the events
 knows it too. What a command says is an open item as well, one for each stream; it ends with the
 record of what is kept of it, which stands right in front of the event that ends the command.
 
@@ -48,9 +48,9 @@ from parley.wire.ids import START, CallId, ItemId, Seq
 from parley.wire.jsonrpc import encode
 
 __all__ = [
+    "DISCARDS_OPEN",
     "EARLIER",
     "ENDS",
-    "VOIDS",
     "Cursor",
     "Delta",
     "Earlier",
@@ -83,7 +83,7 @@ ENDS: Final = {
 }
 """The event that supersedes the open item of a kind. At most one item of a kind is open."""
 
-VOIDS: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
+DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
 """Events of a retry, a failure, an interrupt, an end: what is open then was never said. Where a background event
 tells something else (progress of a call, a summary), nothing is open."""
 
@@ -122,14 +122,14 @@ class Entry(Struct, frozen=True, gc=False):
         return sum(len(kept.head) + len(kept.tail) for kept in self.output.streams)
 
     @classmethod
-    def kept(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
+    def stored(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
         """The entry whose body that is."""
         if is_event or kind != _COMMAND_OUTPUT:
             return cls(seq, at, kind, is_event, body)
         return cls(seq, at, kind, is_event, b"", msgspec.json.decode(body, type=CommandOutput))
 
 
-PIECES_A_PART: Final = 1024
+PIECES_PER_PART: Final = 1024
 
 
 class OpenItem:
@@ -149,7 +149,7 @@ class OpenItem:
         pieces = self._pieces
         pieces.append(piece)
         self.length += len(piece)
-        if len(pieces) == PIECES_A_PART:
+        if len(pieces) == PIECES_PER_PART:
             self._parts.append("".join(pieces))
             pieces.clear()
 
@@ -184,7 +184,7 @@ def output_of(entry: Entry) -> list[OpenOutput]:
     """What a record of output holds; nothing where it is none."""
     if entry.output is None:
         return []
-    return [OpenOutput.ended(entry.output.call_id, kept) for kept in entry.output.streams]
+    return [OpenOutput.from_record(entry.output.call_id, kept) for kept in entry.output.streams]
 
 
 class Earlier(Enum):
@@ -248,20 +248,20 @@ class Log:
         """Name items from here on by a number that was never used in this log, in whatever process."""
         self._series, self._items_opened = f"{number}.", 0
 
-    def append(self, happened: Sequence[LogPayload], *, at: float) -> list[Entry]:
+    def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
         """Add entries behind the last one; items that they end or void are open no more."""
         added: list[Entry] = []
-        for seq, one in enumerate(happened, start=self.last + 1):
+        for seq, one in enumerate(payloads, start=self.last + 1):
             is_event = isinstance(one, EventBase)
             kind = event_type(one) if isinstance(one, EventBase) else record_type(one)
             if isinstance(one, CommandOutput):
                 added.append(Entry(Seq(seq), at, kind, is_event, b"", one))
             else:
                 added.append(Entry(Seq(seq), at, kind, is_event, encode(one)))
-        self.take(added)
+        self.append_entries(added)
         return added
 
-    def take(self, entries: Sequence[Entry]) -> None:
+    def append_entries(self, entries: Sequence[Entry]) -> None:
         """Add entries that somebody else has made."""
         if self.is_durable:
             self._ended.clear()
@@ -276,10 +276,10 @@ class Log:
             return [self.outputs.pop(one) for one in streams if one in self.outputs]
         if not entry.is_event:
             return []
-        if entry.type in VOIDS:
-            void = list(self.open.values())
+        if entry.type in DISCARDS_OPEN:
+            discarded = list(self.open.values())
             self.open.clear()
-            return void
+            return discarded
         kind = ENDS.get(entry.type)
         return [self.open.pop(kind)] if kind in self.open else []
 
@@ -340,10 +340,10 @@ class Log:
         lacking = data[item.length - offset :]
         return item.extend(lacking) if lacking else None
 
-    def kept_outputs(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
+    def output_records(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
         """The records that end the open output of one command, or of all."""
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
-            streams = tuple(item.kept() for (owner, _), item in self.outputs.items() if owner == call)
+            streams = tuple(item.to_record() for (owner, _), item in self.outputs.items() if owner == call)
             yield CommandOutput(call_id=call, streams=streams)
 
     def _next_item(self) -> ItemId:
@@ -369,7 +369,7 @@ class Log:
             Delta(item, 0, item.text()) for item in self.open.values() if item.length
         ]
         for output in self.outputs.values():
-            deltas += output.shown()
+            deltas += output.preview()
         return deltas
 
     def lengths(self) -> dict[ItemId, int]:

@@ -18,9 +18,9 @@ from parley.wire.events import TaskComplete, UserMessage, event_type
 from parley.wire.ids import MessageId, Seq
 from parley.wire.jsonrpc import encode
 
-__all__ = ["last_text", "place_of", "up_to", "without_grant"]
+__all__ = ["entries_up_to", "last_text", "position_of", "without_grant"]
 
-_SAID: Final = event_type(UserMessage)
+_USER_MESSAGE: Final = event_type(UserMessage)
 _COMPLETE: Final = event_type(TaskComplete)
 _ENDED: Final = record_type(TurnEnded)
 _RENAMED: Final = record_type(Renamed)
@@ -41,27 +41,27 @@ def without_grant(entry: Entry) -> Entry:
     return replace(entry, encoded=_NO_GRANT) if entry.type == _GRANTED and not entry.is_event else entry
 
 
-def place_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
+def position_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
     """The position of a message.
 
     Raises:
         UnknownMessage: there is no such message.
     """
     for entry in entries:
-        if _is_said(entry) and _named.decode(entry.encoded).message_id == message_id:
+        if _is_user_message(entry) and _named.decode(entry.encoded).message_id == message_id:
             return entry.seq
     raise UnknownMessage
 
 
 def last_text(entries: Sequence[Entry], *, up_to: Seq) -> str | None:
     """What came of the last turn that was completed by then."""
-    for entry in (entries[place - 1] for place in range(up_to, 0, -1)):
+    for entry in (entries[position - 1] for position in range(up_to, 0, -1)):
         if entry.is_event and entry.type == _COMPLETE:
             return _completed.decode(entry.encoded).last_agent_message
     return None
 
 
-def up_to(entries: Sequence[Entry], message_id: MessageId | None) -> Sequence[Entry]:
+def entries_up_to(entries: Sequence[Entry], message_id: MessageId | None) -> Sequence[Entry]:
     """What happened up to the end of the turn that took a message; all of it, where none is named.
 
     A title that was given later comes with it: it is for the whole conversation, as whoever gave it knows it.
@@ -72,22 +72,22 @@ def up_to(entries: Sequence[Entry], message_id: MessageId | None) -> Sequence[En
         TurnIsRunning: that turn has not ended.
     """
     if message_id is None:
-        last = next((entry.seq for entry in reversed(entries) if _is_said(entry)), None)
+        last = next((entry.seq for entry in reversed(entries) if _is_user_message(entry)), None)
         if last is not None:
-            _end_behind(entries, last)
+            _turn_end_after(entries, last)
         return entries
-    end = _end_behind(entries, place_of(entries, message_id))
+    end = _turn_end_after(entries, position_of(entries, message_id))
     titles = [entry for entry in entries[end:] if _is_record(entry, _RENAMED)]
     return [*entries[:end], *(replace(title, seq=Seq(end + 1)) for title in titles[-1:])]
 
 
-def _end_behind(entries: Sequence[Entry], said: Seq) -> Seq:
+def _turn_end_after(entries: Sequence[Entry], message: Seq) -> Seq:
     """Where the turn ends that took the message in that place.
 
     Raises:
         TurnIsRunning: it has not ended.
     """
-    for entry in entries[said:]:
+    for entry in entries[message:]:
         if _is_record(entry, _ENDED):
             return entry.seq
     raise TurnIsRunning
@@ -97,5 +97,5 @@ def _is_record(entry: Entry, kind: str) -> bool:
     return entry.type == kind and not entry.is_event
 
 
-def _is_said(entry: Entry) -> bool:
-    return entry.is_event and entry.type == _SAID
+def _is_user_message(entry: Entry) -> bool:
+    return entry.is_event and entry.type == _USER_MESSAGE

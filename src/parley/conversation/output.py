@@ -16,13 +16,13 @@ from parley.wire.events import ExecCommandOutputDelta, OutputStream, event_type
 from parley.wire.ids import CallId, ItemId
 from parley.wire.jsonrpc import encode
 
-__all__ = ["CHUNK_BYTES", "KEPT_BYTES", "SHOWN_BYTES", "OpenOutput", "OutputDelta", "encode_output_delta"]
+__all__ = ["CHUNK_BYTES", "KEPT_BYTES", "PREVIEW_BYTES", "OpenOutput", "OutputDelta", "encode_output_delta"]
 
 KEPT_BYTES: Final = 64 * 1024
 """So much of the beginning and so much of the end."""
 CHUNK_BYTES: Final = 8192
 """One event never has more."""
-SHOWN_BYTES: Final = 8192
+PREVIEW_BYTES: Final = 8192
 """So much of the beginning and of the end stands in a snapshot."""
 
 
@@ -40,7 +40,7 @@ class OpenOutput:
         self._tail = bytearray()
 
     @classmethod
-    def ended(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
+    def from_record(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
         """The item that a record was made of."""
         item = cls(kept.item, call_id, kept.stream)
         item.length, item.lines = kept.size, kept.lines
@@ -67,7 +67,7 @@ class OpenOutput:
         self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
         self._tail.clear()
 
-    def kept(self) -> StreamOutput:
+    def to_record(self) -> StreamOutput:
         """What goes into the log."""
         return StreamOutput(
             item=self.id,
@@ -84,7 +84,7 @@ class OpenOutput:
         tail = self._tail[-KEPT_BYTES:]
         yield from self._cut(offset, tail, self.length - len(tail), end=self.length)
 
-    def runs(self) -> list[tuple[int, bytes]]:
+    def kept_ranges(self) -> list[tuple[int, bytes]]:
         """All that is kept, in one piece, or in two where the middle is gone; each with where it begins."""
         head, tail = bytes(self._head), bytes(self._tail[-KEPT_BYTES:])
         begin = self.length - len(tail)
@@ -92,14 +92,14 @@ class OpenOutput:
             return [(0, head + tail)]
         return [(0, head), (begin, tail)]
 
-    def shown(self) -> Iterator[OutputDelta]:
+    def preview(self) -> Iterator[OutputDelta]:
         """The beginning and the end, for a snapshot."""
-        if self.length <= 2 * SHOWN_BYTES:
+        if self.length <= 2 * PREVIEW_BYTES:
             yield from self.pieces()
             return
-        yield OutputDelta(self, 0, bytes(self._head[:SHOWN_BYTES]))
+        yield OutputDelta(self, 0, bytes(self._head[:PREVIEW_BYTES]))
         end = (self._head + self._tail if self.length <= len(self._head) + len(self._tail) else self._tail)[
-            -SHOWN_BYTES:
+            -PREVIEW_BYTES:
         ]
         yield OutputDelta(self, self.length - len(end), bytes(end))
 

@@ -14,9 +14,9 @@ from parley.conversation.approvals import ApprovalState
 from parley.conversation.history import History, HistoryPositions
 from parley.conversation.log import Entry, LogPayload
 from parley.conversation.records import RECORD_TYPES, CommandOutput, InputRead, record_type
-from parley.conversation.settings_history import SavedWishes, SettingsHistory
+from parley.conversation.settings_history import SavedSettingsHistory, SettingsHistory
 from parley.conversation.state import Phase, SavedState, State
-from parley.conversation.usage import SavedSpending, UsageTotals
+from parley.conversation.usage import SavedUsage, UsageTotals
 from parley.wire.events import (
     ApplyPatchApprovalRequest,
     ExecApprovalRequest,
@@ -52,23 +52,28 @@ class _Saved(Struct, frozen=True, array_like=True):
     position: Seq
     state: SavedState
     history: HistoryPositions
-    wishes: SavedWishes
-    spending: SavedSpending
+    settings_history: SavedSettingsHistory
+    usage: SavedUsage
     granted: dict[str, float]
 
 
 class Projections:
     """What follows from one log."""
 
-    __slots__ = ("history", "ledger", "position", "spending", "state", "wishes")
+    __slots__ = ("approvals", "history", "position", "settings_history", "state", "usage")
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """Forget everything."""
-        self.state, self.history, self.ledger, self.wishes = State(), History(), ApprovalState(), SettingsHistory()
-        self.spending = UsageTotals()
+        self.state, self.history, self.approvals, self.settings_history = (
+            State(),
+            History(),
+            ApprovalState(),
+            SettingsHistory(),
+        )
+        self.usage = UsageTotals()
         self.position = START
         """The last entry that is folded in."""
 
@@ -81,9 +86,9 @@ class Projections:
             self.position,
             self.state.saved(),
             self.history.positions(),
-            self.wishes.saved(),
-            self.spending.saved(),
-            self.ledger.granted,
+            self.settings_history.saved(),
+            self.usage.saved(),
+            self.approvals.granted,
         )
         return zlib.compress(msgspec.msgpack.encode(saved))
 
@@ -97,20 +102,20 @@ class Projections:
         Raises:
             ValueError: the data is not a checkpoint, or one of another version.
         """
-        folds = cls()
+        projections = cls()
         try:
             saved = msgspec.msgpack.decode(zlib.decompress(data), type=_Saved)
             if saved.format != FORMAT:
                 raise ValueError(f"a checkpoint of format {saved.format}")
-            folds.position = saved.position
-            folds.state = State.restored(saved.state)
-            folds.history = History.restored(saved.history, saved.position)
-            folds.wishes = SettingsHistory.restored(saved.wishes)
-            folds.spending = UsageTotals.restored(saved.spending)
+            projections.position = saved.position
+            projections.state = State.restored(saved.state)
+            projections.history = History.restored(saved.history, saved.position)
+            projections.settings_history = SettingsHistory.restored(saved.settings_history)
+            projections.usage = UsageTotals.restored(saved.usage)
         except (zlib.error, IndexError, OverflowError) as error:
             raise ValueError(f"not a checkpoint: {error}") from error
-        folds.ledger = ApprovalState.restored(folds.state.event_id, saved.granted)
-        return folds
+        projections.approvals = ApprovalState.restored(projections.state.event_id, saved.granted)
+        return projections
 
     def supply(self, entry: Entry) -> None:
         """Add the text of an entry that the history misses. Raises ValueError."""
@@ -118,18 +123,18 @@ class Projections:
         if decoder is not None:
             self.history.supply(entry.seq, _compacted(decoder.decode(entry.encoded)))
 
-    def apply(self, happened: LogPayload, *, at: float) -> None:
+    def apply(self, payload: LogPayload, *, at: float) -> None:
         """Take in one entry.
 
         Raises:
             ValueError: the log would contradict itself.
         """
         self.position = Seq(self.position + 1)
-        self.state.apply(happened, at=at)
-        self.history.apply(happened, self.position)
-        self.ledger.apply(happened, at=at)
-        self.wishes.apply(happened)
-        self.spending.apply(happened, at=at)
+        self.state.apply(payload, at=at)
+        self.history.apply(payload, self.position)
+        self.approvals.apply(payload, at=at)
+        self.settings_history.apply(payload)
+        self.usage.apply(payload, at=at)
 
     def replay(self, entries: Iterable[Entry]) -> None:
         """Take in entries that were kept. What is not known here, written by a newer version, says nothing.
@@ -156,11 +161,11 @@ def _refuse_no_json(data: bytes) -> None:
         data.decode()
 
 
-def _compacted(happened: LogPayload) -> LogPayload:
+def _compacted(payload: LogPayload) -> LogPayload:
     """As it is kept in memory: what the user said may be long."""
     if (
-        isinstance(happened, UserMessage | InputRead)
-        and (content := compact(happened.content)) is not happened.content
+        isinstance(payload, UserMessage | InputRead)
+        and (content := compact(payload.content)) is not payload.content
     ):
-        return replace(happened, content=content)
-    return happened
+        return replace(payload, content=content)
+    return payload

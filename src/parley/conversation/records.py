@@ -42,14 +42,12 @@ __all__ = [
     "TokensEstimated",
     "TurnEnded",
     "TurnStarted",
-    "Why",
     "record_type",
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
 """What is not the same any more as when a person approved it."""
 QuestionKind = Literal["exec", "patch", "limit"]
-Why = TurnEndReason
 
 
 # --- what a model says, in one form for all model APIs ---------------------------------
@@ -254,7 +252,7 @@ class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compa
 class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
     """The one way a turn ends."""
 
-    why: Why
+    why: TurnEndReason
     message: str | None = None
     """What was said of it, where it was cut short or failed. What came of one that is done stands right in front of
     this, in `task_complete`."""

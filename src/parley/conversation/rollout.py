@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 UNFINISHED: Final = "Turn interrupted: it was recorded without an end"
 
-_MADE_ANEW: Final = ("environment_context", "user_instructions")
+_GENERATED_TAGS: Final = ("environment_context", "user_instructions")
 """Messages in these tags were put in front of the user's."""
 
 
@@ -126,7 +126,7 @@ class RolloutReader:
         self._turns = 0
         self._messages = 0
         self._in_turn = False
-        self._is_asked = False
+        self._model_is_asked = False
         """Whether the model has been sent all that stands before."""
         self._unanswered: list[CallId] = []
         self._last_text: str | None = None
@@ -140,76 +140,76 @@ class RolloutReader:
         """
         for number, line in lines:
             try:
-                whole = _mended(line)
+                whole = _as_valid_json(line)
             except msgspec.DecodeError as error:
                 if line.endswith(b"\n"):
                     raise BadFile(number, f"not JSON: {error}") from None
                 self.left_out += 1
                 break
-            yield from self._retell(whole)
+            yield from self._convert(whole)
         yield from self._end_turn()
 
-    def _retell(self, line: bytes) -> Iterator[LogPayload]:
-        happened: Iterable[LogPayload] | None = None
+    def _convert(self, line: bytes) -> Iterator[LogPayload]:
+        payloads: Iterable[LogPayload] | None = None
         match _read(_kinds, line):
             case _Kind(record_type="state"):
                 return
             case _Kind(type="message", role="user"):
-                happened = self._user_said(line)
+                payloads = self._user_message(line)
             case _Kind(type="message", role="assistant"):
-                happened = self._assistant_said(line)
+                payloads = self._assistant_message(line)
             case _Kind(type="reasoning"):
-                happened = self._reasoned(line)
+                payloads = self._reasoning(line)
             case _Kind(type="function_call"):
-                happened = self._called(line)
+                payloads = self._function_call(line)
             case _Kind(type="local_shell_call"):
-                happened = self._called_shell(line)
+                payloads = self._shell_call(line)
             case _Kind(type="function_call_output"):
-                happened = self._was_told(line)
+                payloads = self._call_output(line)
             case _:
                 pass
-        if happened is None:
+        if payloads is None:
             self.left_out += 1
         else:
-            yield from happened
+            yield from payloads
 
     # --- items: what each means, or None where it is left out -----------------------------
 
-    def _user_said(self, line: bytes) -> list[LogPayload] | None:
+    def _user_message(self, line: bytes) -> list[LogPayload] | None:
         message = _read(_messages, line)
         content = _content(message.content) if message is not None else ()
         if message is None or not content:
             return None
-        if _is_made_anew(content):
+        if _is_generated(content):
             return []
         self.left_out += len(message.content) - len(content)
         self._messages += 1
         message_id = MessageId(str(uuid5(self._session, str(self._messages))))
         return [*self._end_turn(), *self._begin_turn(), UserMessage(message_id=message_id, content=content)]
 
-    def _assistant_said(self, line: bytes) -> list[LogPayload] | None:
+    def _assistant_message(self, line: bytes) -> list[LogPayload] | None:
         message = _read(_messages, line)
         text = "".join(part.text for part in message.content) if message is not None else ""
         if message is None or not text:
             return None
-        happened = self._model_said(MessageItem(text=text, id=message.id), AgentMessage(message=text))
+        payloads = self._model_said(MessageItem(text=text, id=message.id), AgentMessage(message=text))
         self._last_text, self._ends_in_text = text, True
-        return happened
+        return payloads
 
-    def _reasoned(self, line: bytes) -> list[LogPayload] | None:
+    def _reasoning(self, line: bytes) -> list[LogPayload] | None:
         reasoning = _read(_reasonings, line)
         if reasoning is None:
             return None
         shown = (AgentReasoning(text=part.text) for part in reasoning.summary or () if part.text)
         return self._model_said(OpaqueItem(verbatim=Raw(line)), *shown)
 
-    def _called(self, line: bytes) -> list[LogPayload] | None:
+    def _function_call(self, line: bytes) -> list[LogPayload] | None:
         call = _read(_function_calls, line)
         if call is None or not call.call_id:
             return None
         return self._model_called(call.call_id, call.name, call.arguments, line)
 
-    def _called_shell(self, line: bytes) -> list[LogPayload] | None:
+    def _shell_call(self, line: bytes) -> list[LogPayload] | None:
         call = _read(_local_shell_calls, line)
         call_id = (call.call_id or call.id) if call is not None else None
         if call is None or not call_id:
@@ -218,32 +218,32 @@ class RolloutReader:
 
     def _model_called(self, call_id: str, name: str, arguments: str, line: bytes) -> list[LogPayload]:
         call = CallItem(call_id=CallId(call_id), name=name, arguments=arguments, verbatim=Raw(line))
-        happened = self._model_said(call)
+        payloads = self._model_said(call)
         self._unanswered.append(call.call_id)
-        return happened
+        return payloads
 
-    def _was_told(self, line: bytes) -> list[LogPayload] | None:
-        told = _read(_outputs, line)
-        if told is None or told.call_id not in self._unanswered:
+    def _call_output(self, line: bytes) -> list[LogPayload] | None:
+        output = _read(_outputs, line)
+        if output is None or output.call_id not in self._unanswered:
             return None
-        call_id = CallId(told.call_id)
+        call_id = CallId(output.call_id)
         self._unanswered.remove(call_id)
-        self._is_asked = self._ends_in_text = False
-        return [CallOutput(call_id=call_id, output=told.output)]
+        self._model_is_asked = self._ends_in_text = False
+        return [CallOutput(call_id=call_id, output=output.output)]
 
     # --- turns ----------------------------------------------------------------------------
 
     def _model_said(self, item: ModelItem, *shown: LogPayload) -> list[LogPayload]:
-        happened: list[LogPayload] = [] if self._in_turn else self._begin_turn()
-        if not self._is_asked and not self._unanswered:
-            happened.append(ModelAsked())
-            self._is_asked = True
+        payloads: list[LogPayload] = [] if self._in_turn else self._begin_turn()
+        if not self._model_is_asked and not self._unanswered:
+            payloads.append(ModelAsked())
+            self._model_is_asked = True
         self._ends_in_text = False
-        return [*happened, *shown, ModelSaid(item=item)]
+        return [*payloads, *shown, ModelSaid(item=item)]
 
     def _begin_turn(self) -> list[LogPayload]:
         self._turns += 1
-        self._in_turn, self._is_asked, self._ends_in_text, self._last_text = True, False, False, None
+        self._in_turn, self._model_is_asked, self._ends_in_text, self._last_text = True, False, False, None
         return [TurnStarted(event_id=EventId(str(self._turns))), TaskStarted()]
 
     def _end_turn(self) -> list[LogPayload]:
@@ -269,7 +269,7 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
         return None
 
 
-def _mended(line: bytes) -> bytes:
+def _as_valid_json(line: bytes) -> bytes:
     """The line as JSON that anybody can read: what goes back to a model is kept as it came."""
     try:
         _anything.decode(line)
@@ -289,10 +289,12 @@ def _content(parts: Iterable[_Part]) -> tuple[InputItem, ...]:
     return tuple(content)
 
 
-def _is_made_anew(content: tuple[InputItem, ...]) -> bool:
+def _is_generated(content: tuple[InputItem, ...]) -> bool:
     match content:
         case (TextItem(text=text),):
-            said = text.strip()
-            return any(said.startswith(f"<{tag}>") and said.endswith(f"</{tag}>") for tag in _MADE_ANEW)
+            stripped = text.strip()
+            return any(
+                stripped.startswith(f"<{tag}>") and stripped.endswith(f"</{tag}>") for tag in _GENERATED_TAGS
+            )
         case _:
             return False

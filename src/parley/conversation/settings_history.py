@@ -15,7 +15,7 @@ from parley.conversation.records import InputRead, SettingsChosen, TurnStarted
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import ConversationId, MessageId
 
-__all__ = ["SavedWishes", "SettingsChange", "SettingsHistory"]
+__all__ = ["SavedSettingsHistory", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
@@ -27,7 +27,7 @@ class SettingsChange:
         """The message that asked for it; None: whoever began the conversation."""
 
 
-class SavedWishes(Struct, frozen=True, array_like=True):
+class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """What a checkpoint holds of the settings that clients asked for."""
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
@@ -42,12 +42,12 @@ class SavedWishes(Struct, frozen=True, array_like=True):
 class SettingsHistory:
     """The fold over a log."""
 
-    __slots__ = ("_behind", "_is_partial", "_message", "_turn_message", "first", "now")
+    __slots__ = ("_by_message", "_is_partial", "_message", "_turn_message", "first", "now")
 
     def __init__(self) -> None:
         self.first = self.now = SettingsChange(None, {})
         """What holds before the first message, and what holds now."""
-        self._behind: dict[MessageId, SettingsChange] = {}
+        self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
         """What was said last, as long as settings that follow it are those that it asked for."""
         self._turn_message: MessageId | None = None
@@ -55,44 +55,48 @@ class SettingsHistory:
         self._is_partial = False
         """True if it was restored: what held after earlier messages is unknown."""
 
-    def saved(self) -> SavedWishes:
+    def saved(self) -> SavedSettingsHistory:
         """Return what a checkpoint holds. The conversation is idle."""
         indices: dict[int, int] = {}
         chain: list[tuple[int, dict[str, Any], MessageId | None]] = []
         for end in (self.first, self.now, self.of_turn):
-            wishes: list[SettingsChange] = []
-            wish: SettingsChange | None = end
-            while wish is not None and id(wish) not in indices:
-                wishes.append(wish)
-                wish = wish.before
-            for one in reversed(wishes):
+            unsaved: list[SettingsChange] = []
+            change: SettingsChange | None = end
+            while change is not None and id(change) not in indices:
+                unsaved.append(change)
+                change = change.before
+            for one in reversed(unsaved):
                 indices[id(one)] = len(chain)
                 chain.append((-1 if one.before is None else indices[id(one.before)], one.asked, one.by))
         first, now, turn = (indices[id(end)] for end in (self.first, self.now, self.of_turn))
-        return SavedWishes(tuple(chain), first, now, turn, self._turn_message)
+        return SavedSettingsHistory(tuple(chain), first, now, turn, self._turn_message)
 
     @classmethod
-    def restored(cls, saved: SavedWishes) -> SettingsHistory:
+    def restored(cls, saved: SavedSettingsHistory) -> SettingsHistory:
         """Return the settings that were saved. Raises ValueError, IndexError."""
-        wishes, chain = cls(), list[SettingsChange]()
+        history, chain = cls(), list[SettingsChange]()
         for before, asked, by in saved.chain:
             chain.append(SettingsChange(None if before < 0 else chain[before], asked, by))
-        wishes.first, wishes.now, wishes._is_partial = chain[saved.first], chain[saved.now], True
+        history.first, history.now, history._is_partial = (
+            chain[saved.first],
+            chain[saved.now],
+            True,
+        )
         if saved.turn_message is not None:
-            wishes._turn_message = saved.turn_message
-            wishes._behind[saved.turn_message] = chain[saved.turn]
-        return wishes
+            history._turn_message = saved.turn_message
+            history._by_message[saved.turn_message] = chain[saved.turn]
+        return history
 
-    def apply(self, happened: LogPayload) -> None:
+    def apply(self, payload: LogPayload) -> None:
         """Take in one entry."""
-        match happened:
+        match payload:
             case SettingsChosen(asked=asked):
                 if self._message is not None:
-                    self.now = self._behind[self._message] = SettingsChange(self.now, asked, self._message)
+                    self.now = self._by_message[self._message] = SettingsChange(self.now, asked, self._message)
                 else:
                     self.first = self.now = SettingsChange(None, asked)
             case UserMessage(message_id=message_id, parent_message_id=parent):
-                self.now = self._behind[message_id] = self.now if parent is UNSET else self._after(parent)
+                self.now = self._by_message[message_id] = self.now if parent is UNSET else self._after(parent)
                 self._message = message_id
                 self._turn_message = self._turn_message or message_id
             case TurnStarted():
@@ -105,9 +109,9 @@ class SettingsHistory:
     @property
     def of_turn(self) -> SettingsChange:
         """What held when the turn began that runs, or the last that ran."""
-        return self.first if self._turn_message is None else self._behind[self._turn_message]
+        return self.first if self._turn_message is None else self._by_message[self._turn_message]
 
-    def behind(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
+    def after(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
         """What held behind a message; now, where none is named. The conversation itself: before the first one.
 
         Raises:
@@ -119,11 +123,11 @@ class SettingsHistory:
         if parent == MessageId(conversation_id):
             return self.first
         try:
-            return self._behind[parent]
+            return self._by_message[parent]
         except KeyError:
             raise EarlierEntriesNeeded(parent) if self._is_partial else ParentUnknown(parent) from None
 
     def _after(self, parent: MessageId) -> SettingsChange:
-        if self._is_partial and parent not in self._behind:
+        if self._is_partial and parent not in self._by_message:
             raise EarlierEntriesNeeded(parent)
-        return self._behind.get(parent, self.first)
+        return self._by_message.get(parent, self.first)

@@ -132,21 +132,21 @@ class State:
         state._event_ids.update(saved.names)
         return state
 
-    def apply(self, happened: LogPayload, *, at: float) -> None:
+    def apply(self, payload: LogPayload, *, at: float) -> None:
         """Take in one entry.
 
         Raises:
             ValueError: a turn cannot start or end here; the log would contradict itself.
         """
         self.updated_at = at
-        if isinstance(happened, EventBase):
-            self._apply_event(happened)
+        if isinstance(payload, EventBase):
+            self._apply_event(payload)
             return
-        if type(happened) in _MOVES:
-            if (move := (self.phase, type(happened))) not in NEXT:
-                raise ValueError(f"{type(happened).__name__} while {self.phase.value}")
+        if type(payload) in _MOVES:
+            if (move := (self.phase, type(payload))) not in NEXT:
+                raise ValueError(f"{type(payload).__name__} while {self.phase.value}")
             self.phase = NEXT[move]
-        match happened:
+        match payload:
             case SettingsChosen(model=model, cwd=cwd):
                 self.model, self.cwd = model, cwd
             case Renamed(title=title):

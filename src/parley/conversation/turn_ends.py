@@ -13,9 +13,9 @@ from msgspec import UNSET, UnsetType
 
 from parley.conversation.history import ABORTED, History
 from parley.conversation.log import LogPayload
-from parley.conversation.records import CallOutput, CommandOutput, TurnEnded, Why
+from parley.conversation.records import CallOutput, CommandOutput, TurnEnded
 from parley.conversation.usage import UsageTotals
-from parley.wire.events import ErrorEvent, TaskComplete
+from parley.wire.events import ErrorEvent, TaskComplete, TurnEndReason
 
 __all__ = ["INTERRUPTED", "KILLED", "LOST", "Interruption", "limit_message", "turn_end"]
 
@@ -39,11 +39,11 @@ def limit_message(limit: str) -> str:
 
 
 def turn_end(
-    why: Why,
+    why: TurnEndReason,
     message: str | None = None,
     *,
     history: History,
-    spending: UsageTotals,
+    usage: UsageTotals,
     outputs: Iterable[CommandOutput] = (),
     last_message: str | None = None,
     code: str | UnsetType = UNSET,
@@ -60,7 +60,7 @@ def turn_end(
     return (
         *outputs,
         *(CallOutput(call_id=call, output=output) for call in history.unanswered),
-        *(() if spending.unreported is None else (spending.unreported,)),
+        *(() if usage.unreported is None else (usage.unreported,)),
         *(() if message is None else (ErrorEvent(message=message, reason=why, code=code),)),
         *((TaskComplete(last_agent_message=last_message),) if why in ("done", "failed") else ()),
         TurnEnded(why=why, message=message, code=code),

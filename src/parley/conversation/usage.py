@@ -18,17 +18,17 @@ from parley.conversation.records import (
 )
 from parley.wire.events import LimitReached, TokenCount
 
-__all__ = ["SavedSpending", "UsageTotals"]
+__all__ = ["SavedUsage", "UsageTotals"]
 
 
-class SavedSpending(Struct, frozen=True, array_like=True):
+class SavedUsage(Struct, frozen=True, array_like=True):
     """What a checkpoint holds of the usage."""
 
     conversation_tokens: int
     turn_tokens: int
     turn_calls: int
     agreed: dict[str, int]
-    untold: TokenCount | None
+    unreported: TokenCount | None
     since: float
     waited_seconds: float
     asked_at: float
@@ -65,9 +65,9 @@ class UsageTotals:
         self._asked_at = 0.0
         self._reached: LimitReached | None = None
 
-    def saved(self) -> SavedSpending:
+    def saved(self) -> SavedUsage:
         """Return what a checkpoint holds. The conversation is idle."""
-        return SavedSpending(
+        return SavedUsage(
             self.conversation_tokens,
             self.turn_tokens,
             self.turn_calls,
@@ -80,26 +80,26 @@ class UsageTotals:
         )
 
     @classmethod
-    def restored(cls, saved: SavedSpending) -> UsageTotals:
+    def restored(cls, saved: SavedUsage) -> UsageTotals:
         """Return the usage that was saved."""
-        spending = cls()
-        spending.conversation_tokens, spending.turn_tokens = saved.conversation_tokens, saved.turn_tokens
-        spending.turn_calls, spending.agreed, spending.unreported = (
+        usage = cls()
+        usage.conversation_tokens, usage.turn_tokens = saved.conversation_tokens, saved.turn_tokens
+        usage.turn_calls, usage.agreed, usage.unreported = (
             saved.turn_calls,
             dict(saved.agreed),
-            saved.untold,
+            saved.unreported,
         )
-        spending._since, spending._waited_seconds = saved.since, saved.waited_seconds
-        spending._asked_at, spending._reached = saved.asked_at, saved.reached
-        return spending
+        usage._since, usage._waited_seconds = saved.since, saved.waited_seconds
+        usage._asked_at, usage._reached = saved.asked_at, saved.reached
+        return usage
 
     def turn_seconds(self, now: float) -> float:
         """How long the turn has run, without the time in which it waited for answers."""
         return max(0.0, now - self._since - self._waited_seconds)
 
-    def apply(self, happened: LogPayload, *, at: float) -> None:
+    def apply(self, payload: LogPayload, *, at: float) -> None:
         """Take in one entry."""
-        match happened:
+        match payload:
             case TurnStarted():
                 self.turn_tokens = self.turn_calls = 0
                 self._since, self._waited_seconds = at, 0.0
@@ -113,7 +113,7 @@ class UsageTotals:
             case CallOutput():
                 self.turn_calls += 1
             case LimitReached():
-                self._reached = happened
+                self._reached = payload
             case QuestionAsked(kind=kind):
                 self._asked_at = at
                 if kind != "limit":

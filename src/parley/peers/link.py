@@ -34,10 +34,10 @@ class SocketLink:
     """A connection, alive while `read` runs. An invalid message ends it, because something may be lost."""
 
     def __init__(
-        self, connection: Connection, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, connection: Connection, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> None:
         self._connection = connection
-        self._hear, self._gone = hear, gone
+        self._on_notification, self._gone = on_notification, gone
         self._ids = count(1)
         self._waiting: dict[RequestId, Callable[[Message], None]] = {}
         self._listens = True
@@ -96,7 +96,7 @@ class SocketLink:
             self._take_answer(message)
         elif isinstance(message.id, UnsetType):
             params = _NO_PARAMS if isinstance(message.params, UnsetType) else message.params
-            _safely(partial(self._hear, message.method, params))
+            _safely(partial(self._on_notification, message.method, params))
         else:
             what = f"method not found: {message.method}"
             self._connection.outbox.send(error_response(message.id, METHOD_NOT_FOUND, what))

@@ -74,13 +74,13 @@ class UnixPeers:
             raise StoreFailed(f"{self._directory}: no socket for other processes: {os_detail(error)}") from error
 
     async def connect(
-        self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> SocketLink | None:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 while not self._closed:
                     try:
-                        return self._connect(address, hear=hear, gone=gone)
+                        return self._connect(address, on_notification=on_notification, gone=gone)
                     except BlockingIOError:
                         await asyncio.sleep(BUSY_SECONDS)
         except OSError as error:  # also when the time is over
@@ -149,12 +149,12 @@ class UnixPeers:
     # --- connections to other processes -----------------------------------------------------------------------
 
     def _connect(
-        self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> SocketLink | None:
         connection = connect(self._directory, address)
         if connection is None:
             return None
-        link = SocketLink(connection, hear=hear, gone=gone)
+        link = SocketLink(connection, on_notification=on_notification, gone=gone)
         self._links.add(link)
         task = asyncio.get_running_loop().create_task(link.read())
         self._reading.add(task)
@@ -186,7 +186,9 @@ class UnixPeers:
     def _link_to(self, name: str) -> SocketLink | None:
         if name not in self._told:
             try:
-                link = self._connect(name, hear=lambda method, params: None, gone=lambda: self._lose(name))
+                link = self._connect(
+                    name, on_notification=lambda method, params: None, gone=lambda: self._lose(name)
+                )
             except OSError as error:
                 log.debug("cannot notify %s: %s", name, error)
                 return None

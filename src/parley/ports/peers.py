@@ -46,7 +46,7 @@ class Peers(Protocol):
         ...
 
     async def connect(
-        self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> Link | None:
         """Connect to the process at an address; return None if it does not listen any more.
 

@@ -326,7 +326,7 @@ class Store(Protocol):
         """Return a page of the conversations that meet the query."""
         ...
 
-    async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
+    async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
         """Return whether one of these approvals was requested in any conversation."""
         ...
 

@@ -132,7 +132,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
 
     settings: Settings
     transcript: Transcript
-    permit: Authorize
+    authorize: Authorize
 
 
 class TurnTools(Protocol):
@@ -154,7 +154,7 @@ class TurnTools(Protocol):
 class Tools(Protocol):
     """All tools of this process."""
 
-    def open(self, desk: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
+    def open(self, context: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
         """Open the tools of one turn. The tool servers that it may use keep running until it is closed."""
         ...
 

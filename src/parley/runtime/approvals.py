@@ -16,13 +16,13 @@ from msgspec import UNSET, Struct
 
 from parley.common.shield import run_to_completion
 from parley.config.types import Approvals
-from parley.conversation.approvals import ApprovalEvent, Question
+from parley.conversation.approvals import ApprovalEvent, PendingApproval
 from parley.conversation.log import LogPayload
 from parley.conversation.records import QuestionAsked, QuestionSettled
-from parley.errors import HomeLost, LeaseLost, QuestionIsSettled, StoreFailed
+from parley.errors import ApprovalIsSettled, HomeLost, LeaseLost, StoreFailed
 from parley.ports.clock import Clock
 from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
-from parley.runtime.errors import UnknownQuestion
+from parley.runtime.errors import UnknownApproval
 from parley.runtime.recipients import FOLLOWERS_SECONDS, ApprovalRecipient, Recipients
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
@@ -91,15 +91,15 @@ class OpenApprovals:
         """How much of it passed before it was last paused."""
 
     @property
-    def open(self) -> Question | None:
+    def open(self) -> PendingApproval | None:
         """The approval that waits for an answer, once it is durable."""
-        question = self._log.projections.ledger.open
-        return None if question is None or question.approval_id == self._not_durable else question
+        pending = self._log.projections.approvals.open
+        return None if pending is None or pending.approval_id == self._not_durable else pending
 
     @property
     def _open_limit(self) -> ApprovalId | None:
         """The id of the open approval, if it is about a limit."""
-        return self.open.approval_id if self.open is not None and self.open.asked.kind == "limit" else None
+        return self.open.approval_id if self.open is not None and self.open.request.kind == "limit" else None
 
     @property
     def knows_limits(self) -> bool:
@@ -125,7 +125,7 @@ class OpenApprovals:
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
         """Whether it is, or was, asked in this conversation."""
-        return self._is_open(approval_id) or approval_id in self._log.projections.ledger.settled
+        return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
     # --- asking ------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class OpenApprovals:
         Does not return if the answer is `abort`: the turn is cancelled. An approval whose caller is cancelled is
         dropped, unless it was left open.
         """
-        if self._log.projections.ledger.open is not None:
+        if self._log.projections.approvals.open is not None:
             raise RuntimeError("an approval is open already")
         self._approvals, self._not_durable = approvals, asked.approval_id
         written = self._log.write(shown, asked, on_durable=self._asked)
@@ -159,10 +159,10 @@ class OpenApprovals:
         try:
             if written is not None:
                 await run_to_completion(written)
-            said = await answer
-            if said.decision == "abort":
+            result = await answer
+            if result.decision == "abort":
                 await asyncio.Event().wait()  # until the turn is cancelled
-            return said
+            return result
         finally:
             if self._answer is answer:
                 self._answer = None
@@ -174,18 +174,18 @@ class OpenApprovals:
 
     # --- settling ----------------------------------------------------------------------
 
-    def find(self, approval_id: ApprovalId) -> Question:
+    def find(self, approval_id: ApprovalId) -> PendingApproval:
         """Return an open approval.
 
         Raises:
-            UnknownQuestion: it was never asked in this conversation.
-            QuestionIsSettled: it was answered before.
+            UnknownApproval: it was never asked in this conversation.
+            ApprovalIsSettled: it was answered before.
         """
-        if (question := self.open) is not None and question.approval_id == approval_id:
-            return question
-        if (before := self._log.projections.ledger.settled.get(approval_id)) is not None:
-            raise QuestionIsSettled(before)
-        raise UnknownQuestion
+        if (pending := self.open) is not None and pending.approval_id == approval_id:
+            return pending
+        if (before := self._log.projections.approvals.settled.get(approval_id)) is not None:
+            raise ApprovalIsSettled(before)
+        raise UnknownApproval
 
     def settle(
         self,
@@ -199,21 +199,21 @@ class OpenApprovals:
         """Settle the open approval, at once and for all; the future is done when the settlement is durable.
 
         Raises:
-            UnknownQuestion, QuestionIsSettled: as `find`.
+            UnknownApproval, ApprovalIsSettled: as `find`.
         """
         return self._settle(self.find(approval_id), decision, by=by, reason=reason, until=until)
 
     def _settle(
         self,
-        question: Question,
+        pending: PendingApproval,
         decision: Settlement,
         *,
         by: SettledBy,
         reason: str | None = None,
         until: float | None = None,
     ) -> asyncio.Future[None]:
-        written = self._log.write(*_settlement(question, decision, by, reason), until=until)
-        settled = partial(self._settled, self._answer, question.approval_id, decision, reason)
+        written = self._log.write(*_settlement(pending, decision, by, reason), until=until)
+        settled = partial(self._settled, self._answer, pending.approval_id, decision, reason)
         if written.done():
             settled(written)
         else:
@@ -239,8 +239,8 @@ class OpenApprovals:
 
     def drop(self) -> None:
         """Settle the open approval, if there is one, because its turn ends."""
-        if (question := self._log.projections.ledger.open) is not None and self._log.is_owner:
-            self._settle(question, "dropped", by="interrupt")
+        if (pending := self._log.projections.approvals.open) is not None and self._log.is_owner:
+            self._settle(pending, "dropped", by="interrupt")
 
     def leave_open(self) -> None:
         """Leave the open approval to another process: cancelling its caller does not drop it."""
@@ -296,13 +296,13 @@ class OpenApprovals:
 
     def refresh(self) -> None:
         """Tell clients of settlements that another process has stored."""
-        settled = self._log.projections.ledger.settled
+        settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:
                 self._recipients.settle(approval_id, settled[approval_id])
         self.recheck()
 
-    def to_deliver(self) -> Question | None:
+    def to_deliver(self) -> PendingApproval | None:
         """Return the open approval, after clients were told of the settlement of earlier ones."""
         if not self._log.is_owner:
             self.refresh()
@@ -330,8 +330,8 @@ class OpenApprovals:
             self._recipients.can_answer_limit(limit) if limit is not None else self._recipients.can_be_asked
         )
         # A process that follows leaves the timeout to the owner.
-        unheard = self.open is not None and not can_be_asked and self._log.is_owner
-        seconds = self._patience_seconds() if unheard and self._recipients.is_read else None
+        is_unanswerable = self.open is not None and not can_be_asked and self._log.is_owner
+        seconds = self._patience_seconds() if is_unanswerable and self._recipients.is_read else None
         if seconds != self._timeout_seconds:
             if self._timeout is not None:
                 self._timeout.cancel()
@@ -341,7 +341,7 @@ class OpenApprovals:
                 self._timeout_since = self._clock.now()
                 self._timeout = asyncio.create_task(self._time_out(seconds))
             self._timeout_seconds = seconds
-        if not unheard:
+        if not is_unanswerable:
             self._spent_seconds = 0.0
         if self.open is None and self._polled is not None:
             self._polled.cancel()
@@ -358,12 +358,12 @@ class OpenApprovals:
         if seconds and left:
             await self._clock.sleep(left)
         self._timeout = self._timeout_seconds = None
-        if (question := self.open) is None:
+        if (pending := self.open) is None:
             return
         aborts = seconds and not denies_at_once and self._approvals.on_timeout == "abort"
         try:
-            await self._settle_by_timeout(question.approval_id, "abort" if aborts else "timed_out")
-        except (QuestionIsSettled, UnknownQuestion, LeaseLost, HomeLost):
+            await self._settle_by_timeout(pending.approval_id, "abort" if aborts else "timed_out")
+        except (ApprovalIsSettled, UnknownApproval, LeaseLost, HomeLost):
             pass  # it was answered after all, or another process asks now
         except Exception:  # a bug; the approval stays open, and a client may still answer it
             log.exception("an approval that no client could be asked was not settled")
@@ -383,15 +383,15 @@ class OpenApprovals:
 
 
 def _settlement(
-    question: Question, decision: Settlement, by: SettledBy, reason: str | None
+    pending: PendingApproval, decision: Settlement, by: SettledBy, reason: str | None
 ) -> tuple[LogPayload, LogPayload]:
     """Return the record and the event of a settlement."""
-    approval_id = question.approval_id
+    approval_id = pending.approval_id
     return (
         QuestionSettled(approval_id=approval_id, decision=decision, by=by, reason=reason),
         ApprovalSettled(
             approval_id=approval_id,
-            call_id=question.asked.call_id,
+            call_id=pending.request.call_id,
             decision=decision,
             by=by,
             reason=UNSET if reason is None else reason,

@@ -174,7 +174,7 @@ class AnswerApproval(Command):
         return self._answer
 
     def is_settled(self, local: Local) -> bool:
-        settled = local.log.projections.ledger.settled
+        settled = local.log.projections.approvals.settled
         return settled.get(self._answer.approval_id) == self._answer.decision
 
 
@@ -227,12 +227,12 @@ class AppendOutsideTurn(Command):
 
     waits_for_write_lock = True
 
-    def __init__(self, happened: LogPayload, deadline: Deadline) -> None:
+    def __init__(self, payload: LogPayload, deadline: Deadline) -> None:
         super().__init__(deadline)
-        self._happened = happened
+        self._payload = payload
 
     def apply(self, local: Local) -> asyncio.Future[None]:
-        return local.log.write(self._happened, until=self.deadline.at)
+        return local.log.write(self._payload, until=self.deadline.at)
 
 
 class Delete(Command):

@@ -15,7 +15,7 @@ from uuid import uuid4
 from msgspec import to_builtins
 
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
-from parley.conversation.approvals import Question
+from parley.conversation.approvals import PendingApproval
 from parley.conversation.keys import MESSAGE
 from parley.conversation.log import Entry, Log
 from parley.conversation.state import Phase, State
@@ -120,7 +120,7 @@ class Conversation:
         Raises:
             ConfigError: the settings cannot be used as they are now.
         """
-        return self.grants.resolver.resolved(self._log.projections.wishes.now).settings
+        return self.grants.resolver.resolved(self._log.projections.settings_history.now).settings
 
     @property
     def turn(self) -> LocalTurn | None:
@@ -161,7 +161,7 @@ class Conversation:
             StoreFailed: nothing was stored.
         """
         await self._log.create(self.grants.resolver.record(wanted, chosen))
-        self.grants.resolver.remember(self._log.projections.wishes.now, chosen)
+        self.grants.resolver.remember(self._log.projections.settings_history.now, chosen)
 
     # --- reading -----------------------------------------------------------------------
 
@@ -425,11 +425,11 @@ class Conversation:
     # --- approvals ---------------------------------------------------------------------
 
     @property
-    def open_approval(self) -> Question | None:
+    def open_approval(self) -> PendingApproval | None:
         """The approval that waits for an answer, once it is durable."""
         return self._approvals.open
 
-    def approval_to_deliver(self) -> Question | None:
+    def approval_to_deliver(self) -> PendingApproval | None:
         """Return the open approval, after clients were told of the settlement of earlier ones."""
         return self._approvals.to_deliver()
 
@@ -466,7 +466,7 @@ class Conversation:
     ) -> asyncio.Future[None]:
         """Settle an approval, in whichever process its turn is. The future is done when the settlement is durable.
 
-        It fails with UnknownQuestion, QuestionIsSettled, ConfigError or StoreError; none of them is raised here.
+        It fails with UnknownApproval, ApprovalIsSettled, ConfigError or StoreError; none of them is raised here.
         """
         answer = AnswerQuestion(
             conversation_id=self.id, approval_id=approval_id, decision=decision, by=by, reason=reason

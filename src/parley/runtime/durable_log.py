@@ -86,8 +86,8 @@ class DurableLog:
         return self.projections.history
 
     @property
-    def spending(self) -> UsageTotals:
-        return self.projections.spending
+    def usage(self) -> UsageTotals:
+        return self.projections.usage
 
     @property
     def is_owner(self) -> bool:
@@ -106,15 +106,15 @@ class DurableLog:
 
     # --- the lease ---------------------------------------------------------------------
 
-    async def create(self, *happened: LogPayload) -> None:
+    async def create(self, *payloads: LogPayload) -> None:
         """Store a new log with these entries.
 
         Raises:
             StoreFailed: nothing was stored.
         """
         at = self._clock.now()
-        entries = self.log.append(happened, at=at)
-        for one in happened:
+        entries = self.log.append(payloads, at=at)
+        for one in payloads:
             self.projections.apply(one, at=at)
         await self._store.create(self.id, entries, self._summary())
         self.log.durable, self.phase = self.log.last, self.projections.state.phase
@@ -205,7 +205,7 @@ class DurableLog:
         Raises:
             Unreadable: one of them is damaged, and none was added.
         """
-        self.log.take(entries)
+        self.log.append_entries(entries)
         try:
             self.projections.replay(entries)
         except ValueError as error:
@@ -231,7 +231,7 @@ class DurableLog:
         """
         await self._store.writable(until=until)
 
-    async def append(self, *happened: LogPayload, until: float | None = None) -> None:
+    async def append(self, *payloads: LogPayload, until: float | None = None) -> None:
         """Append entries, all or none; return when they are durable and were sent to readers.
 
         Waits for the write lock of the home until the moment `until`; by default as long as a turn does.
@@ -240,11 +240,11 @@ class DurableLog:
             StoreFailed: nothing was appended.
             LeaseLost: another process has taken over.
         """
-        if happened:
-            await run_to_completion(self.write(*happened, until=until))
+        if payloads:
+            await run_to_completion(self.write(*payloads, until=until))
 
     def write(
-        self, *happened: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
+        self, *payloads: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
     ) -> asyncio.Future[None]:
         """Like `append`, but return a future that is done when the entries are durable and were sent to readers.
 
@@ -253,9 +253,9 @@ class DurableLog:
         if self._lease is None:
             raise LeaseLost
         at, before = self._clock.now(), self.log.last
-        entries = self.log.append(happened, at=at)  # this can fail, and then nothing has happened
+        entries = self.log.append(payloads, at=at)  # this can fail, and then nothing has happened
         try:
-            for one in happened:
+            for one in payloads:
                 self.projections.apply(one, at=at)
         except (ValueError, MemoryError):
             self._rollback(before)
@@ -343,7 +343,7 @@ class DurableLog:
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
         """Return the record of a command's output so far, if there is any."""
-        return next(self.log.kept_outputs(call_id), None)
+        return next(self.log.output_records(call_id), None)
 
     def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
         """Extend an open text of another process."""

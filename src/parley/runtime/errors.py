@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.errors import InvalidRequest
 
-__all__ = ["MessageIdTaken", "RemoteRefusal", "UnknownQuestion"]
+__all__ = ["MessageIdTaken", "RemoteRefusal", "UnknownApproval"]
 
 
 class MessageIdTaken(InvalidRequest):
@@ -17,7 +17,7 @@ class MessageIdTaken(InvalidRequest):
         self.message_id = message_id
 
 
-class UnknownQuestion(InvalidRequest):
+class UnknownApproval(InvalidRequest):
     """No approval has this id."""
 
     code = "unknown_approval"

@@ -11,7 +11,7 @@ from msgspec import UNSET, convert
 from parley.agent.attachments import check_content, names_files, read_content
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
 from parley.conversation.log import LogPayload
-from parley.conversation.log_queries import place_of
+from parley.conversation.log_queries import position_of
 from parley.conversation.records import InputRead, TurnStarted
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
@@ -99,7 +99,7 @@ class MessageIntake:
         if self._closing.is_set():
             raise ShuttingDown
         entries = self._said(message, message.content if read is None else read)
-        if chosen.settings is not self._resolver.resolved(self._log.projections.wishes.now).settings:
+        if chosen.settings is not self._resolver.resolved(self._log.projections.settings_history.now).settings:
             entries.append(self._resolver.record(_overrides(message) or SettingsOverrides(), chosen))
         if turn is not None:
             return self._append(message, entries, chosen, turn, until, accepted)
@@ -124,8 +124,8 @@ class MessageIntake:
         first = Seq(self._log.log.last + 1)
 
         def on_durable() -> None:
-            wish = self._log.projections.wishes.behind(message.message_id, self._log.id)
-            self._resolver.remember(wish, chosen)
+            change = self._log.projections.settings_history.after(message.message_id, self._log.id)
+            self._resolver.remember(change, chosen)
             if turn.task is None:
                 self._runner.start(turn)
             accepted(Accepted(message.message_id, turn, first))
@@ -146,10 +146,12 @@ class MessageIntake:
         if state.messages[message_id] != message.content:
             raise MessageIdTaken(message_id)
         turn = self._runner.running if message_id in state.inputs else None
-        return Accepted(message_id, turn, first=place_of(self._log.log.entries, message_id))
+        return Accepted(message_id, turn, first=position_of(self._log.log.entries, message_id))
 
     def _resolve(self, message: Submit) -> ResolvedSettings:
-        before = self._resolver.resolved(self._log.projections.wishes.behind(message.parent_id, self._log.id))
+        before = self._resolver.resolved(
+            self._log.projections.settings_history.after(message.parent_id, self._log.id)
+        )
         overrides = _overrides(message)
         return before if overrides is None else self._resolver.resolve(overrides, before)
 

@@ -17,7 +17,9 @@ class NoPeers:
     async def listen(self) -> None:
         pass
 
-    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> None:
+    async def connect(
+        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> None:
         return None
 
     def tell_all(self, method: str, params: bytes) -> None:

@@ -32,7 +32,7 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
 class Follower(Protocol):
     """A conversation that another process owns."""
 
-    def hear(self, news: PeerNews) -> None: ...
+    def on_notification(self, news: PeerNews) -> None: ...
 
     def lost(self) -> None:
         """Take note that the connection broke."""
@@ -58,12 +58,12 @@ class PeerConnection:
         if self.link is not None:
             self.link.notify(method, params)
 
-    def hear(self, method: str, params: Raw) -> None:
+    def on_notification(self, method: str, params: Raw) -> None:
         if (decoder := _DECODERS.get(method)) is None:
             return
         news = decoder.decode(params)
         if (follower := self.followed.get(news.conversation_id)) is not None:
-            follower.hear(news)
+            follower.on_notification(news)
 
     def gone(self) -> None:
         self.link = None
@@ -114,7 +114,11 @@ class PeerRegistry:
             if connection is None or connection.link is None:
                 connection = PeerConnection()
                 gone = partial(self._gone, address, connection)
-                link = await self._peers.connect(address, hear=connection.hear, gone=gone) if address else None
+                link = (
+                    await self._peers.connect(address, on_notification=connection.on_notification, gone=gone)
+                    if address
+                    else None
+                )
                 if link is None:
                     raise NotOwned
                 connection.link = link

@@ -12,7 +12,7 @@ from uuid import uuid4
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from parley.agent.limits import AskToGoOn
+from parley.agent.limits import AskToContinue
 from parley.agent.policy import AFTER_FAILURE, Ask, Decision, decide
 from parley.agent.sandbox_policy import bounds_for, read_only
 from parley.config.types import Settings
@@ -65,15 +65,15 @@ class PermissionGate:
         """What decides for a turn that begins or goes on now."""
         bounds = bounds_for(settings, self._grants.roots)
 
-        async def permit(action: Action) -> Verdict:
+        async def authorize(action: Action) -> Verdict:
             nonlocal resumed
             # The turn goes on with the call that was asked about; what comes later was asked about by nobody.
             before, resumed = resumed, None
-            return await self._permit(action, settings, bounds, before)
+            return await self._authorize(action, settings, bounds, before)
 
-        return permit
+        return authorize
 
-    def to_go_on(self, settings: Settings) -> AskToGoOn:
+    def ask_to_continue(self, settings: Settings) -> AskToContinue:
         """What asks for a turn that reaches a limit. A yes for the session is one for this time."""
 
         async def ask(reached: LimitReached) -> bool:
@@ -82,7 +82,7 @@ class PermissionGate:
 
         return ask
 
-    async def _permit(
+    async def _authorize(
         self, action: Action, settings: Settings, bounds: SandboxPolicy | None, before: Resumed | None
     ) -> Verdict:
         if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
@@ -96,12 +96,12 @@ class PermissionGate:
             return verdict
         if before is not None and before.answered.is_yes and before.asked.call_id == action.call_id:
             action = replace(action, changed="unknown")
-        answered = await self._approvals.ask(*_question(action, verdict), settings.approvals)
+        answered = await self._approvals.ask(*_approval_request(action, verdict), settings.approvals)
         return await self._verdict(action, settings, answered, verdict)
 
     async def _decide(self, action: Action, settings: Settings, bounds: SandboxPolicy | None) -> Decision:
         """What the settings say to it now."""
-        safe = isinstance(action, RunCommand) and _needs_nobody(action, settings, bounds)
+        safe = isinstance(action, RunCommand) and _is_known_safe(action, settings, bounds)
         within = read_only(settings) if safe else bounds
         unconfined = None if within is None else await self._commands.why_unconfined(within)
         unrestored: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class PermissionGate:
         return decision
 
     def _is_granted(self, action: RunCommand, settings: Settings) -> bool:
-        granted = self._log.projections.ledger.granted
+        granted = self._log.projections.approvals.granted
         return self._grants.holds(action, settings, granted, now=self._clock.now())
 
     async def _verdict(
@@ -140,7 +140,7 @@ def _is_about(asked: QuestionAsked, action: Action, decision: Decision) -> bool:
         decision = AFTER_FAILURE
     if not isinstance(decision, Ask):
         return False
-    _, anew = _question(action, decision)
+    _, anew = _approval_request(action, decision)
     return replace(anew, approval_id=asked.approval_id, changed=asked.changed) == asked
 
 
@@ -148,7 +148,7 @@ def _paths(bounds: SandboxPolicy) -> tuple[str, ...]:
     return tuple(root.path for root in bounds.writable)
 
 
-def _needs_nobody(action: RunCommand, settings: Settings, bounds: SandboxPolicy | None) -> bool:
+def _is_known_safe(action: RunCommand, settings: Settings, bounds: SandboxPolicy | None) -> bool:
     """Whether a command is known to do no harm, where that makes a difference."""
     if bounds is None and settings.approval_policy != "untrusted":
         return False
@@ -166,7 +166,9 @@ def _new_id() -> ApprovalId:
     return ApprovalId(str(uuid4()))
 
 
-def _question(action: Action, ask: Ask) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, QuestionAsked]:
+def _approval_request(
+    action: Action, ask: Ask
+) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, QuestionAsked]:
     """The event that shows it, and the record."""
     approval_id = _new_id()
     reason = None if ask.reason is None else replace_surrogates(ask.reason)

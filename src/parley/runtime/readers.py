@@ -22,7 +22,7 @@ __all__ = ["EventEncoder", "Reader"]
 
 log = logging.getLogger(__name__)
 
-STEPS_A_ROUND: Final = 512
+STEPS_PER_ROUND: Final = 512
 """How many entries one reader sends before the others of its connection have their turn."""
 
 
@@ -35,7 +35,7 @@ class EventEncoder(Protocol):
 
     hidden: frozenset[str]
     """Types of events that this client is not sent."""
-    tells_records: bool
+    sends_records: bool
     """Whether the client is sent records, too."""
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
@@ -114,7 +114,7 @@ class Reader:
     def pump(self) -> None:
         """Send what is lacking, as far as there is room and others do not wait too long."""
         out, encoder, send = self._out, self._encoder, self._send
-        for _ in range(STEPS_A_ROUND):
+        for _ in range(STEPS_PER_ROUND):
             if self._closed or self._reading is not None:
                 return
             if not out.writable:
@@ -128,7 +128,7 @@ class Reader:
             if not isinstance(step, Entry):
                 encoder.delta(step, encode_piece(step), send)
                 continue
-            if (step.is_event or encoder.tells_records) and step.type not in encoder.hidden:
+            if (step.is_event or encoder.sends_records) and step.type not in encoder.hidden:
                 encoder.entry(step, send)
             if self._passed is not None:
                 self._passed(step)

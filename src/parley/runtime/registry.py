@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from parley.agent.sandbox_policy import Roots
 from parley.config.types import SettingsOverrides, StoreSettings
 from parley.conversation.log import Entry
-from parley.conversation.log_queries import up_to, without_grant
+from parley.conversation.log_queries import entries_up_to, without_grant
 from parley.conversation.projections import Projections
 from parley.conversation.state import Phase
 from parley.errors import (
@@ -37,7 +37,7 @@ from parley.runtime.conversation import Conversation
 from parley.runtime.corrupt_conversations import CorruptConversations
 from parley.runtime.deadline import Deadline
 from parley.runtime.deps import RuntimeDeps
-from parley.runtime.errors import UnknownQuestion
+from parley.runtime.errors import UnknownApproval
 from parley.runtime.grants import SessionGrants
 from parley.runtime.no_peers import NoPeers
 from parley.runtime.peer_registry import PeerRegistry
@@ -173,11 +173,11 @@ class ConversationRegistry:
 
     # --- approvals ---------------------------------------------------------------------
 
-    async def question(self, approval_id: ApprovalId) -> Conversation:
+    async def find_by_approval(self, approval_id: ApprovalId) -> Conversation:
         """Return the conversation in which an approval was asked, whether it is open or settled.
 
         Raises:
-            UnknownQuestion: it was never asked.
+            UnknownApproval: it was never asked.
             StoreError: the store cannot be searched.
         """
         for conversation in self:
@@ -186,9 +186,9 @@ class ConversationRegistry:
         found = await self._store.find(Query(asked=approval_id, archived=None, limit=1))
         for listed in found.items:
             return await self.find(listed.conversation_id)
-        raise UnknownQuestion
+        raise UnknownApproval
 
-    async def asking(self) -> list[Conversation]:
+    async def awaiting_approval(self) -> list[Conversation]:
         """Return the conversations that wait for an answer.
 
         Raises:
@@ -416,6 +416,6 @@ class _Polled:
 
 def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
     """Called in a thread: a log may be long, and the event loop must not wait for it."""
-    taken, folds = [*map(without_grant, up_to(entries, at))], Projections()
-    folds.replay(taken)
-    return taken, Summary.of(folds.state)
+    taken, projections = [*map(without_grant, entries_up_to(entries, at))], Projections()
+    projections.replay(taken)
+    return taken, Summary.of(projections.state)

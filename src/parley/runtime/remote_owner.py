@@ -171,7 +171,7 @@ class RemoteOwner:
             self._audience = audience
             self._connection.notify(PeerRead.METHOD, encode(audience))
 
-    def hear(self, news: PeerNews) -> None:
+    def on_notification(self, news: PeerNews) -> None:
         if not self._log.has_source(self):
             return  # this process has taken over meanwhile
         match news:
@@ -180,7 +180,7 @@ class RemoteOwner:
             case PeerOutput(item=item, call_id=call_id, stream=stream, offset=offset, data=data):
                 self._log.mirror_output(item, call_id, stream, offset, data)
             case PeerEntry(seq=seq) if seq == self._log.log.durable + 1:
-                entry = Entry.kept(seq, news.at, news.type, is_event=news.is_event, body=bytes(news.body))
+                entry = Entry.stored(seq, news.at, news.type, is_event=news.is_event, body=bytes(news.body))
                 self._log.apply_remote([entry])
                 self._applied()
                 if self._log.projections.state.phase is Phase.IDLE and seq > self._last:

@@ -26,9 +26,9 @@ class SettingsResolver:
         self.has_secrets = False
         """Whether a client gave settings that are not stored."""
 
-    def remember(self, wish: SettingsChange, chosen: ResolvedSettings) -> None:
+    def remember(self, change: SettingsChange, chosen: ResolvedSettings) -> None:
         """Keep what a change was resolved to when it was made, with its secrets."""
-        self._known[wish.by] = chosen
+        self._known[change.by] = chosen
 
     def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
         """Return the record of a change, without its secrets."""
@@ -36,14 +36,14 @@ class SettingsResolver:
         self.has_secrets |= wanted_again(asked) != wanted
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked={**asked, "cwd": settings.cwd})
 
-    def resolved(self, wish: SettingsChange) -> ResolvedSettings:
+    def resolved(self, change: SettingsChange) -> ResolvedSettings:
         """Return the settings after a change.
 
         Raises:
             ConfigError: the settings cannot be used as they are now.
         """
         unknown: list[SettingsChange] = []
-        step: SettingsChange | None = wish
+        step: SettingsChange | None = change
         while step is not None and step.by not in self._known:
             unknown.append(step)
             step = step.before

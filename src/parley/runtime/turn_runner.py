@@ -16,10 +16,10 @@ from parley.agent.notify import run_notify_program
 from parley.agent.turn import end_at_limit, run_turn
 from parley.common.os_errors import limit_reached
 from parley.config.types import Approvals, Settings
-from parley.conversation.approvals import Question
+from parley.conversation.approvals import PendingApproval
 from parley.conversation.log import LogPayload
 from parley.conversation.log_queries import last_text
-from parley.conversation.records import TurnEnded, Why
+from parley.conversation.records import TurnEnded
 from parley.conversation.state import Phase
 from parley.conversation.turn_ends import KILLED, Interruption, turn_end
 from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreFailed
@@ -32,7 +32,7 @@ from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
 from parley.runtime.permissions import PermissionGate, Resumed
 from parley.runtime.settings import SettingsResolver
 from parley.runtime.tool_servers import ToolServers
-from parley.wire.events import LimitReached, SettledBy, Settlement
+from parley.wire.events import LimitReached, SettledBy, Settlement, TurnEndReason
 from parley.wire.ids import ApprovalId, EventId, Seq
 from parley.wire.items import text_of
 from parley.wire.text import replace_surrogates
@@ -174,8 +174,8 @@ class TurnRunner:
             self._resume()
 
     def _resume(self) -> None:
-        question = self._approvals.open
-        assert question is not None  # by the phase
+        pending = self._approvals.open
+        assert pending is not None  # by the phase
         try:
             settings = self._settings_of_turn()
         except ConfigError as error:
@@ -184,7 +184,7 @@ class TurnRunner:
         turn = self.turn = LocalTurn(self._event_id(), settings)
         approvals = Approvals(on_timeout="hold") if settings is None else settings.approvals
         answer = self._approvals.expect(approvals)
-        self._run(turn, self._work_on(turn, question, answer))
+        self._run(turn, self._resume_work(turn, pending, answer))
 
     def _event_id(self) -> EventId:
         event_id = self._log.projections.state.event_id
@@ -193,7 +193,7 @@ class TurnRunner:
 
     def _settings_of_turn(self) -> Settings:
         """Raises ConfigError: they cannot be used as they are now."""
-        return self._resolver.resolved(self._log.projections.wishes.of_turn).settings
+        return self._resolver.resolved(self._log.projections.settings_history.of_turn).settings
 
     def _run(self, turn: LocalTurn, work: Coroutine[None, None, TurnEnded]) -> None:
         self._deps.peers.announce(self._log.id)
@@ -212,19 +212,23 @@ class TurnRunner:
 
     async def _work(self, settings: Settings, resumed: Resumed | None = None) -> TurnEnded:
         await self._tool_servers.ready(settings, self._log.append)
-        desk = ToolContext(settings=settings, transcript=self._log, permit=self._gate.for_turn(settings, resumed))
-        async with self._deps.tools.open(desk) as hands:
+        context = ToolContext(
+            settings=settings, transcript=self._log, authorize=self._gate.for_turn(settings, resumed)
+        )
+        async with self._deps.tools.open(context) as turn_tools:
             meter = self._meters.setdefault((settings.provider.id, settings.model), TokenMeter())
-            model, ask_to_go_on = self.model_for(settings), self._gate.to_go_on(settings)
-            return await run_turn(self._log, model, hands, settings, self._deps.clock, meter, ask_to_go_on)
+            model, ask_to_continue = self.model_for(settings), self._gate.ask_to_continue(settings)
+            return await run_turn(self._log, model, turn_tools, settings, self._deps.clock, meter, ask_to_continue)
 
-    async def _work_on(self, turn: LocalTurn, question: Question, answer: asyncio.Future[Answered]) -> TurnEnded:
+    async def _resume_work(
+        self, turn: LocalTurn, pending: PendingApproval, answer: asyncio.Future[Answered]
+    ) -> TurnEnded:
         """Continue a turn that waits for an answer."""
-        said = await self._approvals.wait_for(answer)
-        if isinstance(reached := question.shown, LimitReached) and not said.is_yes:
+        result = await self._approvals.wait_for(answer)
+        if isinstance(reached := pending.event, LimitReached) and not result.is_yes:
             return await end_at_limit(reached, self._log)
         settings = turn.settings or self._settings_of_turn()
-        return await self._work(settings, Resumed(question.asked, said))
+        return await self._work(settings, Resumed(pending.request, result))
 
     def answer(
         self,
@@ -238,12 +242,12 @@ class TurnRunner:
         """Settle the open approval; the future is done when that is durable.
 
         Raises:
-            UnknownQuestion, QuestionIsSettled: it is not open.
+            UnknownApproval, ApprovalIsSettled: it is not open.
             ConfigError: the turn would continue, and its settings cannot be used as they are now.
         """
-        question = self._approvals.find(approval_id)
+        pending = self._approvals.find(approval_id)
         ends = decision == "abort" or (
-            isinstance(question.shown, LimitReached) and not answered(decision, reason).is_yes
+            isinstance(pending.event, LimitReached) and not answered(decision, reason).is_yes
         )
         if (turn := self.running) is not None and turn.settings is None and not ends:
             turn.settings = self._settings_of_turn()
@@ -361,13 +365,13 @@ class TurnRunner:
         return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)
 
     def _end_for(
-        self, why: Why, message: str | None = None, code: str | UnsetType = UNSET
+        self, why: TurnEndReason, message: str | None = None, code: str | UnsetType = UNSET
     ) -> tuple[LogPayload, ...]:
         return turn_end(
             why,
             message,
             history=self._log.history,
-            spending=self._log.spending,
-            outputs=self._log.log.kept_outputs(),
+            usage=self._log.usage,
+            outputs=self._log.log.output_records(),
             code=code,
         )

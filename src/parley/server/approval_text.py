@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
 from parley.agent.policy import RETRY
-from parley.conversation.approvals import Question
+from parley.conversation.approvals import PendingApproval
 from parley.conversation.records import Changed, QuestionAsked
 from parley.server.hosts import FULL, Features
 from parley.server.sanitize import one_line, quoted_command, quoted_words
@@ -43,47 +43,47 @@ _ASKED_AGAIN: Final[dict[Changed, str]] = {
 
 
 def elicitation(
-    question: Question, conversation: ConversationId, *, request: str, features: Features
+    approval: PendingApproval, conversation: ConversationId, *, request: str, features: Features
 ) -> ElicitationParams:
     """Return the parameters of `elicitation/create`.
 
     `request` is the id of the client's first request that concerned the conversation.
     """
-    fields = _fields(question, conversation, request=request, features=features)
+    fields = _fields(approval, conversation, request=request, features=features)
     return ElicitationParams(
-        message=_message(question, features),
+        message=_message(approval, features),
         requested_schema=_FULL_FORM if features.full_version else _PLAIN_FORM,
         meta=fields if features.full_version else UNSET,
         **asdict(fields),
     )
 
 
-def listed(question: Question, conversation: ConversationId) -> tools.Question:
+def listed(approval: PendingApproval, conversation: ConversationId) -> tools.Question:
     """Return an open approval as the tools show it."""
-    asked = question.asked
+    asked = approval.request
     is_command = asked.kind == "exec"
     return tools.Question(
         approval_id=asked.approval_id,
         conversation_id=conversation,
         call_id=asked.call_id,
         kind=asked.kind,
-        message=_message(question, FULL),
-        asked_at=iso(question.at),
+        message=_message(approval, FULL),
+        asked_at=iso(approval.at),
         command=asked.command if is_command else UNSET,
         cwd=asked.cwd if is_command else UNSET,
         changes=asked.changes if asked.kind == "patch" else UNSET,
     )
 
 
-def _message(question: Question, features: Features) -> str:
-    shown = question.shown
+def _message(approval: PendingApproval, features: Features) -> str:
+    shown = approval.event
     if isinstance(shown, LimitReached):
         return f"{one_line(shown.limit)} reached ({shown.used} of {shown.allowed}). Go on?"
-    again = "" if question.asked.changed is None else f"{_ASKED_AGAIN[question.asked.changed]}\n"
+    again = "" if approval.request.changed is None else f"{_ASKED_AGAIN[approval.request.changed]}\n"
     if not features.full_version:
         reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, features) else ""
         return f"{again}{reason}Allow Codex to {_what(shown)}?"
-    outside = ", outside the sandbox" if question.asked.leaves_sandbox else ""
+    outside = ", outside the sandbox" if approval.request.leaves_sandbox else ""
     return f"{again}{_why(shown.reason or '')}Allow Codex to {_what(shown)}{outside}?{_files(shown)}"
 
 
@@ -141,24 +141,24 @@ def _is_given_reasons(shown: _Action, features: Features) -> bool:
 
 
 def _fields(
-    question: Question, conversation: ConversationId, *, request: str, features: Features
+    approval: PendingApproval, conversation: ConversationId, *, request: str, features: Features
 ) -> QuestionFields:
-    shown = question.shown
-    approval_id = question.approval_id if features.full_version else UNSET
+    shown = approval.event
+    approval_id = approval.approval_id if features.full_version else UNSET
     conversation_id = conversation if features.full_version else UNSET
     if isinstance(shown, LimitReached):
         return QuestionFields(
             codex_elicitation="limit",
             codex_mcp_tool_call_id=request,
-            codex_event_id=question.event_id,
-            codex_call_id=question.asked.call_id,
+            codex_event_id=approval.event_id,
+            codex_call_id=approval.request.call_id,
             parley_approval_id=approval_id,
             parley_conversation_id=conversation_id,
         )
     fields = partial(
         QuestionFields,
         codex_mcp_tool_call_id=request,
-        codex_event_id=question.event_id,
+        codex_event_id=approval.event_id,
         codex_call_id=shown.call_id,
         codex_reason=shown.reason if _is_given_reasons(shown, features) else UNSET,
         parley_approval_id=approval_id,

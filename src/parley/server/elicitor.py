@@ -11,8 +11,8 @@ import logging
 from functools import partial
 from typing import Final, Protocol
 
-from parley.conversation.approvals import Question
-from parley.errors import ParleyError, QuestionIsSettled
+from parley.conversation.approvals import PendingApproval
+from parley.errors import ApprovalIsSettled, ParleyError
 from parley.runtime.approvals import DISMISSED
 from parley.runtime.conversation import Conversation
 from parley.server.approval_text import elicitation
@@ -37,7 +37,7 @@ class Elicitor(Protocol):
         """Whether the client can be asked at all."""
         ...
 
-    def ask(self, conversation: Conversation, approval: Question, *, request: str) -> None:
+    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str) -> None:
         """Deliver an open approval, unless it was delivered before.
 
         `request` is the id of the client's first request that concerned the conversation.
@@ -54,7 +54,7 @@ class _NoElicitor:
 
     can_ask = False
 
-    def ask(self, conversation: Conversation, approval: Question, *, request: str) -> None:
+    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str) -> None:
         pass
 
     def close(self) -> None:
@@ -74,11 +74,11 @@ class FormElicitor:
         self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
         """Delivered and undecided approvals."""
 
-    def ask(self, conversation: Conversation, approval: Question, *, request: str) -> None:
+    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str) -> None:
         approval_id = approval.approval_id
         if approval_id in self._open:
             return
-        if approval.asked.kind == "limit" and not self._features.full_version:
+        if approval.request.kind == "limit" and not self._features.full_version:
             return  # the client sees the turn end instead (docs/protocol.md#limits)
         params = elicitation(approval, conversation.id, request=request, features=self._features)
         answered = partial(self._settle, conversation, approval_id)
@@ -115,7 +115,7 @@ class FormElicitor:
         if decision == "dropped" and not self._features.full_version:
             self._requests.ignore(delivered[0])
         else:
-            self._requests.withdraw(delivered[0], reason=str(QuestionIsSettled(decision)))
+            self._requests.withdraw(delivered[0], reason=str(ApprovalIsSettled(decision)))
 
     def close(self) -> None:
         self._requests.forget()

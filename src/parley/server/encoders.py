@@ -46,7 +46,7 @@ def encoded_event(entry: Entry, features: Features) -> bytes:
 class StreamEncoder:
     """Encodes a streamed conversation: `{"msg"}`, with `_meta` if the client wants or needs it."""
 
-    tells_records = False
+    sends_records = False
 
     def __init__(
         self, conversation: ConversationId, features: Features, *, event_meta: bool, as_log: bool = False
@@ -131,7 +131,7 @@ class StreamEncoder:
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
     """Yield the output of a command that ended, as a snapshot has it."""
     for stream in output_of(entry):
-        yield from stream.shown()
+        yield from stream.preview()
 
 
 def _with_place(delta: Delta | OutputDelta) -> bytes:
@@ -149,7 +149,7 @@ def _without_place(delta: Delta | OutputDelta) -> bytes:
 class CodexEncoder:
     """Encodes the events of a `codex` call: each as `codex/event`, and again under its own name."""
 
-    tells_records = False
+    sends_records = False
 
     def __init__(self, request: RequestId, features: Features, *, event_id: EventId) -> None:
         self.hidden = hidden_events(features)

@@ -183,7 +183,7 @@ class PeerEncoder:
     """Encodes entries, records included, and deltas for another process."""
 
     hidden: frozenset[str] = frozenset()
-    tells_records = True
+    sends_records = True
 
     def __init__(self, conversation_id: ConversationId) -> None:
         self._id = conversation_id

@@ -158,7 +158,7 @@ class TurnWaiter:
             self._followers_timer = asyncio.get_running_loop().call_later(left, self._return_approval)
             return
         may_answer = self._features.may_answer_approvals
-        self._end(None, returned_question(approval.asked, conversation.id, may_answer=may_answer))
+        self._end(None, returned_question(approval.request, conversation.id, may_answer=may_answer))
 
     def _note_earlier_turn(self, before: Seq) -> None:
         """Add the end of a turn that an earlier call of this client stopped waiting for."""

@@ -231,10 +231,10 @@ class MemoryStore:
         rest = [listed for listed in found if query.after is None or listed.cursor < query.after]
         return ConversationPage(items=tuple(rest[: query.limit]), more=len(rest) > query.limit)
 
-    async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
+    async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
         self._refuse_when_closed()
         return any(
-            approval_id_in(entry.body) in questions
+            approval_id_in(entry.body) in approval_ids
             for one in self._conversations.values()
             for entry in one.entries
             if entry.type == _ASKED and not entry.is_event

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from parley.tools.servers.pool import ServerPool
     from parley.tools.tool import Tool
 
-__all__ = ["AgentTools", "TurnHands", "own_tools"]
+__all__ = ["AgentTools", "OpenTools", "own_tools"]
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,17 @@ class AgentTools:
         """The tool servers, by the environment that they run with."""
 
     @asynccontextmanager
-    async def open(self, desk: ToolContext) -> AsyncIterator[TurnTools]:
+    async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
         async with AsyncExitStack() as stack:
             servers: ServerTools | None = None
-            if desk.settings.mcp_servers:
+            if context.settings.mcp_servers:
                 from parley.tools.servers.calls import ServerTools
 
-                lease = await stack.enter_async_context(self._pool(desk.settings).lease(desk.settings.mcp_servers))
-                servers = ServerTools(desk, lease)
-            yield TurnHands(own_tools(desk, self._commands), servers)
+                lease = await stack.enter_async_context(
+                    self._pool(context.settings).lease(context.settings.mcp_servers)
+                )
+                servers = ServerTools(context, lease)
+            yield OpenTools(own_tools(context, self._commands), servers)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
         if not settings.mcp_servers:
@@ -65,18 +67,18 @@ class AgentTools:
         return self._pools[environ]
 
 
-def own_tools(desk: ToolContext, commands: CommandRunner) -> tuple[Tool, ...]:
+def own_tools(context: ToolContext, commands: CommandRunner) -> tuple[Tool, ...]:
     """Return all tools except those of tool servers, in the order in which they are offered."""
     from parley.tools.apply_patch import Patches
     from parley.tools.shell import Shell
     from parley.tools.update_plan import UpdatePlan
     from parley.tools.view_image import ViewImage
 
-    patches = Patches(desk, commands)
-    return Shell(desk, commands, patches), patches, UpdatePlan(desk), ViewImage(desk)
+    patches = Patches(context, commands)
+    return Shell(context, commands, patches), patches, UpdatePlan(context), ViewImage(context)
 
 
-class TurnHands:
+class OpenTools:
     """The tools of one turn."""
 
     def __init__(self, own: tuple[Tool, ...], servers: ServerTools | None) -> None:

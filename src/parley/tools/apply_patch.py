@@ -61,13 +61,13 @@ class Patches:
 
     names = ("apply_patch", "applypatch")
 
-    def __init__(self, desk: ToolContext, commands: CommandRunner, touched: TouchedFiles | None = None) -> None:
+    def __init__(self, context: ToolContext, commands: CommandRunner, touched: TouchedFiles | None = None) -> None:
         # The diff is imported by the first turn that has tools, matching and writing by the first patch.
         from parley.tools.patch.turndiff import TouchedFiles
 
-        self._desk, self._commands = desk, commands
-        hidden = desk.settings.withheld_paths
-        self._touched = TouchedFiles(desk.settings.cwd, hidden=hidden) if touched is None else touched
+        self._context, self._commands = context, commands
+        hidden = context.settings.withheld_paths
+        self._touched = TouchedFiles(context.settings.cwd, hidden=hidden) if touched is None else touched
 
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.names[0], description=_DESCRIPTION, parameters=_PARAMETERS)
@@ -77,7 +77,7 @@ class Patches:
             patch = _patch(replace_surrogates(call.arguments).encode())
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
-        return await self.apply(call.call_id, patch, workdir=self._desk.settings.cwd)
+        return await self.apply(call.call_id, patch, workdir=self._context.settings.cwd)
 
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
         """Apply a patch whose paths are relative to `workdir`, and return the text for the model.
@@ -92,7 +92,7 @@ class Patches:
         return done.told if isinstance(done, _Attempt) else rejected("patch", done)
 
     async def _verified(self, patch: str, workdir: str) -> _Verified:
-        return await _verify(patch, workdir=workdir, settings=self._desk.settings)
+        return await _verify(patch, workdir=workdir, settings=self._context.settings)
 
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
@@ -109,7 +109,7 @@ class Patches:
             inside_cwd=verified.plan.inside_cwd,
             covers=verified.covers,
         )
-        verdict = await self._desk.permit(action)
+        verdict = await self._context.authorize(action)
         if not isinstance(verdict, Granted):
             return verdict
         if verdict.by_person:
@@ -118,7 +118,7 @@ class Patches:
         if attempt.denied is None or not verdict.ask_again:
             return attempt
         action = replace(action, has_failed=True)
-        verdict = await ask_to_escalate(self._desk, action, why=attempt.denied)
+        verdict = await ask_to_escalate(self._context, action, why=attempt.denied)
         if not isinstance(verdict, Granted):
             return verdict
         return await self._write_approved(action, verified, verdict, verify)
@@ -140,7 +140,7 @@ class Patches:
                 if not attempt.is_changed:
                     return attempt
                 now = await verify()
-            await report_changed(self._desk, "files")
+            await report_changed(self._context, "files")
             if approvals == MOST_APPROVALS:
                 break
             verified = now
@@ -152,14 +152,14 @@ class Patches:
                 covers=verified.covers,
                 changed="files",
             )
-            again = await self._desk.permit(action)
+            again = await self._context.authorize(action)
             if not isinstance(again, Granted):
                 return again
             verdict = again
         return REPLACED_EACH_TIME
 
     async def _attempt(self, verified: _Verified, action: ApplyPatch, verdict: Granted) -> _Attempt:
-        transcript, call_id = self._desk.transcript, action.call_id
+        transcript, call_id = self._context.transcript, action.call_id
         # A retry is reported like the first attempt, which needed no approval.
         auto_approved = action.has_failed or not verdict.by_person
         await transcript.append(

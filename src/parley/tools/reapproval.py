@@ -25,19 +25,19 @@ _CHANGED: Final[dict[Changed, str]] = {
 }
 
 
-async def ask_to_escalate(desk: ToolContext, action: Action, *, why: str) -> Verdict:
+async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> Verdict:
     """Report why an action failed in the sandbox, ask whether to repeat it without, and report if that is granted.
 
     The action must have `has_failed` set.
     """
-    await desk.transcript.append(BackgroundEvent(message=f"Execution failed: {why}"))
-    verdict = await desk.permit(action)
+    await context.transcript.append(BackgroundEvent(message=f"Execution failed: {why}"))
+    verdict = await context.authorize(action)
     if isinstance(verdict, Granted):
-        await desk.transcript.append(BackgroundEvent(message="retrying command without sandbox"))
+        await context.transcript.append(BackgroundEvent(message="retrying command without sandbox"))
     return verdict
 
 
-async def report_changed(desk: ToolContext, changed: Changed) -> None:
+async def report_changed(context: ToolContext, changed: Changed) -> None:
     """Report why the same call needs another approval."""
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"
-    await desk.transcript.append(BackgroundEvent(message=message))
+    await context.transcript.append(BackgroundEvent(message=message))

@@ -72,12 +72,12 @@ class Shell:
 
     names: tuple[str, ...] = ("shell", "container.exec", LOCAL_SHELL)
 
-    def __init__(self, desk: ToolContext, commands: CommandRunner, patches: AppliesPatches) -> None:
-        self._desk, self._commands, self._patches = desk, commands, patches
+    def __init__(self, context: ToolContext, commands: CommandRunner, patches: AppliesPatches) -> None:
+        self._context, self._commands, self._patches = context, commands, patches
         self._envs: dict[bool, Mapping[str, str]] = {}
 
     def spec(self) -> ToolSpec:
-        settings = self._desk.settings
+        settings = self._context.settings
         if settings.approval_policy == "on-request" and settings.sandbox_mode != "danger-full-access":
             properties, description = {**_PROPERTIES, **_ASKING_PROPERTIES}, _description_with_sandbox(settings)
         else:
@@ -95,7 +95,7 @@ class Shell:
             wanted = _wanted(call)
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
-        settings = self._desk.settings
+        settings = self._context.settings
         try:
             cwd = _directory(settings.cwd, wanted.workdir)
         except OSError as error:
@@ -114,26 +114,26 @@ class Shell:
         )
         if not action.argv:  # there is nothing to approve, and starting it gives the error
             return (await self._carry_out(action, wanted, Granted())).told
-        done = await self._decide_and_run(action, wanted, self._desk.permit)
+        done = await self._decide_and_run(action, wanted, self._context.authorize)
         if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
-            ask = partial(ask_to_escalate, self._desk, why=done.denied)
+            ask = partial(ask_to_escalate, self._context, why=done.denied)
             done = await self._decide_and_run(replace(action, has_failed=True), wanted, ask)
         return done.told if isinstance(done, _Outcome) else rejected("exec command", done)
 
     async def _decide_and_run(
-        self, action: RunCommand, wanted: _Wanted, permit: Authorize
+        self, action: RunCommand, wanted: _Wanted, authorize: Authorize
     ) -> _Outcome | RejectedByPolicy | RejectedByUser:
         """Ask for permission to run the command, and run it if that is granted.
 
         A command that a person approved runs only in the approved directory and with the approved program. If one
         of them was replaced, the person is asked again.
         """
-        if self._desk.settings.approval_policy == "never":  # no person is asked
-            verdict = await permit(action)
+        if self._context.settings.approval_policy == "never":  # no person is asked
+            verdict = await authorize(action)
             return await self._carry_out(action, wanted, verdict) if isinstance(verdict, Granted) else verdict
         for _ in range(MOST_APPROVALS):
             with CommandTarget(action.argv, action.cwd, action.search_path) as target:
-                verdict = await permit(replace(action, covers=target.covers))
+                verdict = await authorize(replace(action, covers=target.covers))
                 if not isinstance(verdict, Granted):
                     return verdict
                 done = await self._run_approved(action, wanted, verdict, target) if verdict.by_person else None
@@ -141,9 +141,9 @@ class Shell:
                 return await self._carry_out(action, wanted, verdict)
             if isinstance(done, _Outcome):
                 return done
-            await report_changed(self._desk, done)
+            await report_changed(self._context, done)
             # The next question must show where the command would run now.
-            action, permit = replace(action, cwd=_real(action.cwd), changed=done), self._desk.permit
+            action, authorize = replace(action, cwd=_real(action.cwd), changed=done), self._context.authorize
         return REPLACED_EACH_TIME
 
     async def _run_approved(
@@ -158,7 +158,7 @@ class Shell:
     def _env(self, *, network: bool) -> Mapping[str, str]:
         """Return the environment of the turn's commands with or without the network."""
         if network not in self._envs:
-            settings = self._desk.settings
+            settings = self._context.settings
             self._envs[network] = command_environment(
                 settings.environ, settings.shell_environment, network=network, keys=settings.key_variables
             )
@@ -171,7 +171,7 @@ class Shell:
     async def _carry_out(
         self, action: RunCommand, wanted: _Wanted, verdict: Granted, approved: Approved | None = None
     ) -> _Outcome:
-        settings, transcript, call_id = self._desk.settings, self._desk.transcript, action.call_id
+        settings, transcript, call_id = self._context.settings, self._context.transcript, action.call_id
         command = Command(
             argv=action.argv,
             cwd=action.cwd,

@@ -25,11 +25,11 @@ class UpdatePlan:
 
     names: tuple[str, ...] = ("update_plan",)
 
-    def __init__(self, desk: ToolContext) -> None:
-        self._desk = desk
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
 
     def spec(self) -> ToolSpec | None:
-        if not self._desk.settings.include_plan_tool:
+        if not self._context.settings.include_plan_tool:
             return None
         return ToolSpec(name=self.names[0], description=_DESCRIPTION, parameters=_PARAMETERS)
 
@@ -38,7 +38,7 @@ class UpdatePlan:
             plan = _plan(replace_surrogates(call.arguments).encode())
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
-        await self._desk.transcript.append(PlanUpdate(explanation=plan.explanation, plan=plan.plan))
+        await self._context.transcript.append(PlanUpdate(explanation=plan.explanation, plan=plan.plan))
         return "Plan updated"
 
 

@@ -32,8 +32,8 @@ class ViewImage:
 
     names: tuple[str, ...] = ("view_image",)
 
-    def __init__(self, desk: ToolContext) -> None:
-        self._desk = desk
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
 
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.names[0], description=_DESCRIPTION, parameters=_PARAMETERS)
@@ -43,9 +43,9 @@ class ViewImage:
             path = decode_arguments(_Arguments, replace_surrogates(call.arguments).encode()).path
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
-        settings = self._desk.settings
+        settings = self._context.settings
         url = await asyncio.to_thread(_read, path, cwd=settings.cwd, hidden=settings.withheld_paths)
-        await self._desk.transcript.append(InputRead(content=(ImageItem(image_url=url),)))
+        await self._context.transcript.append(InputRead(content=(ImageItem(image_url=url),)))
         return f"The image {path} is attached."
 
 

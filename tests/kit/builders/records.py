@@ -26,9 +26,8 @@ from parley.conversation.records import (
     TokensEstimated,
     TurnEnded,
     TurnStarted,
-    Why,
 )
-from parley.wire.events import OutputStream, TokenCount
+from parley.wire.events import OutputStream, TokenCount, TurnEndReason
 from parley.wire.ids import CallId, EventId, ItemId, MessageId
 from parley.wire.items import InputItem
 
@@ -95,7 +94,7 @@ def turn_started(event_id: str = "1") -> TurnStarted:
     return TurnStarted(event_id=EventId(event_id))
 
 
-def turn_ended(why: Why = "done", message: str | None = None, code: str | UnsetType = UNSET) -> TurnEnded:
+def turn_ended(why: TurnEndReason = "done", message: str | None = None, code: str | UnsetType = UNSET) -> TurnEnded:
     return TurnEnded(why=why, message=message, code=code)
 
 

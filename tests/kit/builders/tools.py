@@ -10,7 +10,7 @@ from parley.ports.commands import Command, CommandResult, Output, SandboxPolicy
 from parley.ports.tools import Action, RejectedByPolicy, ToolContext, Verdict
 from parley.ports.transcript import Transcript
 from parley.testing.render import Api
-from parley.tools import TurnHands, own_tools
+from parley.tools import OpenTools, own_tools
 
 __all__ = ["NoCommands", "offered"]
 
@@ -31,17 +31,17 @@ class NoCommands:
         raise AssertionError("nobody is to be confined")
 
 
-async def _permit(action: Action) -> Verdict:
+async def _authorize(action: Action) -> Verdict:
     return RejectedByPolicy(why="nothing may be done here")
 
 
 def offered(api: Api, chosen: Settings | None = None) -> list[Any]:
     """The `tools` of a request: Parley's own, under the settings of the tests unless others are given."""
     chosen = chosen or settings(approval_policy="never", sandbox_mode="danger-full-access")
-    desk = ToolContext(settings=chosen, transcript=cast(Transcript, None), permit=_permit)
+    context = ToolContext(settings=chosen, transcript=cast(Transcript, None), authorize=_authorize)
     functions = [
         {"name": spec.name, "description": spec.description, "strict": False, "parameters": spec.parameters}
-        for spec in TurnHands(own_tools(desk, NoCommands()), None).specs()
+        for spec in OpenTools(own_tools(context, NoCommands()), None).specs()
     ]
     if api == "chat":
         return [{"type": "function", "function": function} for function in functions]

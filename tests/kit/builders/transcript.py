@@ -42,7 +42,7 @@ class RecordingTranscript:
     """A `Transcript` in memory. What it begins with stands in the log and the history alone."""
 
     def __init__(self, *before: LogPayload, appended: Callable[[], None] = lambda: None) -> None:
-        self.history, self.log, self.spending = History(), Log(), UsageTotals()
+        self.history, self.log, self.usage = History(), Log(), UsageTotals()
         self.did: list[object] = []
         """What was done here, in order; whoever works beside it writes down here what it did as well."""
         self._appended = appended
@@ -78,7 +78,7 @@ class RecordingTranscript:
         self.log.append(happened, at=0.0)
         for one in happened:
             self.history.apply(one)
-            self.spending.apply(one, at=0.0)
+            self.usage.apply(one, at=0.0)
 
     # --- as a transcript -----------------------------------------------------------------
 
@@ -102,4 +102,4 @@ class RecordingTranscript:
         self.did.append(Shown(call_id, stream, data))
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        return next(self.log.kept_outputs(call_id), None)
+        return next(self.log.output_records(call_id), None)

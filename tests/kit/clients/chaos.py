@@ -87,7 +87,7 @@ class ServerAndClient:
             fate = asyncio.create_task(self._fate())
             try:
                 while not self.is_over and not self._crowd.is_over:
-                    await self._do(self._random.choice(self._wishes()))
+                    await self._do(self._random.choice(self._operations()))
                     await asyncio.sleep(self._random.uniform(0, 0.05))
                 if not self.is_over:
                     fate.cancel()
@@ -133,15 +133,15 @@ class ServerAndClient:
 
     # --- what its client does --------------------------------------------------------------
 
-    def _wishes(self) -> Sequence[Callable[[Conversation], Awaitable[None]]]:
+    def _operations(self) -> Sequence[Callable[[Conversation], Awaitable[None]]]:
         return (*[self._send] * 6, *[self._watch] * 3, self._reply, self._rename, self._look, self._interrupt)
 
-    async def _do(self, wish: Callable[[Conversation], Awaitable[None]]) -> None:
+    async def _do(self, operation: Callable[[Conversation], Awaitable[None]]) -> None:
         conversation = self.process.client.conversation(self._random.choice(self._crowd.conversations))
-        what = f"{wish.__name__} {conversation.id[:4]}"
+        what = f"{operation.__name__} {conversation.id[:4]}"
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await wish(conversation)
+                await operation(conversation)
         except Disconnected:
             if not self.is_over:
                 self._crowd.journal.complain(self.name, f"died: {self.process.stderr_text()}")

@@ -183,7 +183,7 @@ class Story:
         """
         await nothing_left_of(self._marker)
         before = await self.found()
-        folds = folded(before)
+        projections = folded(before)
         assert self.sent.items() <= events_in(before).items()
         asked_before = set(self.asked)
         self.asked.clear()
@@ -195,11 +195,11 @@ class Story:
         assert (exit_code, after[: len(before)]) == (0, before)
         assert [entry.seq for entry in after] == list(range(1, len(after) + 1))
         assert places_in(raw.frames) == events_in(after)
-        self._check_turns(before, after, folds.state.phase, words)
-        self._check_calls(before, folds)
+        self._check_turns(before, after, projections.state.phase, words)
+        self._check_calls(before, projections)
         self._check_command(after)
-        if folds.ledger.open is not None:
-            assert self.asked == [folds.ledger.open.approval_id]
+        if projections.approvals.open is not None:
+            assert self.asked == [projections.approvals.open.approval_id]
         assert len(asked_before | set(self.asked)) <= 1
         await nothing_left_of(self._marker)
 
@@ -223,14 +223,14 @@ class Story:
         told = [msgspec.json.decode(entry.encoded)["message"] for entry in after if entry.type == "error"]
         assert told == [words] * len(cut)
 
-    def _check_calls(self, before: list[Entry], folds: Projections) -> None:
+    def _check_calls(self, before: list[Entry], projections: Projections) -> None:
         """Each call that the model knows of has one output, and it is told if that is lost."""
         messages = self.model.requests[-1].body["messages"]
         calls = [call["id"] for message in messages for call in message.get("tool_calls", ())]
         outputs = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
         assert list(outputs) == calls
         assert len(outputs) == sum(message["role"] == "tool" for message in messages)
-        if folds.state.phase is Phase.RUNNING and folds.history.unanswered:
+        if projections.state.phase is Phase.RUNNING and projections.history.unanswered:
             assert outputs == {"c1": LOST}
         elif "stopped" not in ends_in(before) and calls:
             assert '"output":"said\\nend\\n"' in outputs["c1"]
@@ -307,6 +307,6 @@ def ends_in(entries: Iterable[Entry]) -> list[str]:
 
 
 def folded(entries: Sequence[Entry]) -> Projections:
-    folds = Projections()
-    folds.replay(entries)
-    return folds
+    projections = Projections()
+    projections.replay(entries)
+    return projections

@@ -20,7 +20,7 @@ from kit.clients.messages import APIS, answered, turn_value, user_message
 from kit.clients.slow_client import SlowClient
 from kit.clients.view import View
 from kit.models.random_model import AT_LENGTH, LET_ME_SEE, LONG_TEXT, RandomModel
-from parley.conversation.log import ENDS, VOIDS
+from parley.conversation.log import DISCARDS_OPEN, ENDS
 from parley.testing import ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.ids import Seq
@@ -118,7 +118,7 @@ class Calling:
             text, so_far = msg.get("message", msg.get("text")), self._so_far.pop(ENDS[method].value, "")
             assert text.startswith(so_far)
             self.cut_short += text != so_far
-        elif method in VOIDS:
+        elif method in DISCARDS_OPEN:
             self._so_far.clear()
         self.events.append(msg)
 

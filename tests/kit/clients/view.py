@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from parley.conversation.log import ENDS, VOIDS
+from parley.conversation.log import DISCARDS_OPEN, ENDS
 from parley.wire.events import ErrorEvent, ExecCommandEnd, ExecCommandOutputDelta, PatchApplyEnd, event_type
 from parley.wire.ids import START, ItemId, Seq
 from parley.wire.notifications import ConversationEvent
@@ -74,7 +74,7 @@ class View:
             self._running = {item: call for item, call in self._running.items() if call != msg["call_id"]}
         elif msg["type"] == INTERRUPTS:
             self._running.clear()
-        if msg["type"] in VOIDS:
+        if msg["type"] in DISCARDS_OPEN:
             self._open.clear()
         elif msg["type"] in ENDS:
             ended = ENDS[msg["type"]].value

@@ -18,8 +18,10 @@ class FakeLink:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
-        self.hear, self.gone = hear, gone
+    async def connect(
+        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> Any:
+        self.on_notification, self.gone = on_notification, gone
         return self
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None: ...

@@ -129,8 +129,8 @@ class Life:
         return _Model(self)
 
     @asynccontextmanager
-    async def open(self, desk: ToolContext) -> AsyncIterator[TurnTools]:
-        yield _Hands(self, desk)
+    async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
+        yield _Hands(self, context)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
         return ()
@@ -160,15 +160,15 @@ class _Model:
 
 
 class _Hands:
-    def __init__(self, life: Life, desk: ToolContext) -> None:
-        self._life, self._desk = life, desk
+    def __init__(self, life: Life, context: ToolContext) -> None:
+        self._life, self._context = life, context
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return ()
 
     async def run(self, call: CallItem) -> str:
-        wish = RunCommand(call_id=call.call_id, argv=("touch", call.arguments), cwd=self._desk.settings.cwd)
-        verdict = await self._desk.permit(wish)
+        action = RunCommand(call_id=call.call_id, argv=("touch", call.arguments), cwd=self._context.settings.cwd)
+        verdict = await self._context.authorize(action)
         if isinstance(verdict, RejectedByUser):
             return f"denied: {verdict.reason}"
         assert isinstance(verdict, Granted)

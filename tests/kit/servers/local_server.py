@@ -64,17 +64,17 @@ class _Obedient:
 class _Asks:
     """Hands that ask and do nothing."""
 
-    def __init__(self, room: LocalServer, desk: ToolContext) -> None:
-        self._room, self._desk = room, desk
+    def __init__(self, room: LocalServer, context: ToolContext) -> None:
+        self._room, self._context = room, context
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return ()
 
     async def run(self, call: CallItem) -> str:
         number = next(self._room.numbers)
-        asking = next(one for one in self._room.conversations if one._log is self._desk.transcript)
+        asking = next(one for one in self._room.conversations if one._log is self._context.transcript)
         shown, asked = self._room.question(number)
-        answered = await asking._approvals.ask(shown, asked, self._desk.settings.approvals)
+        answered = await asking._approvals.ask(shown, asked, self._context.settings.approvals)
         told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
         self._room.told.append((number, told))
         return told
@@ -85,8 +85,8 @@ class _Tools:
         self._room = room
 
     @asynccontextmanager
-    async def open(self, desk: ToolContext) -> AsyncIterator[TurnTools]:
-        yield _Asks(self._room, desk)
+    async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
+        yield _Asks(self._room, context)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
         return ()

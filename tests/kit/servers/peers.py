@@ -69,7 +69,7 @@ class Ear:
         self._heard: asyncio.Queue[object] = asyncio.Queue()
 
     async def on(self, peers: Peers, address: str) -> Link:
-        link = await peers.connect(address, hear=self.hear, gone=self.gone)
+        link = await peers.connect(address, on_notification=self.on_notification, gone=self.gone)
         assert link is not None
         return link
 
@@ -83,7 +83,7 @@ class Ear:
     def nothing_more(self) -> bool:
         return self._heard.empty()
 
-    def hear(self, method: str, params: Raw) -> None:
+    def on_notification(self, method: str, params: Raw) -> None:
         self._heard.put_nowait((method, json.loads(bytes(params))))
 
     def gone(self) -> None:

@@ -56,14 +56,14 @@ class StoreProcess:
 
     def ask(self, *command: object) -> Answer:
         self.tell(*command)
-        return self.hear()
+        return self.on_notification()
 
     def tell(self, *command: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
 
-    def hear(self) -> Answer:
+    def on_notification(self) -> Answer:
         """The next answer; None: it has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -71,7 +71,7 @@ class StoreProcess:
 
     def heard(self) -> list[Answer]:
         """All that is left to hear of one that has ended."""
-        return list(iter(self.hear, None))
+        return list(iter(self.on_notification, None))
 
     def is_alive(self) -> bool:
         return self._process.poll() is None

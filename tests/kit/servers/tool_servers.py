@@ -32,7 +32,7 @@ __all__ = [
     "call_item",
     "call_text",
     "closing",
-    "desk",
+    "context",
     "marker",
     "nothing_running",
     "program",
@@ -100,8 +100,8 @@ async def _refuse(action: Action) -> Verdict:
     return RejectedByPolicy(why="nobody was asked")
 
 
-def desk(notebook: RecordingTranscript) -> ToolContext:
-    return ToolContext(settings=settings(), transcript=notebook, permit=_refuse)
+def context(notebook: RecordingTranscript) -> ToolContext:
+    return ToolContext(settings=settings(), transcript=notebook, authorize=_refuse)
 
 
 def call_item(name: str, arguments: str, call_id: str = "c1") -> CallItem:

@@ -25,7 +25,9 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 
 async def test_nothing_is_made_before_it_is_asked_for(peers: UnixPeers, home: Path) -> None:
     peers.tell_all("changed", b"{}")
-    nobody = await peers.connect("1-0123456789abcdef.sock", hear=lambda method, params: None, gone=lambda: None)
+    nobody = await peers.connect(
+        "1-0123456789abcdef.sock", on_notification=lambda method, params: None, gone=lambda: None
+    )
 
     assert (nobody, peers.address, os.listdir(home)) == (None, "", [])
 
@@ -118,7 +120,7 @@ async def test_the_name_of_one_that_was_killed_goes_and_the_rest_is_told(
 
     assert (await other.heard())["params"] == {"n": 2}
     ear = Ear()
-    assert await peers.connect(killed.address, hear=ear.hear, gone=ear.gone) is None
+    assert await peers.connect(killed.address, on_notification=ear.on_notification, gone=ear.gone) is None
     assert os.listdir(home / "run") == [other.address]
     assert ear.nothing_more()
 
@@ -135,13 +137,13 @@ async def test_one_that_does_not_run_holds_nobody_up(peers: UnixPeers, start: St
 async def test_little_is_kept_for_one_that_does_not_read(home: Path) -> None:
     reads, heard = asyncio.Event(), 0
 
-    def hear(frame: object) -> None:
+    def on_notification(frame: object) -> None:
         nonlocal heard
         heard += 1
 
     async def serve(connection: Connection) -> None:
         await reads.wait()
-        await connection.read(hear)
+        await connection.read(on_notification)
 
     listening, telling = UnixPeers(str(home), serve), UnixPeers(str(home), _ignore)
     await listening.listen()
@@ -161,7 +163,7 @@ async def test_who_comes_when_many_wait_is_let_in_when_there_is_room(home: Path)
     crowd = [_knock(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        link = await peers.connect(busy.address, hear=lambda method, params: None, gone=lambda: None)
+        link = await peers.connect(busy.address, on_notification=lambda method, params: None, gone=lambda: None)
 
     assert link is not None
     for channel in crowd:
@@ -179,7 +181,7 @@ async def test_one_that_lets_nobody_in_is_not_waited_for_without_end(peers: Unix
     waiting = _knock(home / "run" / address)
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await peers.connect(address, hear=lambda method, params: None, gone=lambda: None) is None
+        assert await peers.connect(address, on_notification=lambda method, params: None, gone=lambda: None) is None
 
     waiting.close()
     hanging.close()
@@ -281,7 +283,7 @@ async def test_a_socket_of_another_user_is_not_used(peers: UnixPeers, home: Path
     async with asyncio.timeout(PATIENCE_SECONDS):
         await stranger.stdout.readline()
 
-        assert await peers.connect(address, hear=lambda method, params: None, gone=lambda: None) is None
+        assert await peers.connect(address, on_notification=lambda method, params: None, gone=lambda: None) is None
 
         await stranger.communicate(b"\n")
 

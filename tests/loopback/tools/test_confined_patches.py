@@ -44,10 +44,10 @@ class Bench:
         self.work, self.notebook = work, RecordingTranscript(appended=self._begun)
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
-        desk = ToolContext(settings=settings(cwd=str(work)), transcript=self.notebook, permit=self._permit)
-        self.patches = Patches(desk, commands)
+        context = ToolContext(settings=settings(cwd=str(work)), transcript=self.notebook, authorize=self._authorize)
+        self.patches = Patches(context, commands)
 
-    async def _permit(self, action: Action) -> Verdict:
+    async def _authorize(self, action: Action) -> Verdict:
         return Granted(bounds=self._bounds)
 
     def _begun(self) -> None:

@@ -21,7 +21,7 @@ from kit.servers.tool_servers import (
     call_item,
     call_text,
     closing,
-    desk,
+    context,
     marker,
     program,
     running,
@@ -58,7 +58,7 @@ async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayl
     """The events of one call, durations left out, and what the model is told."""
     notebook = RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
-        told = await ServerTools(desk(notebook), lease).run(call_item(name, arguments))
+        told = await ServerTools(context(notebook), lease).run(call_item(name, arguments))
     assert notebook.shown == []
     return [without_duration(one) for one in notebook.happened], told
 
@@ -118,7 +118,7 @@ async def test_tools_are_offered_as_in_the_recorded_traffic(pool: ServerPool) ->
 
 async def test_only_what_is_offered_can_be_called(pool: ServerPool) -> None:
     async with pool.lease([X]) as lease:
-        tools = ServerTools(desk(RecordingTranscript()), lease)
+        tools = ServerTools(context(RecordingTranscript()), lease)
 
         assert [tools.handles(name) for name in ("x__add", "x__nope", "add", "y__add", "shell")] == [
             True,
@@ -160,7 +160,7 @@ async def test_a_tool_that_makes_no_sense_hides_no_other(
 async def test_an_error_flag_that_is_none_is_left_out(pool: ServerPool) -> None:
     notebook = RecordingTranscript()
     async with pool.lease([program("x", "odd")]) as lease, asyncio.timeout(PATIENCE_SECONDS):
-        await ServerTools(desk(notebook), lease).run(call_item("x__odd_error", "{}"))
+        await ServerTools(context(notebook), lease).run(call_item("x__odd_error", "{}"))
 
     end = notebook.happened[-1]
     assert isinstance(end, McpToolCallEnd)
@@ -298,7 +298,7 @@ async def test_progress_becomes_background_events_few_enough_to_read(pool: Serve
 async def test_progress_is_seen_while_the_tool_works(pool: ServerPool) -> None:
     notebook = RecordingTranscript()
     async with pool.lease([X]) as lease:
-        tools = ServerTools(desk(notebook), lease)
+        tools = ServerTools(context(notebook), lease)
         waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
         await notebook.until(2)
 
@@ -421,7 +421,7 @@ async def test_a_closed_pool_starts_nothing() -> None:
 async def test_a_server_of_the_official_library_is_understood(pool: ServerPool) -> None:
     async with pool.lease([program("o", "official")]) as lease:
         notebook = RecordingTranscript()
-        tools = ServerTools(desk(notebook), lease)
+        tools = ServerTools(context(notebook), lease)
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = [
                 await tools.run(call_item("o__add", '{"a": 1, "b": 2}')),
@@ -441,7 +441,7 @@ async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> N
 
         assert await pool.start([server]) == ()
         async with pool.lease([server]) as lease:
-            tools = ServerTools(desk(notebook), lease)
+            tools = ServerTools(context(notebook), lease)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 told = await tools.run(call_item("far__add", '{"a": 1, "b": 2}'))
                 await tools.run(call_item("far__steps", '{"count": 2}'))

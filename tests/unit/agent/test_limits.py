@@ -115,11 +115,11 @@ async def turn_of(
     somebody: Somebody,
     limits: Limits,
     *,
-    hands: Hands | None = None,
+    tools: Hands | None = None,
     clock: Clock | None = None,
 ) -> TurnEnded:
     chosen = replace(SETTINGS, limits=limits)
-    return await run_turn(notebook, model, hands or Hands(), chosen, clock or Clock(), TokenMeter(), somebody)
+    return await run_turn(notebook, model, tools or Hands(), chosen, clock or Clock(), TokenMeter(), somebody)
 
 
 def reached(limit: str, used: int, allowed: int) -> LimitReached:
@@ -138,16 +138,16 @@ def test_a_limit_of_so_many_calls_lets_no_more_through_for_each_yes(
     somebody = Somebody(notebook, *answers)
 
     def within() -> None:
-        assert hands.ran <= size * (1 + somebody.yeses)
+        assert tools.ran <= size * (1 + somebody.yeses)
 
-    hands = Hands(ran=within)
+    tools = Hands(ran=within)
     limits = Limits(turn_calls=size)
-    ended = asyncio.run(turn_of(notebook, Says(*responses), somebody, limits, hands=hands))
+    ended = asyncio.run(turn_of(notebook, Says(*responses), somebody, limits, tools=tools))
 
     if ended.why == "done":
-        assert hands.ran == sum(responses)
+        assert tools.ran == sum(responses)
     else:
-        assert hands.ran == size * (1 + somebody.yeses) < sum(responses)
+        assert tools.ran == size * (1 + somebody.yeses) < sum(responses)
     assert [(one.used, one.allowed) for one in somebody.asked] == [
         (size * number, size * number) for number in range(1, len(somebody.asked) + 1)
     ]
@@ -186,7 +186,7 @@ async def test_nobody_is_asked_by_a_turn_that_ends_with_its_last_call_or_token()
     ended = await turn_of(notebook, Says(2, usage=cost), somebody, limits)
 
     assert (ended, somebody.asked) == (turn_ended(), [])
-    assert notebook.spending.turn_tokens == 30
+    assert notebook.usage.turn_tokens == 30
 
 
 async def test_a_yes_raises_a_limit_as_often_as_it_takes_to_be_beyond_what_was_used() -> None:
@@ -242,8 +242,8 @@ async def test_time_is_up_before_the_next_request(now: float, asked: list[LimitR
 
 async def test_time_is_up_before_the_next_call_also_where_it_was_left_in_the_middle() -> None:
     notebook = RecordingTranscript(turn_started(), task_started(), user_message("go"), model_said(call("c1")))
-    somebody, hands = Somebody(notebook, YES), Hands()
-    await turn_of(notebook, Says(), somebody, Limits(turn_seconds=5), hands=hands, clock=Clock(12.5))
+    somebody, tools = Somebody(notebook, YES), Hands()
+    await turn_of(notebook, Says(), somebody, Limits(turn_seconds=5), tools=tools, clock=Clock(12.5))
 
     assert somebody.asked == [reached("turn_seconds", 12, 5)]
-    assert hands.ran == 1
+    assert tools.ran == 1

@@ -19,7 +19,7 @@ from kit.builders.records import (
 )
 from parley.conversation.history import ABORTED, HistoryItem, OutputItem, UserItem
 from parley.conversation.log import LogPayload
-from parley.conversation.records import Why
+from parley.wire.events import TurnEndReason
 from parley.wire.ids import CallId
 
 BEGIN: list[LogPayload] = [turn_started(), task_started()]
@@ -186,7 +186,7 @@ def test_an_interrupt_leaves_every_call_with_one_output_and_takes_back_no_input(
 
 
 @pytest.mark.parametrize("why", ["failed", "interrupted", "restarted", "stopped"])
-def test_a_turn_that_ended_before_the_model_was_asked_keeps_its_input(why: Why) -> None:
+def test_a_turn_that_ended_before_the_model_was_asked_keeps_its_input(why: TurnEndReason) -> None:
     assert items_of(
         *BEGIN,
         user_message("go"),

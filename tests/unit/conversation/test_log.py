@@ -19,9 +19,9 @@ from kit.builders.events import (
 from kit.builders.logs import AT, log_of, write
 from kit.builders.records import turn_ended, turn_started
 from parley.conversation.log import (
+    DISCARDS_OPEN,
     EARLIER,
     ENDS,
-    VOIDS,
     Cursor,
     Delta,
     Earlier,
@@ -172,7 +172,7 @@ def test_one_append_may_end_an_item_by_several_events() -> None:
 
 def test_the_tables_of_ends_and_voids_do_not_overlap() -> None:
     assert set(ENDS.values()) == set(ItemKind)
-    assert not VOIDS & set(ENDS)
+    assert not DISCARDS_OPEN & set(ENDS)
 
 
 @pytest.mark.parametrize("kind", ItemKind)
@@ -406,7 +406,7 @@ def test_what_others_have_written_is_taken_as_it_is() -> None:
     log = Log()
     log.extend(ItemKind.MESSAGE, "Hel")
 
-    log.take(theirs.entries)
+    log.append_entries(theirs.entries)
 
     assert (log.entries, log.open) == (theirs.entries, {})
 

@@ -64,7 +64,7 @@ def test_of_more_the_first_and_the_last_64_kib_are_kept(reads: int) -> None:
     assert joined(pieces, 0, KEPT_BYTES) == data[:KEPT_BYTES]
     assert joined(pieces, 500_000 - KEPT_BYTES, 500_000) == data[-KEPT_BYTES:]
     assert sum(len(piece) for _, piece in pieces) == 2 * KEPT_BYTES
-    assert item.kept() == StreamOutput(
+    assert item.to_record() == StreamOutput(
         item=ItemId("i1"),
         stream="stdout",
         head=data[:KEPT_BYTES],
@@ -91,7 +91,7 @@ def test_one_who_has_some_of_the_middle_goes_on_where_the_end_is_kept() -> None:
 def test_a_snapshot_shows_the_first_and_the_last_8_kib(size: int) -> None:
     item, data = said(size)
 
-    shown = [(piece.offset, piece.data) for piece in item.shown()]
+    shown = [(piece.offset, piece.data) for piece in item.preview()]
 
     if size <= 16_384:
         assert b"".join(piece for _, piece in shown) == data
@@ -105,7 +105,7 @@ def test_a_snapshot_shows_the_first_and_the_last_8_kib(size: int) -> None:
 def test_what_is_kept_is_one_run_or_two_where_the_middle_is_gone(size: int, begins: list[int]) -> None:
     item, data = said(size)
 
-    runs = item.runs()
+    runs = item.kept_ranges()
 
     assert [at for at, _ in runs] == begins
     assert all(data[at : at + len(run)] == run for at, run in runs)
@@ -131,7 +131,7 @@ def say(log: Log, data: bytes, *, stream: OutputStream = "stdout", call: CallId 
 
 
 def end(log: Log, call: CallId = CALL) -> Seq:
-    return write(log, *log.kept_outputs(call), exec_command_end(call))[0].seq
+    return write(log, *log.output_records(call), exec_command_end(call))[0].seq
 
 
 def handed(log: Log, cursor: Cursor) -> list[str]:
@@ -182,7 +182,7 @@ def test_the_record_of_what_is_kept_ends_the_items_of_its_command() -> None:
 def test_a_command_that_said_nothing_leaves_no_record() -> None:
     log = running()
 
-    assert list(log.kept_outputs()) == []
+    assert list(log.output_records()) == []
 
 
 def test_a_live_reader_is_not_told_again_what_it_heard() -> None:
@@ -231,12 +231,12 @@ def test_a_call_id_used_twice_is_two_items() -> None:
 def test_an_interrupt_ends_all_of_them_and_keeps_what_was_said() -> None:
     log = running()
     say(log, b"so far")
-    write(log, *log.kept_outputs(), error("Turn interrupted"))
+    write(log, *log.output_records(), error("Turn interrupted"))
 
     record = next(entry for entry in log.entries if entry.output is not None)
 
     assert log.outputs == {}
-    assert [(item.id, item.call_id, item.kept().head) for item in output_of(record)] == [
+    assert [(item.id, item.call_id, item.to_record().head) for item in output_of(record)] == [
         (ItemId("i1"), CALL, b"so far")
     ]
     assert list(log.events(after=START)) == log.entries
@@ -246,18 +246,18 @@ def test_what_is_not_utf_8_survives_the_record() -> None:
     log = running()
     say(log, bytes(range(256)))
 
-    (record,) = log.kept_outputs()
+    (record,) = log.output_records()
     write(log, record)
 
     assert isinstance(record, CommandOutput)
-    assert output_of(log.entries[-1])[0].kept() == record.streams[0]
+    assert output_of(log.entries[-1])[0].to_record() == record.streams[0]
 
 
 def test_an_end_that_is_taken_back_leaves_the_command_running_and_nobody_hears_anything_twice() -> None:
     log = running()
     cursor = Cursor.at_end_of(log)
     say(log, b"heard ")
-    ended = log.append([*log.kept_outputs(CALL), exec_command_end(CALL)], at=AT)
+    ended = log.append([*log.output_records(CALL), exec_command_end(CALL)], at=AT)
     cursor.appended(log, ended[0].seq)
 
     log.truncate(log.durable)
@@ -272,7 +272,7 @@ def test_a_reader_that_was_behind_when_an_end_was_taken_back_hears_the_output_of
     log = running()
     cursor = Cursor.at_end_of(log)
     say(log, b"first")
-    ended = log.append([*log.kept_outputs(CALL), exec_command_end(CALL)], at=AT)
+    ended = log.append([*log.output_records(CALL), exec_command_end(CALL)], at=AT)
     cursor.appended(log, ended[0].seq)
     log.truncate(log.durable)
 
@@ -290,6 +290,6 @@ def test_what_a_command_said_comes_out_of_the_store_as_it_went_in(kept: bytes) -
     end(log)
 
     for entry in log.entries:
-        again = Entry.kept(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
+        again = Entry.stored(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
 
         assert again == entry

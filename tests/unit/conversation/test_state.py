@@ -35,8 +35,9 @@ from kit.builders.records import (
     turn_started,
 )
 from parley.conversation.log import LogPayload
-from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, TurnStarted, Why
+from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, TurnStarted
 from parley.conversation.state import NEXT, Phase, State
+from parley.wire.events import TurnEndReason
 from parley.wire.ids import EventId
 from parley.wire.items import ImageItem, InputItem, TextItem
 from parley.wire.tools import Tokens
@@ -128,7 +129,7 @@ def test_no_event_starts_or_ends_a_turn(event: LogPayload) -> None:
 
 
 @pytest.mark.parametrize("why", ["done", "failed", "interrupted", "restarted", "stopped"])
-def test_a_turn_may_end_for_any_reason_and_the_next_may_start(why: Why) -> None:
+def test_a_turn_may_end_for_any_reason_and_the_next_may_start(why: TurnEndReason) -> None:
     state = state_of(turn_started("1"), turn_ended(why, "Hello"), turn_started("2"))
 
     assert state.phase is Phase.RUNNING

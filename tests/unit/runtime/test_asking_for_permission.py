@@ -70,15 +70,15 @@ async def test_the_record_of_a_question_says_what_exactly_was_asked(
     tmp_path: Path, action: Action, escalated: bool, has_failed: bool
 ) -> None:
     questions = await questions_in(MemoryStore(), StandingClock())
-    permit = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path))
-    verdict = asyncio.create_task(permit(action))
+    authorize = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path))
+    verdict = asyncio.create_task(authorize(action))
     await until(lambda: questions.open is not None)
     question = questions.open
     assert question is not None
     questions.settle(question.approval_id, "denied", by="tool")
 
     assert await verdict == RejectedByUser()
-    asked: QuestionAsked = question.asked
+    asked: QuestionAsked = question.request
     assert (asked.escalated, asked.has_failed) == (escalated, has_failed)
 
 
@@ -87,14 +87,14 @@ async def test_a_yes_for_the_session_is_one_for_once_where_the_directory_is_move
 ) -> None:
     os.symlink(tmp_path, tmp_path / "link")
     questions, trust = await questions_in(MemoryStore(), StandingClock()), new_trust()
-    permit = gate_of(questions, NoCommands(), trust).for_turn(settings_in(tmp_path))
+    authorize = gate_of(questions, NoCommands(), trust).for_turn(settings_in(tmp_path))
     monkeypatch.setattr(os, "readlink", not_a_link)
-    verdict = asyncio.create_task(permit(run("touch", "a", cwd=str(tmp_path / "link"))))
+    verdict = asyncio.create_task(authorize(run("touch", "a", cwd=str(tmp_path / "link"))))
     await until(lambda: questions.open is not None)
     assert questions.open is not None
     questions.settle(questions.open.approval_id, "approved_for_session", by="tool")
 
-    assert (await verdict, questions._log.projections.ledger.granted) == (Granted(by_person=True), {})
+    assert (await verdict, questions._log.projections.approvals.granted) == (Granted(by_person=True), {})
 
 
 async def test_a_timeout_that_cannot_be_written_down_leaves_the_question_open_and_comes_again() -> None:
@@ -122,7 +122,7 @@ async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
     questions = await questions_in(MemoryStore(), StandingClock())
     _, asked = command_question(1, "touch", "a")
     resumed = Resumed(asked, Answered(decision="approved"))
-    permit = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path), resumed)
+    authorize = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path), resumed)
     wish = {
         "the same": run("touch", "a"),
         "another command": run("touch", "b"),
@@ -130,9 +130,9 @@ async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
         "another call": run("touch", "a", call_id="call2"),
     }[asked_again]
     if asked_again == "the same":
-        assert await permit(wish) == Granted(by_person=True)
+        assert await authorize(wish) == Granted(by_person=True)
 
-    verdict = asyncio.create_task(permit(wish))
+    verdict = asyncio.create_task(authorize(wish))
     await until(lambda: questions.open is not None)
     assert questions.open is not None
     questions.settle(questions.open.approval_id, "denied", by="tool")
@@ -158,9 +158,9 @@ async def test_a_yes_to_a_retry_is_for_what_the_settings_would_ask_about_once_it
     _, asked = command_question(1, "touch", "a", reason=reason, leaves_sandbox=True)
     resumed = Resumed(replace(asked, has_failed=True), Answered(decision="approved"))
     settings = replace(settings_in(tmp_path), approval_policy=policy, sandbox_mode="workspace-write")
-    permit = gate_of(questions, Confining()).for_turn(settings, resumed)
+    authorize = gate_of(questions, Confining()).for_turn(settings, resumed)
 
-    permitting = asyncio.create_task(permit(run("touch", "a")))
+    permitting = asyncio.create_task(authorize(run("touch", "a")))
     await until(lambda: permitting.done() or questions.open is not None)
     if policy == "untrusted":
         assert questions.open is not None

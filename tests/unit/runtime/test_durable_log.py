@@ -44,7 +44,7 @@ class Client:
     """One that takes everything, and writes down what it was sent: types, and `item@offset:text`."""
 
     hidden: frozenset[str] = frozenset()
-    tells_records = False
+    sends_records = False
     writable = True
 
     def __init__(self, book: DurableLog, did: list[str] | None = None) -> None:
@@ -242,10 +242,10 @@ async def test_the_end_of_a_command_that_could_not_be_written_can_be_written_lat
     store.slow = True
     client = Client(book)
     book.show_output(CallId("c1"), "stdout", b"out")
-    book.write(*book.log.kept_outputs(), exec_command_end("c1", "out"))
+    book.write(*book.log.output_records(), exec_command_end("c1", "out"))
     await store.fail()
 
-    book.write(*book.log.kept_outputs(), exec_command_end("c1", "out"))
+    book.write(*book.log.output_records(), exec_command_end("c1", "out"))
     await store.write()
     assert client.did == ["i1.1@0:out", "exec_command_end"]
     assert [output.call_id for entry in book.log.entries if (output := entry.output)] == ["c1"]

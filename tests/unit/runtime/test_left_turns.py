@@ -12,10 +12,10 @@ from kit.servers.orphaned_turns import last, leave_asking, leave_running, open_q
 from kit.servers.slow_store import SlowStore
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.state import Phase
-from parley.errors import LeaseLost, QuestionIsSettled
+from parley.errors import ApprovalIsSettled, LeaseLost
 from parley.ports.store import Query
 from parley.runtime.conversation import Conversation
-from parley.runtime.errors import UnknownQuestion
+from parley.runtime.errors import UnknownApproval
 from parley.wire.events import Settlement, TokenCount
 from parley.wire.ids import ApprovalId, CallId
 
@@ -68,19 +68,19 @@ async def test_an_answer_is_taken_from_whoever_knows_the_question_wherever_it_wa
     async with Life(home, store) as first:
         asked = open_question(await leave_asking(first))
     async with Life(home, store) as second:
-        [waiting] = await second.conversations.asking()
+        [waiting] = await second.conversations.awaiting_approval()
         assert open_question(waiting) == asked
     async with Life(home, store) as third:
-        found = await third.conversations.question(asked)
+        found = await third.conversations.find_by_approval(asked)
         await settle(found, "approved")
         await third.until(found, Phase.IDLE)
         assert third.ran == ["a"]
     async with Life(home, store) as fourth:
-        found = await fourth.conversations.question(asked)
-        with pytest.raises(QuestionIsSettled):
+        found = await fourth.conversations.find_by_approval(asked)
+        with pytest.raises(ApprovalIsSettled):
             await found.answer(asked, "denied", by="tool")
-        with pytest.raises(UnknownQuestion):
-            await fourth.conversations.question(ApprovalId("00000000-0000-4000-8000-000000000009"))
+        with pytest.raises(UnknownApproval):
+            await fourth.conversations.find_by_approval(ApprovalId("00000000-0000-4000-8000-000000000009"))
 
 
 async def test_calls_that_were_not_run_yet_are_run_in_order_and_each_is_asked_about(home: str) -> None:
@@ -256,7 +256,7 @@ async def test_what_a_response_cost_is_told_though_its_calls_do_not_end(home: st
         await (second if how == "killed" else first).until(left, Phase.IDLE)
 
         assert types(left, "call_output", "token_count", "error") == ["call_output", "token_count", "error"]
-        assert left._log.spending.conversation_tokens == 118
+        assert left._log.usage.conversation_tokens == 118
 
 
 @ends
@@ -278,4 +278,4 @@ async def test_a_limit_refused_after_a_restart_reports_what_the_response_cost(ho
 
         await second.send(found, "say Hello")
         await second.until(found, Phase.IDLE)
-        assert found._log.spending.turn_tokens == 118
+        assert found._log.usage.turn_tokens == 118

@@ -14,7 +14,7 @@ from kit.servers.remote_owner import FollowedTurn
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
-from parley.errors import OwnerUnresponsive, QuestionIsSettled, StoreFailed
+from parley.errors import ApprovalIsSettled, OwnerUnresponsive, StoreFailed
 from parley.ports.store import Head, Lease
 from parley.runtime.conversation import Conversation
 from parley.runtime.mailbox import LAST_ANSWERS_SECONDS
@@ -73,9 +73,9 @@ async def begun() -> None:
         await asyncio.sleep(0)
 
 
-async def all_of(*wishes: Coroutine[Any, Any, Any]) -> list[Any]:
+async def all_of(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        return await asyncio.gather(*wishes)
+        return await asyncio.gather(*calls)
 
 
 @pytest.mark.parametrize("first", ["message", "interrupt"])
@@ -90,8 +90,8 @@ async def test_whoever_is_told_last_who_has_the_turn_keeps_his_place(home: str, 
 
     async with FollowedTurn(home, store) as two:
         store.is_held = True
-        wishes = [interrupt() if first == "interrupt" else send("say one"), send("say two")]
-        tasks = [asyncio.create_task(wish) for wish in wishes]
+        calls = [interrupt() if first == "interrupt" else send("say one"), send("say two")]
+        tasks = [asyncio.create_task(call) for call in calls]
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(task.done() for task in tasks):
                 if store.looking:
@@ -130,10 +130,10 @@ async def test_whoever_cancels_a_turn_there_does_not_overtake_what_he_said_befor
 
 async def test_what_was_passed_on_in_vain_is_done_here_in_the_same_order(home: str) -> None:
     async with FollowedTurn(home) as two:
-        wishes = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS))
+        calls = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS))
         await two.owner.asked(1)
         two.owner_is_killed()
-        await wishes
+        await calls
         await two.here.interrupt_wherever()
 
         assert said(two.here) == ["run slow", *(f"say {number}" for number in NUMBERS)]
@@ -141,21 +141,21 @@ async def test_what_was_passed_on_in_vain_is_done_here_in_the_same_order(home: s
 
 async def test_one_that_is_not_theirs_any_more_is_not_overtaken(home: str) -> None:
     async with FollowedTurn(home) as two:
-        wishes = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS[:2]))
+        calls = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS[:2]))
         await two.owner.asked(2)
         two.owner.refuses(NOT_OWNER, "not mine")
         await two.owner.asked(4)
         two.owner.refuses(NOT_OWNER, "not mine")
         two.owner.answers()
         two.owner.answers()
-        await wishes
+        await calls
 
     assert two.owner.passed_on == ["say one", "say two"] * 2
 
 
 async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(home: str) -> None:
     async with FollowedTurn(home) as two:
-        wishes = asyncio.gather(
+        calls = asyncio.gather(
             two.second.send(two.here, "say one"),
             two.here.interrupt_wherever(),
             two.second.send(two.here, "say two"),
@@ -165,14 +165,14 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
             await two.owner.asked(number)
             two.owner.answers()
             two.owner.answers()
-        await wishes
+        await calls
 
     assert two.owner.passed_on == ["say one", "interrupt", "say two", "title"]
 
 
 async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind_it(home: str) -> None:
     async with FollowedTurn(home) as two:
-        wishes = asyncio.gather(two.here.interrupt_wherever(), two.second.send(two.here, "say one"))
+        calls = asyncio.gather(two.here.interrupt_wherever(), two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         await begun()
         two.here._ownership.stop_following()  # as of one that was stopped, and has it before it
@@ -180,7 +180,7 @@ async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind
         del two.owner.waiting[:2]
         two.owner.answers()
         two.owner.answers()
-        await wishes
+        await calls
 
     assert two.owner.passed_on == ["interrupt", "say one"] * 2
     assert two.owner.interrupted == [two.here.state.event_id] * 2
@@ -316,7 +316,7 @@ async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, deci
         outcome = answering.exception()
         two.first.go_on.set()
 
-    assert isinstance(outcome, type(None) if decision == "approved" else QuestionIsSettled)
+    assert isinstance(outcome, type(None) if decision == "approved" else ApprovalIsSettled)
 
 
 async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: str) -> None:

@@ -42,7 +42,7 @@ class _Positions:
     """Encodes an entry as its position."""
 
     hidden: frozenset[str] = frozenset()
-    tells_records = True
+    sends_records = True
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
         send(b"%d" % entry.seq)
@@ -53,7 +53,7 @@ class _Positions:
 
 def tail_of(entries: Sequence[Entry], base: int) -> Log:
     log = Log()
-    log.take(entries)
+    log.append_entries(entries)
     log.durable = log.last
     log.trim(Seq(base))
     return log

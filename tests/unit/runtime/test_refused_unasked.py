@@ -25,9 +25,9 @@ async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
     wanted = SettingsOverrides(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
     questions = await questions_in(MemoryStore(), StandingClock())
-    permit = gate_of(questions, NoCommands()).for_turn(loader.choose(wanted).settings)
+    authorize = gate_of(questions, NoCommands()).for_turn(loader.choose(wanted).settings)
 
-    verdict = await permit(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
+    verdict = await authorize(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 
     assert verdict == RejectedByPolicy(why="it holds a NUL character")
     assert questions.open is None

@@ -58,9 +58,11 @@ class Owner(FakeLink):
         self.is_there = True
         self._answered: Callable[[Message], None] = lambda message: None
 
-    async def connect(self, address: str, *, hear: Callable[[str, Raw], None], gone: Callable[[], None]) -> Any:
+    async def connect(
+        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> Any:
         assert address == OWNER.address
-        self.hear, self.gone = hear, gone
+        self.on_notification, self.gone = on_notification, gone
         return self if self.is_there else None
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -90,13 +92,13 @@ class Owner(FakeLink):
                 is_event=one.is_event,
                 body=Raw(one.body),
             )
-            self.hear(told.METHOD, Raw(encode(told)))
+            self.on_notification(told.METHOD, Raw(encode(told)))
 
     def says(self, offset: int, text: str) -> None:
         told = PeerDelta(
             conversation_id=CONVERSATION, item=ItemId("i1"), type=ItemKind.MESSAGE, offset=offset, text=text
         )
-        self.hear(told.METHOD, Raw(encode(told)))
+        self.on_notification(told.METHOD, Raw(encode(told)))
 
 
 class GatedStore(SlowStore):
@@ -290,7 +292,7 @@ async def test_whoever_has_taken_over_hears_no_more() -> None:
 async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() -> None:
     two = await Two().begin()
     elsewhere = await two.followed()
-    wish = RenameConversation(conversation_id=CONVERSATION, title="Foxes")
+    request = RenameConversation(conversation_id=CONVERSATION, title="Foxes")
     outcomes: list[Raw | ParleyError] = []
     answers: list[Callable[[], None]] = [
         lambda: two.owner.answers(Followed(last=Seq(1))),
@@ -299,11 +301,11 @@ async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() 
         lambda: two.owner.refuses(NOT_OWNER, "not mine"),
     ]
     for answer in answers:
-        elsewhere.send(wish.METHOD, wish, answered=outcomes.append)
+        elsewhere.send(request.METHOD, request, answered=outcomes.append)
         await two.owner.next()
         answer()
     with pytest.raises(NotOwned):
-        elsewhere.send(wish.METHOD, wish, answered=outcomes.append)
+        elsewhere.send(request.METHOD, request, answered=outcomes.append)
 
     assert [type(outcome) for outcome in outcomes] == [Raw, RemoteRefusal, StoreFailed, NotOwned]
     assert [str(outcome) for outcome in outcomes[1:3]] == ["not now", str(StoreFailed("no room"))]
@@ -336,7 +338,7 @@ async def test_nothing_is_kept_of_a_process_that_is_gone() -> None:
     await two.owner.next()
     two.owner.answers(Followed(last=Seq(4)))
     await following
-    connection = weakref.ref(two.owner.hear.__self__)  # type: ignore[attr-defined]  # it is a method
+    connection = weakref.ref(two.owner.on_notification.__self__)  # type: ignore[attr-defined]  # it is a method
     two.owner.gone()
     vars(two.owner).clear()  # the double has kept what it was given, too
     del following, two

@@ -45,12 +45,12 @@ async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
 
         following = here.reconcile()
         asked = [await silent.asked.get()]
-        wishes = [asyncio.create_task(wish) for wish in (here.rename("Foxes"), here.interrupt_wherever())]
+        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_wherever())]
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         now = loop.time
         monkeypatch.setattr(loop, "time", lambda: now() + MOST_SECONDS)
-        outcomes = await asyncio.wait_for(asyncio.gather(*wishes, return_exceptions=True), PATIENCE_SECONDS)
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE_SECONDS)
         await following
         while not silent.asked.empty():
             asked.append(silent.asked.get_nowait())
@@ -68,11 +68,11 @@ async def test_a_server_that_ends_does_not_wait_for_one_that_it_cannot_follow(ho
         await first.send(there, "run a")
         await first.until(there, Phase.ASKING)
 
-        wishes = [asyncio.create_task(wish) for wish in (here.rename("Foxes"), here.interrupt_wherever())]
+        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_wherever())]
         await silent.asked.get()
         began = asyncio.get_running_loop().time()
         await second.conversations.stop()
-        outcomes = await asyncio.gather(*wishes, return_exceptions=True)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
         took = asyncio.get_running_loop().time() - began
 
     assert [type(outcome) for outcome in outcomes] == [ShuttingDown, ShuttingDown]
@@ -120,7 +120,7 @@ async def test_whoever_looks_for_questions_waits_once_for_one_that_was_stopped(
             await first.until(conversation, Phase.ASKING)
             asking.add(conversation.id)
 
-        looking = asyncio.create_task(second.conversations.asking())
+        looking = asyncio.create_task(second.conversations.awaiting_approval())
         followed: set[str] = set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while followed != asking:

@@ -11,7 +11,7 @@ from msgspec import structs
 from kit.builders.json import as_json
 from kit.builders.questions import approval_id, command_question, limit_question, patch_question
 from parley.agent.policy import RETRY
-from parley.conversation.approvals import ApprovalEvent, Question
+from parley.conversation.approvals import ApprovalEvent, PendingApproval
 from parley.conversation.records import QuestionAsked
 from parley.server.approval_text import elicitation, listed
 from parley.server.hosts import FULL, PLAIN
@@ -45,8 +45,8 @@ PATCH: dict[str, Any] = {
 OURS: dict[str, Any] = {"parley_approval_id": approval_id(1), "parley_conversation_id": CONVERSATION}
 
 
-def question(shown: ApprovalEvent, asked: QuestionAsked) -> Question:
-    return Question(asked=asked, shown=shown, event_id=EventId("2"), at=1.5)
+def question(shown: ApprovalEvent, asked: QuestionAsked) -> PendingApproval:
+    return PendingApproval(request=asked, event=shown, event_id=EventId("2"), at=1.5)
 
 
 def asked_of(version: str, shown: ApprovalEvent, asked: QuestionAsked) -> Any:

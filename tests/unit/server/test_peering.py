@@ -52,13 +52,13 @@ class Peer:
     def leave(self) -> None:
         self._left.set()
 
-    async def is_told(self, method: str, wish: Struct) -> int | None:
-        """The code with which a wish is refused, if it is."""
-        error = await self.error_of(method, wish)
+    async def is_told(self, method: str, params: Struct) -> int | None:
+        """Return the error code of a refused request; None if it succeeds."""
+        error = await self.error_of(method, params)
         return error["code"] if error else None
 
-    async def error_of(self, method: str, wish: Struct) -> Any:
-        self._take(encode(request(1, method, wish)))
+    async def error_of(self, method: str, params: Struct) -> Any:
+        self._take(encode(request(1, method, params)))
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await self._answers.get()
         return answer.get("error")
@@ -73,12 +73,12 @@ async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_f
         follow = Follow(conversation_id=conversation.id, after=Seq(0))
         interrupt = InterruptTurn(conversation_id=conversation.id)
         rename = RenameConversation(conversation_id=conversation.id, title="Foxes")
-        told = [await peer.is_told(wish.METHOD, wish) for wish in (follow, interrupt)]
+        told = [await peer.is_told(request.METHOD, request) for request in (follow, interrupt)]
         await guest.hears("error")
         told.append(await peer.is_told(rename.METHOD, rename))
         await guest.say(conversation.id, 1)
         await guest.question(2)
-        told += [await peer.is_told(wish.METHOD, wish) for wish in (interrupt, follow, rename)]
+        told += [await peer.is_told(request.METHOD, request) for request in (interrupt, follow, rename)]
         phase = conversation.state.phase
         peer.leave()
 

@@ -111,10 +111,10 @@ class Bench:
         """Called with the second question."""
         commands = commands or Sandboxes()
         commands.did = self.did
-        desk = ToolContext(
-            settings=settings(cwd=str(work), **changes), transcript=self.notebook, permit=self._permit
+        context = ToolContext(
+            settings=settings(cwd=str(work), **changes), transcript=self.notebook, authorize=self._authorize
         )
-        self.patches = Patches(desk, commands, touched)
+        self.patches = Patches(context, commands, touched)
 
     async def apply(self, *lines: str, workdir: Path | None = None) -> str:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -125,7 +125,7 @@ class Bench:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return without_seconds(await self.patches.run(call(CALL, arguments, name=name)))
 
-    async def _permit(self, action: Action) -> Verdict:
+    async def _authorize(self, action: Action) -> Verdict:
         assert isinstance(action, ApplyPatch)
         if self.covered:
             self.asked_again()
@@ -662,12 +662,12 @@ async def test_a_patch_whose_files_change_at_each_approval_is_refused_in_the_end
     bench = Bench(work, Granted(by_person=True))
     contents = iter(b"%d\nalpha\nbeta\n" % number for number in range(10))
 
-    async def permit(action: Action) -> Verdict:
+    async def authorize(action: Action) -> Verdict:
         (work / "old.txt").write_bytes(next(contents))
         return Granted(by_person=True)
 
     bench.patches = Patches(
-        ToolContext(settings=settings(cwd=str(work)), transcript=bench.notebook, permit=permit), Sandboxes()
+        ToolContext(settings=settings(cwd=str(work)), transcript=bench.notebook, authorize=authorize), Sandboxes()
     )
 
     assert await bench.apply(*UPDATE) == (

@@ -30,8 +30,8 @@ async def nobody_is_asked(action: Action) -> Verdict:
     raise AssertionError(f"no need to ask for {action}")
 
 
-def desk(notebook: RecordingTranscript, **changes: Any) -> ToolContext:
-    return ToolContext(settings=settings(**changes), transcript=notebook, permit=nobody_is_asked)
+def context(notebook: RecordingTranscript, **changes: Any) -> ToolContext:
+    return ToolContext(settings=settings(**changes), transcript=notebook, authorize=nobody_is_asked)
 
 
 async def told(tool: Tool, arguments: str) -> str:
@@ -50,7 +50,7 @@ async def test_a_plan_is_shown_with_its_explanation() -> None:
     notebook = RecordingTranscript()
 
     answer = await told(
-        UpdatePlan(desk(notebook)),
+        UpdatePlan(context(notebook)),
         '{"explanation": "why", "plan": [{"step": "one", "status": "completed"},'
         ' {"step": "two", "status": "in_progress"}, {"step": "three", "status": "pending"}]}',
     )
@@ -68,7 +68,7 @@ async def test_a_plan_is_shown_with_its_explanation() -> None:
 async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
     notebook = RecordingTranscript()
 
-    assert await told(UpdatePlan(desk(notebook)), arguments) == "Plan updated"
+    assert await told(UpdatePlan(context(notebook)), arguments) == "Plan updated"
     assert notebook.did == [Appended((PlanUpdate(explanation=None, plan=()),))]
 
 
@@ -98,7 +98,7 @@ async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
 async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: str, detail: str) -> None:
     notebook = RecordingTranscript()
 
-    answer = await told(UpdatePlan(desk(notebook)), arguments)
+    answer = await told(UpdatePlan(context(notebook)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
     assert notebook.did == []
@@ -107,14 +107,14 @@ async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: st
 async def test_half_a_surrogate_pair_in_a_step_is_shown_as_a_replacement_character() -> None:
     notebook = RecordingTranscript()
 
-    await told(UpdatePlan(desk(notebook)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
+    await told(UpdatePlan(context(notebook)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
 
     assert notebook.did == [Appended((PlanUpdate(explanation=None, plan=(PlanStep(step="�", status="pending"),)),))]
 
 
 def test_the_plan_is_offered_only_where_the_client_wants_it() -> None:
-    assert UpdatePlan(desk(RecordingTranscript())).spec() is None
-    spec = UpdatePlan(desk(RecordingTranscript(), include_plan_tool=True)).spec()
+    assert UpdatePlan(context(RecordingTranscript())).spec() is None
+    spec = UpdatePlan(context(RecordingTranscript(), include_plan_tool=True)).spec()
 
     assert spec is not None
     assert spec.name == "update_plan"
@@ -136,7 +136,7 @@ async def test_an_image_is_given_to_the_model_as_input(tmp_path: Path) -> None:
     (tmp_path / "shot.dat").write_bytes(PNG)
     notebook = RecordingTranscript()
 
-    answer = await told(ViewImage(desk(notebook, cwd=str(tmp_path))), path_argument("shot.dat"))
+    answer = await told(ViewImage(context(notebook, cwd=str(tmp_path))), path_argument("shot.dat"))
 
     assert answer == "The image shot.dat is attached."
     assert notebook.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
@@ -147,7 +147,7 @@ async def test_an_image_may_lie_anywhere_and_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("shot.png")
     notebook = RecordingTranscript()
 
-    await told(ViewImage(desk(notebook, cwd="/nonexistent")), path_argument(tmp_path / "link"))
+    await told(ViewImage(context(notebook, cwd="/nonexistent")), path_argument(tmp_path / "link"))
 
     assert notebook.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
 
@@ -157,9 +157,9 @@ async def test_an_image_may_be_exactly_as_large_as_the_limit(tmp_path: Path) -> 
     large.write_bytes(large_png(MAX_IMAGE_BYTES))
     notebook = RecordingTranscript()
 
-    assert await told(ViewImage(desk(notebook)), path_argument(large)) == f"The image {large} is attached."
+    assert await told(ViewImage(context(notebook)), path_argument(large)) == f"The image {large} is attached."
     os.truncate(large, MAX_IMAGE_BYTES + 1)
-    assert await told(ViewImage(desk(notebook)), path_argument(large)) == f"{large}: larger than 20 MiB"
+    assert await told(ViewImage(context(notebook)), path_argument(large)) == f"{large}: larger than 20 MiB"
 
     assert len(notebook.did) == 1
 
@@ -171,7 +171,7 @@ async def test_what_is_no_image_is_not_given_to_the_model(tmp_path: Path) -> Non
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
     notebook = RecordingTranscript()
-    tool = ViewImage(desk(notebook, cwd=str(tmp_path)))
+    tool = ViewImage(context(notebook, cwd=str(tmp_path)))
 
     answers = {
         name: await told(tool, path_argument(name))
@@ -204,7 +204,7 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     by_detour = ["link.png", "folder/sessions/shot.png", "../parley/./sessions/shot.png"]
     sandbox = Sandbox(hidden_paths=(str(home), str(tmp_path / "keys"), str(person / ".netrc")))
     notebook = RecordingTranscript()
-    tool = ViewImage(desk(notebook, cwd=str(work), sandbox=sandbox))
+    tool = ViewImage(context(notebook, cwd=str(work), sandbox=sandbox))
 
     for name in (*map(str, hidden), by_detour[-1]):
         assert await told(tool, path_argument(name)) == f"{name}: may not be read"
@@ -227,14 +227,14 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
 async def test_arguments_that_name_no_image_are_explained(arguments: str, detail: str) -> None:
     notebook = RecordingTranscript()
 
-    answer = await told(ViewImage(desk(notebook)), arguments)
+    answer = await told(ViewImage(context(notebook)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
     assert notebook.did == []
 
 
 def test_seeing_images_is_offered_with_one_argument() -> None:
-    spec = ViewImage(desk(RecordingTranscript())).spec()
+    spec = ViewImage(context(RecordingTranscript())).spec()
 
     assert spec.name == "view_image"
     assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["path"]

@@ -80,8 +80,8 @@ class Bench:
         self.hangs = False
         self._says, self._ends, self._then_ends = says, ends, then_ends
         self._verdict, self._then = verdict, then
-        desk = ToolContext(settings=self.settings, transcript=self.notebook, permit=self._permit)
-        self.shell = Shell(desk, self, self)
+        context = ToolContext(settings=self.settings, transcript=self.notebook, authorize=self._authorize)
+        self.shell = Shell(context, self, self)
 
     async def call(self, name: str = "shell", /, **arguments: Any) -> str:
         return await self.run_call(call(CALL, msgspec.json.encode(arguments).decode(), name=name))
@@ -101,7 +101,7 @@ class Bench:
         assert isinstance(event, ExecCommandEnd)
         return event
 
-    async def _permit(self, action: Action) -> Verdict:
+    async def _authorize(self, action: Action) -> Verdict:
         verdict = self._then if any(isinstance(entry, RunCommand) for entry in self.did) else self._verdict
         assert isinstance(action, RunCommand)
         self.did.append(msgspec.structs.replace(action, covers=""))

@@ -144,7 +144,9 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
     """Yield the entries for the conversation with that id. Approvals get new ids if another conversation has them:
     an answer names an approval by its id alone."""
-    is_copy = conversation_id != file.conversation_id or (file.questions and await store.asks_any(file.questions))
+    is_copy = conversation_id != file.conversation_id or (
+        file.approval_ids and await store.has_approvals(file.approval_ids)
+    )
     entries = map(without_grant, file.entries())
     return (with_own_questions(entry, conversation_id) for entry in entries) if is_copy else entries
 

@@ -111,15 +111,15 @@ def _log(found: Salvaged) -> _Log | None:
     if rest[0].type != _SETTINGS_CHOSEN:
         chosen = SettingsChosen(model=found.model, cwd=found.cwd or "/", asked={"cwd": found.cwd or "/"})
         rest = [Entry(Seq(1), rest[0].at, _SETTINGS_CHOSEN, False, encode(chosen)), *rest]
-    folds, taken = Projections(), list[Entry]()
+    projections, taken = Projections(), list[Entry]()
     for entry in rest:
         placed = msgspec.structs.replace(entry, seq=Seq(len(taken) + 1))
         try:
-            folds.replay([placed])
+            projections.replay([placed])
         except ValueError:
             break
         taken.append(placed)
     if len(taken) < len(rest):  # a refused entry may have changed the projections
-        folds = Projections()
-        folds.replay(taken)
-    return _Log(taken, Summary.of(folds.state)) if taken else None
+        projections = Projections()
+        projections.replay(taken)
+    return _Log(taken, Summary.of(projections.state)) if taken else None

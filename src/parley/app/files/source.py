@@ -50,7 +50,7 @@ class SourceFile:
         self.archived = False
         self.count = 0
         self.left_out = 0
-        self.questions: set[ApprovalId] = set()
+        self.approval_ids: set[ApprovalId] = set()
         """The approvals that are requested in it."""
         self._is_rollout = False
 
@@ -91,31 +91,31 @@ class SourceFile:
         Raises:
             BadFile, OSError: it cannot be used.
         """
-        folds = Projections()
-        for entry in self._read(folds):
+        projections = Projections()
+        for entry in self._read(projections):
             self.count = entry.seq
             if not entry.is_event and entry.type == _QUESTION_ASKED:
-                self.questions.add(msgspec.json.decode(entry.encoded, type=QuestionAsked).approval_id)
+                self.approval_ids.add(msgspec.json.decode(entry.encoded, type=QuestionAsked).approval_id)
             if entry.seq % CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return Summary.of(folds.state)
+        return Summary.of(projections.state)
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries of the file. Raises BadFile, OSError."""
         return self._read(Projections())
 
-    def _read(self, folds: Projections) -> Iterator[Entry]:
+    def _read(self, projections: Projections) -> Iterator[Entry]:
         with open(self._path, "rb") as file:
             lines = _lines(file)
             _, first = next(lines, (1, b""))
             if self._is_rollout:
-                yield from self._retold(first, lines, folds)
+                yield from self._retold(first, lines, projections)
             else:
                 head = read_head(first)
                 self.conversation_id, self.archived = head.conversation_id, head.archived
-                yield from map(_with_usual_settings, read_entries(head, lines, folds))
+                yield from map(_with_usual_settings, read_entries(head, lines, projections))
 
-    def _retold(self, first: bytes, lines: Iterator[Line], folds: Projections) -> Iterator[Entry]:
+    def _retold(self, first: bytes, lines: Iterator[Line], projections: Projections) -> Iterator[Entry]:
         session = read_session(first)
         self.conversation_id = session.conversation_id
         try:
@@ -131,9 +131,9 @@ class SourceFile:
             asked=kept(SettingsOverrides(cwd=self._settings.cwd)),
         )
         log, retelling = Log(), RolloutReader(session)
-        for happened in chain((chosen,), retelling.read(lines)):
-            entries = log.append((happened,), at=at)
-            folds.replay(entries)
+        for payload in chain((chosen,), retelling.read(lines)):
+            entries = log.append((payload,), at=at)
+            projections.replay(entries)
             yield from entries
         self.left_out = retelling.left_out
 

@@ -16,7 +16,7 @@ async def answer_question(call: ToolCall, args: ApprovalAnswerArguments) -> Call
     if not call.features.may_answer_approvals:
         raise ToolNotOffered("approvalAnswer", setting="approvals.model_may_answer")
     approval_id = ApprovalId(str(args.approval_id))
-    conversation = await call.server.conversations.question(approval_id)
+    conversation = await call.server.conversations.find_by_approval(approval_id)
     reason = escape_for_display(args.reason or "")
     await conversation.answer(approval_id, args.decision, by="tool", reason=reason, deadline=call.deadline)
     return typed_result(PlainOk())

@@ -12,7 +12,7 @@ __all__ = ["list_questions"]
 
 async def list_questions(call: ToolCall, args: ApprovalsListArguments) -> CallToolResult:
     if args.conversation_id is None:
-        asking = await call.server.conversations.asking()
+        asking = await call.server.conversations.awaiting_approval()
     else:
         asking = [await call.conversation(args.conversation_id)]
     found = [(question, one.id) for one in asking if (question := one.open_approval) is not None]

@@ -80,7 +80,7 @@ def _open(log: Log) -> Iterator[OpenText]:
     for item in log.open.values():
         yield OpenText(item=item.id, type=item.type, text=item.text())
     for output in log.outputs.values():
-        for offset, said in output.runs():
+        for offset, said in output.kept_ranges():
             yield OpenText(
                 item=output.id,
                 type=output.type,

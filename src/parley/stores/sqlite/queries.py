@@ -46,7 +46,6 @@ __all__ = [
     "ChangeDetector",
     "add_to_draft",
     "as_text",
-    "asks_any",
     "checkpoint_of",
     "clear_owner",
     "columns_of",
@@ -58,6 +57,7 @@ __all__ = [
     "expired",
     "find",
     "finish_draft",
+    "has_approvals",
     "head",
     "owner_in",
     "position_of",
@@ -290,7 +290,7 @@ def _page(
                 raise ValueError("not what was written")
             if seq in cuts:
                 body = restore(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
-            found.append(Entry.kept(seq, at, kind.decode(), is_event=bool(is_event), body=body))
+            found.append(Entry.stored(seq, at, kind.decode(), is_event=bool(is_event), body=body))
         except ValueError as error:
             raise Unreadable(conversation_id, f"entry {seq} is damaged ({error})") from error
         size += len(body)
@@ -443,7 +443,7 @@ def expired(db: Connection, archived_before: float, is_leased: Callable[[int], b
     return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], is_leased, is_wanted)
 
 
-def asks_any(db: Connection, questions: Collection[ApprovalId]) -> bool:
+def has_approvals(db: Connection, approval_ids: Collection[ApprovalId]) -> bool:
     try:
         asked = db.execute(_ALL_QUESTIONS).fetchall()
     except Exception as error:
@@ -451,7 +451,7 @@ def asks_any(db: Connection, questions: Collection[ApprovalId]) -> bool:
             raise
         every = f"{_ALL_QUESTIONS} AND row = ?"
         asked = [one for known in known_conversations(db) for one in fetch_readable(db, every, (known.row,))]
-    return any(approval_id_in(body) in questions for (body,) in asked)
+    return any(approval_id_in(body) in approval_ids for (body,) in asked)
 
 
 _ALL_QUESTIONS: Final = (

@@ -230,7 +230,7 @@ class _Salvage:
             if type(at) is not float or type(body) is not bytes or b"\0" in body:
                 return None
             whole = restore(body, [(offset, self._blob(digest)) for offset, digest in cuts]) if cuts else body
-            return Entry.kept(Seq(seq), at, kind.decode(), is_event=bool(is_event), body=whole)
+            return Entry.stored(Seq(seq), at, kind.decode(), is_event=bool(is_event), body=whole)
         except (ValueError, sqlite3.Error):
             return None
 

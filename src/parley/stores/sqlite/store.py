@@ -357,8 +357,8 @@ class SqliteStore:
         source = await self._readable()
         return await self._read(partial(queries.find, query=query, is_leased=source.lease_locks.is_held))
 
-    async def asks_any(self, questions: Collection[ApprovalId]) -> bool:
-        return await self._read(partial(queries.asks_any, questions=frozenset(questions)))
+    async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
+        return await self._read(partial(queries.has_approvals, approval_ids=frozenset(approval_ids)))
 
     # --- maintenance -------------------------------------------------------------------
 

@@ -43,8 +43,8 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 class ServerTools:
     """The tools of tool servers, for one turn."""
 
-    def __init__(self, desk: ToolContext, lease: Lease) -> None:
-        self._transcript, self._lease = desk.transcript, lease
+    def __init__(self, context: ToolContext, lease: Lease) -> None:
+        self._transcript, self._lease = context.transcript, lease
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return self._lease.specs()

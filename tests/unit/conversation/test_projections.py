@@ -145,26 +145,32 @@ def _question(what: str, number: int) -> tuple[LogPayload, LogPayload]:
             return limit_question(number)
 
 
-def told(folds: Projections) -> dict[str, Any]:
+def told(projections: Projections) -> dict[str, Any]:
     """All that anybody can ask of it."""
-    state, history, ledger, wishes = folds.state, folds.history, folds.ledger, folds.wishes
+    state, history, approvals, settings_history = (
+        projections.state,
+        projections.history,
+        projections.approvals,
+        projections.settings_history,
+    )
     names = [None, MessageId(CONVERSATION), *state.messages]
     return {
         "state": {name: getattr(state, name) for name in state.__slots__},
         "history": (history.items, history.waiting, history.open_calls, history.cuts, history.has_new_attachments),
-        "questions": (ledger.open, ledger.settled),
-        "spending": {name: getattr(folds.spending, name) for name in folds.spending.__slots__},
-        "wishes": [chain(wishes.behind(name, CONVERSATION)) for name in names] + [chain(wishes.of_turn)],
+        "questions": (approvals.open, approvals.settled),
+        "usage": {name: getattr(projections.usage, name) for name in projections.usage.__slots__},
+        "wanted": [chain(settings_history.after(name, CONVERSATION)) for name in names]
+        + [chain(settings_history.of_turn)],
     }
 
 
-def chain(wish: SettingsChange | None) -> list[tuple[str | None, dict[str, Any]]]:
-    return [] if wish is None else [*chain(wish.before), (wish.by, wish.asked)]
+def chain(change: SettingsChange | None) -> list[tuple[str | None, dict[str, Any]]]:
+    return [] if change is None else [*chain(change.before), (change.by, change.asked)]
 
 
 def kept(entry: Entry) -> Entry:
     """As it comes out of a store."""
-    return Entry.kept(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
+    return Entry.stored(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
 
 
 @given(script=st.lists(steps, max_size=40), stop=st.integers(0, 120))
@@ -183,15 +189,15 @@ def test_what_was_kept_says_what_was_said(script: list[tuple[Any, ...]], stop: i
     assert told(again) == told(live)
 
 
-def told_after_a_checkpoint(folds: Projections) -> dict[str, Any]:
+def told_after_a_checkpoint(projections: Projections) -> dict[str, Any]:
     """As `told`, without what a store finds by keys: messages and settlements before the checkpoint."""
-    state, wishes = folds.state, folds.wishes
+    state, settings_history = projections.state, projections.settings_history
     by_key = ("inputs", "messages")
-    return told(folds) | {
+    return told(projections) | {
         "state": {name: getattr(state, name) for name in state.__slots__ if name not in by_key},
-        "questions": folds.ledger.open,
-        "wishes": [chain(one) for one in (wishes.first, wishes.now, wishes.of_turn)],
-        "position": folds.position,
+        "questions": projections.approvals.open,
+        "wanted": [chain(one) for one in (settings_history.first, settings_history.now, settings_history.of_turn)],
+        "position": projections.position,
     }
 
 
@@ -225,15 +231,15 @@ def test_dropped_texts_can_be_supplied_again() -> None:
     scribe = Scribe()
     for step in (("say", True, True, -1), ("call", "a"), ("output",), ("end", "done"), ("say", False, False, -1)):
         scribe.do(step)
-    folds, log = Projections(), Log()
+    projections, log = Projections(), Log()
     log.append(scribe.log, at=AT)
-    folds.replay(log.entries)
-    before = told(folds)
-    folds.history.drop_texts()
-    for seq in folds.history.missing:
-        folds.supply(log.entries[seq - 1])
+    projections.replay(log.entries)
+    before = told(projections)
+    projections.history.drop_texts()
+    for seq in projections.history.missing:
+        projections.supply(log.entries[seq - 1])
 
-    assert (told(folds), folds.history.missing) == (before, [])
+    assert (told(projections), projections.history.missing) == (before, [])
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(b"\x90"), zlib.compress(b"\x91\x02")])
@@ -244,14 +250,14 @@ def test_what_is_no_checkpoint_is_refused(data: bytes) -> None:
 
 def test_a_checkpoint_of_a_long_conversation_is_small() -> None:
     """100,000 entries, of which none was replaced by a summary."""
-    folds, number = Projections(), 0
-    folds.apply(settings_chosen(), at=AT)
-    while folds.position < 100_000:
+    projections, number = Projections(), 0
+    projections.apply(settings_chosen(), at=AT)
+    while projections.position < 100_000:
         number += 1
         started = (turn_started(str(number)), user_message("Hello?", message_id=f"m{number}"), model_asked())
         for one in (*started, model_said(message("Hello.")), turn_ended()):
-            folds.apply(one, at=AT)
-    data = folds.checkpoint()
+            projections.apply(one, at=AT)
+    data = projections.checkpoint()
 
     assert data is not None
     assert len(data) < 64 * 1024
@@ -262,15 +268,15 @@ def test_a_fold_can_begin_again() -> None:
     scribe = Scribe()
     for step in (("say", True, True, -1), ("ask", "command"), ("settle", "denied"), ("end", "done")):
         scribe.do(step)
-    folds, log = Projections(), Log()
+    projections, log = Projections(), Log()
     log.append(scribe.log, at=AT)
-    folds.replay(log.entries)
-    once = told(folds)
+    projections.replay(log.entries)
+    once = told(projections)
 
-    folds.begin()
-    assert told(folds) == told(Projections())
-    folds.replay(log.entries)
-    assert told(folds) == once
+    projections.begin()
+    assert told(projections) == told(Projections())
+    projections.replay(log.entries)
+    assert told(projections) == once
 
 
 @pytest.mark.parametrize("is_event", [True, False])
@@ -279,19 +285,19 @@ def test_what_a_newer_version_wrote_says_nothing_but_that_something_happened(is_
     log.append([turn_started(), task_started(), user_message("go")], at=AT)
     before = Projections()
     before.replay(log.entries)
-    folds = Projections()
-    folds.replay([*log.entries, Entry(Seq(4), AT + 9, "of_tomorrow", is_event, b'{"why":[1,2]}')])
+    projections = Projections()
+    projections.replay([*log.entries, Entry(Seq(4), AT + 9, "of_tomorrow", is_event, b'{"why":[1,2]}')])
 
-    assert folds.state.updated_at == AT + 9
-    folds.state.updated_at = AT
-    assert told(folds) == told(before)
+    assert projections.state.updated_at == AT + 9
+    projections.state.updated_at = AT
+    assert told(projections) == told(before)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"record":"turn_ended"}'])
 def test_what_cannot_be_read_is_refused(body: bytes) -> None:
-    folds = Projections()
+    projections = Projections()
     with pytest.raises(ValueError):
-        folds.replay([Entry(Seq(1), AT, "turn_ended", False, body)])
+        projections.replay([Entry(Seq(1), AT, "turn_ended", False, body)])
 
 
 def test_every_record_is_read_again() -> None:

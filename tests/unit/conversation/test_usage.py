@@ -15,14 +15,14 @@ from parley.wire.events import Settlement
 
 def spending_of(*happened: LogPayload) -> UsageTotals:
     """Everything happens a second after what was before it."""
-    spending = UsageTotals()
+    usage = UsageTotals()
     for at, one in enumerate(happened):
-        spending.apply(one, at=float(at))
-    return spending
+        usage.apply(one, at=float(at))
+    return usage
 
 
 def test_a_turn_begins_with_nothing_used_and_a_conversation_goes_on_counting() -> None:
-    spending = spending_of(
+    usage = spending_of(
         turn_started(),
         token_count(input_tokens=10, output_tokens=5),
         model_said(call("c1")),
@@ -32,7 +32,7 @@ def test_a_turn_begins_with_nothing_used_and_a_conversation_goes_on_counting() -
         tokens_estimated(7),
     )
 
-    assert (spending.turn_tokens, spending.turn_calls, spending.conversation_tokens) == (7, 0, 22)
+    assert (usage.turn_tokens, usage.turn_calls, usage.conversation_tokens) == (7, 0, 22)
 
 
 def test_the_time_in_which_an_answer_was_waited_for_is_not_counted() -> None:
@@ -43,10 +43,10 @@ def test_the_time_in_which_an_answer_was_waited_for_is_not_counted() -> None:
 
 
 def test_a_clock_that_was_set_back_makes_no_turn_shorter_than_nothing() -> None:
-    spending = spending_of(tokens_estimated(), turn_started(), *limit_question(1))
-    spending.apply(question_settled(1), at=0.0)
+    usage = spending_of(tokens_estimated(), turn_started(), *limit_question(1))
+    usage.apply(question_settled(1), at=0.0)
 
-    assert spending.turn_seconds(0.0) == 0.0
+    assert usage.turn_seconds(0.0) == 0.0
 
 
 @pytest.mark.parametrize("decision", ["approved", "approved_for_session"])
@@ -74,7 +74,7 @@ def test_whatever_is_no_yes_agrees_to_nothing(decision: Settlement) -> None:
 
 
 def test_a_yes_to_a_command_is_none_to_a_limit() -> None:
-    spending = spending_of(
+    usage = spending_of(
         turn_started(),
         *limit_question(1),
         question_settled(1, "denied"),
@@ -82,11 +82,11 @@ def test_a_yes_to_a_command_is_none_to_a_limit() -> None:
         question_settled(2, "approved"),
     )
 
-    assert spending.agreed == {}
+    assert usage.agreed == {}
 
 
 def test_a_log_cannot_say_that_more_was_agreed_to_than_was_used_nor_that_less_than_nothing_was() -> None:
-    spending = spending_of(
+    usage = spending_of(
         turn_started(),
         tokens_estimated(-1_000),
         tokens_estimated(7),
@@ -94,18 +94,18 @@ def test_a_log_cannot_say_that_more_was_agreed_to_than_was_used_nor_that_less_th
         question_settled(1),
     )
 
-    assert (spending.conversation_tokens, spending.agreed) == (7, {"conversation_tokens": 7})
+    assert (usage.conversation_tokens, usage.agreed) == (7, {"conversation_tokens": 7})
 
 
 def test_a_limit_that_nobody_was_asked_about_is_not_agreed_to_with_a_command() -> None:
-    spending = spending_of(
+    usage = spending_of(
         turn_started(),
         limit_question(1)[0],
         *command_question(2, "ls"),
         question_settled(2),
     )
 
-    assert spending.agreed == {}
+    assert usage.agreed == {}
 
 
 def test_it_follows_from_what_was_kept_of_a_log() -> None:
@@ -116,8 +116,8 @@ def test_it_follows_from_what_was_kept_of_a_log() -> None:
         *limit_question(1, "conversation_tokens", used=35, allowed=10),
         question_settled(1, "approved"),
     )
-    log, folds = Log(), Projections()
-    folds.replay(log.append(happened, at=1.0))
+    log, projections = Log(), Projections()
+    projections.replay(log.append(happened, at=1.0))
 
-    assert folds.spending.conversation_tokens == 35
-    assert folds.spending.agreed == {"conversation_tokens": 35}
+    assert projections.usage.conversation_tokens == 35
+    assert projections.usage.agreed == {"conversation_tokens": 35}

@@ -65,9 +65,9 @@ def written(log: Log) -> list[bytes]:
 
 
 def read(lines: Sequence[bytes]) -> tuple[list[Entry], Projections]:
-    folds = Projections()
-    entries = read_entries(read_head(lines[0]), enumerate(lines[1:], start=2), folds)
-    return list(entries), folds
+    projections = Projections()
+    entries = read_entries(read_head(lines[0]), enumerate(lines[1:], start=2), projections)
+    return list(entries), projections
 
 
 def refusal(lines: Sequence[bytes]) -> str:
@@ -101,10 +101,14 @@ def test_what_a_command_said_comes_back_as_the_bytes_it_was() -> None:
 
 
 def test_what_follows_from_a_log_follows_from_its_file() -> None:
-    _, folds = read(written(log_of(*ONE_TURN)))
+    _, projections = read(written(log_of(*ONE_TURN)))
 
-    assert (folds.state.phase, folds.state.title, folds.state.cwd) == (Phase.IDLE, "go", "/project")
-    items = folds.history.items
+    assert (projections.state.phase, projections.state.title, projections.state.cwd) == (
+        Phase.IDLE,
+        "go",
+        "/project",
+    )
+    items = projections.history.items
     assert (items[0], items[-1]) == (UserItem((text("go"),)), OutputItem(CallId("c"), "seven files"))
 
 
@@ -125,9 +129,9 @@ def test_the_first_line_says_what_the_file_is() -> None:
 
 
 def test_a_turn_may_be_running_at_the_end() -> None:
-    _, folds = read(written(log_of(*ONE_TURN[:8])))
+    _, projections = read(written(log_of(*ONE_TURN[:8])))
 
-    assert folds.state.phase is Phase.RUNNING
+    assert projections.state.phase is Phase.RUNNING
 
 
 def test_an_event_of_a_newer_version_is_kept_as_it_came() -> None:

@@ -10,36 +10,36 @@ from msgspec.structs import replace
 from kit.builders.events import agent_message, task_started
 from kit.builders.questions import approval_id, command_question, limit_question, patch_question, question_settled
 from kit.builders.records import turn_started
-from parley.conversation.approvals import ApprovalEvent, ApprovalState, Question
+from parley.conversation.approvals import ApprovalEvent, ApprovalState, PendingApproval
 from parley.conversation.log import LogPayload
 from parley.conversation.records import QuestionAsked
 from parley.wire.ids import EventId
 
 
-def ledger_of(*happened: LogPayload) -> ApprovalState:
+def approvals_of(*happened: LogPayload) -> ApprovalState:
     """Everything happens a second after what was before it."""
-    ledger = ApprovalState()
+    approvals = ApprovalState()
     for at, one in enumerate(happened):
-        ledger.apply(one, at=float(at))
-    return ledger
+        approvals.apply(one, at=float(at))
+    return approvals
 
 
 def test_at_first_nothing_is_asked() -> None:
-    ledger = ledger_of(turn_started(), task_started(), agent_message("hello"))
+    approvals = approvals_of(turn_started(), task_started(), agent_message("hello"))
 
-    assert (ledger.open, ledger.settled) == (None, {})
+    assert (approvals.open, approvals.settled) == (None, {})
 
 
 def test_a_question_is_open_with_all_that_its_event_and_its_turn_say() -> None:
     shown, asked = patch_question(1, grant_root="/project")
-    ledger = ledger_of(turn_started("7"), task_started(), shown, asked)
+    approvals = approvals_of(turn_started("7"), task_started(), shown, asked)
 
-    assert ledger.open == Question(asked=asked, shown=shown, event_id=EventId("7"), at=3.0)
-    assert ledger.settled == {}
+    assert approvals.open == PendingApproval(request=asked, event=shown, event_id=EventId("7"), at=3.0)
+    assert approvals.settled == {}
 
 
 def test_what_is_settled_is_remembered_by_how() -> None:
-    ledger = ledger_of(
+    approvals = approvals_of(
         turn_started(),
         *command_question(1, "ls"),
         question_settled(1, "denied"),
@@ -47,16 +47,16 @@ def test_what_is_settled_is_remembered_by_how() -> None:
         question_settled(2, "dropped"),
     )
 
-    assert ledger.open is None
-    assert ledger.settled == {approval_id(1): "denied", approval_id(2): "dropped"}
+    assert approvals.open is None
+    assert approvals.settled == {approval_id(1): "denied", approval_id(2): "dropped"}
 
 
 def test_the_same_call_asked_again_is_another_question() -> None:
     shown, asked = command_question(1, "ls")
     again = replace(asked, approval_id=approval_id(2))
-    ledger = ledger_of(turn_started(), shown, asked, question_settled(1), shown, again)
+    approvals = approvals_of(turn_started(), shown, asked, question_settled(1), shown, again)
 
-    assert ledger.open == Question(asked=again, shown=shown, event_id=EventId("1"), at=5.0)
+    assert approvals.open == PendingApproval(request=again, event=shown, event_id=EventId("1"), at=5.0)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_same_call_asked_again_is_another_question() -> None:
 )
 def test_a_log_that_contradicts_itself_is_refused(contradiction: tuple[LogPayload, ...]) -> None:
     with pytest.raises(ValueError, match="the question 00000000-"):
-        ledger_of(turn_started(), *contradiction)
+        approvals_of(turn_started(), *contradiction)
 
 
 COMMAND, PATCH, LIMIT = command_question(1, "ls", reason="to look"), patch_question(1), limit_question(1)
@@ -104,7 +104,7 @@ def test_what_is_asked_is_what_was_shown(
     question: tuple[ApprovalEvent, QuestionAsked], forged: dict[str, Any]
 ) -> None:
     shown, asked = question
-    ledger_of(turn_started(), shown, asked)
+    approvals_of(turn_started(), shown, asked)
 
     with pytest.raises(ValueError, match="is not the one that was shown"):
-        ledger_of(turn_started(), shown, replace(asked, **forged))
+        approvals_of(turn_started(), shown, replace(asked, **forged))

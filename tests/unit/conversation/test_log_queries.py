@@ -9,7 +9,7 @@ from kit.builders.events import agent_message, task_complete, user_message
 from kit.builders.records import renamed, settings_chosen, turn_ended, turn_started
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, Log
-from parley.conversation.log_queries import last_text, place_of, up_to
+from parley.conversation.log_queries import entries_up_to, last_text, position_of
 from parley.errors import TurnIsRunning
 from parley.wire.ids import MessageId, Seq
 
@@ -28,26 +28,26 @@ def two_turns(*, ended: bool = True) -> Log:
 def test_a_message_stands_where_it_was_said_and_not_where_another_speaks_of_it() -> None:
     entries = two_turns().entries
 
-    assert (place_of(entries, A), place_of(entries, B)) == (3, 6)
-    assert place_of(entries[3:], B) == 6
+    assert (position_of(entries, A), position_of(entries, B)) == (3, 6)
+    assert position_of(entries[3:], B) == 6
     with pytest.raises(UnknownMessage):
-        place_of(entries[3:], A)  # it is the parent of one that is there
+        position_of(entries[3:], A)  # it is the parent of one that is there
 
 
 def test_a_message_is_found_however_its_json_is_written() -> None:
     body = b'{ "content": [], "message_id" : "\\u0061", "type": "user_message" }'
 
-    assert place_of([Entry.kept(Seq(1), 1.0, "user_message", is_event=True, body=body)], A) == 1
+    assert position_of([Entry.stored(Seq(1), 1.0, "user_message", is_event=True, body=body)], A) == 1
 
 
 def test_a_turn_is_all_up_to_its_end_and_the_last_one_where_none_is_named() -> None:
     entries = two_turns().entries
 
-    assert up_to(entries, A) == entries[:4]
-    assert up_to(entries, B) == up_to(entries, None) == entries
-    assert up_to(entries[:1], None) == entries[:1]
+    assert entries_up_to(entries, A) == entries[:4]
+    assert entries_up_to(entries, B) == entries_up_to(entries, None) == entries
+    assert entries_up_to(entries[:1], None) == entries[:1]
     with pytest.raises(UnknownMessage):
-        up_to(entries, MessageId("c"))
+        entries_up_to(entries, MessageId("c"))
 
 
 def test_a_title_given_behind_a_turn_comes_with_it_the_last_one_only() -> None:
@@ -55,18 +55,18 @@ def test_a_title_given_behind_a_turn_comes_with_it_the_last_one_only() -> None:
     log.append((renamed("Foxes"), renamed("Hares")), at=2.0)
     title = log.entries[-1]
 
-    assert up_to(log.entries, None) == log.entries
-    assert up_to(log.entries, B) == [*log.entries[:8], replace(title, seq=Seq(9))]
-    assert up_to(log.entries, A) == [*log.entries[:4], replace(title, seq=Seq(5))]
+    assert entries_up_to(log.entries, None) == log.entries
+    assert entries_up_to(log.entries, B) == [*log.entries[:8], replace(title, seq=Seq(9))]
+    assert entries_up_to(log.entries, A) == [*log.entries[:4], replace(title, seq=Seq(5))]
 
 
 def test_a_turn_that_has_not_ended_has_no_end() -> None:
     entries = two_turns(ended=False).entries
 
-    assert up_to(entries, A) == entries[:4]
+    assert entries_up_to(entries, A) == entries[:4]
     for named in (B, None):
         with pytest.raises(TurnIsRunning):
-            up_to(entries, named)
+            entries_up_to(entries, named)
 
 
 def test_what_came_of_a_turn_is_found_also_when_another_has_ended_since() -> None:
