@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import threading
@@ -16,7 +17,9 @@ from kit.servers.store_process import StoreProcess
 from kit.system.commands import PATIENCE_SECONDS
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
+from parley.stores.sqlite import lock_holders, read_only
 from parley.stores.sqlite.lock_holders import UNKNOWN, holder_in
+from parley.stores.sqlite.locks import write_lock_holder
 from parley.stores.sqlite.store import SqliteStore
 
 WAIT_SECONDS = 60
@@ -229,6 +232,52 @@ def test_a_holder_in_another_pid_namespace_is_not_called_process_0(tmp_path: Pat
     assert holder_in(f"1: FLOCK  ADVISORY  WRITE 0 08:01:{inode} 0 EOF\n", {inode}) == UNKNOWN
     assert holder_in(f"1: -> FLOCK  ADVISORY  WRITE {os.getpid()} 08:01:{inode} 0 EOF\n", {inode}) is None
     assert holder_in(f"1: POSIX  ADVISORY  READ {os.getpid()} 08:01:{inode} 124 124\n", {inode}) is None
-    held = holder_in(f"1: POSIX  ADVISORY  WRITE {os.getpid()} 08:01:{inode} 120 120\n", {inode})
+    held = holder_in(f"1: POSIX  ADVISORY  WRITE {os.getppid()} 08:01:{inode} 120 120\n", {inode})
     assert held is not None
-    assert held.startswith(f"process {os.getpid()} (")
+    assert held.startswith(f"process {os.getppid()} (")
+
+
+def test_a_process_that_waits_for_the_write_lock_does_not_name_itself(tmp_path: Path) -> None:
+    with (tmp_path / "gate.lock").open("wb") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+
+        assert write_lock_holder(str(tmp_path)) is None
+
+
+def test_a_lock_that_one_read_of_the_table_of_locks_lacks_is_found_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, lacking = lock_holders._read, ["", ""]
+    monkeypatch.setattr(
+        lock_holders, "_read", lambda path: lacking.pop() if path == "/proc/locks" and lacking else read(path)
+    )
+    (tmp_path / "write.lock").touch()
+    with held_by_flock(tmp_path) as held:
+        named = write_lock_holder(str(tmp_path))
+
+    assert named is not None
+    assert (named.startswith(f"process {held.holder} (flock, "), lacking) == (True, [])
+
+
+async def test_a_read_waits_for_the_home_to_be_opened_if_the_lock_was_just_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StoreProcess(tmp_path) as child:
+        child.ask("create", FIRST)
+        child.kill()
+    (tmp_path / "parley.db-shm").unlink()  # so that the log has to be recovered
+    store = SqliteStore(str(tmp_path))
+    with held_by_flock(tmp_path) as held:
+
+        def released(home: str) -> str | None:
+            if not released_before:
+                held.release()
+                released_before.append(home)
+            return None
+
+        released_before: list[str] = []
+        monkeypatch.setattr(read_only, "write_lock_holder", released)
+        found = await store.head(FIRST)
+    await store.close()
+
+    assert (found.summary, released_before) == (summary(), [str(tmp_path)])

@@ -213,7 +213,8 @@ async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_a
     after, errors, exit_code = await outcome(process)
 
     assert before.count(b"task_complete") == after.count("task_complete") == 0
-    assert (errors, exit_code) == ("parley demo: interrupted\n", 130)
+    said = [line for line in errors.splitlines() if "its disk is slow" not in line]  # that depends on the computer
+    assert (said, exit_code) == (["parley demo: interrupted"], 130)
     assert os.listdir(tmp_path) == []  # the server's home is gone
 
 

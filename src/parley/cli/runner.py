@@ -103,7 +103,11 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as set by `nohup`
                 loop.add_signal_handler(number, end, number)
-        return await task
+        try:
+            return await task
+        finally:
+            # The loop closes its pipe for signals before it removes their handlers: a signal between is reported.
+            signal.set_wakeup_fd(-1)
 
     try:
         return asyncio.run(run())

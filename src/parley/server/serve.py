@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS: Final = 1.5
 """How long a shutdown waits for turns, answers and clients that read. The protocol allows two seconds in all."""
 CLOSE_SECONDS: Final = 0.3
-"""How long it then waits for the home, whose write lock another process may hold."""
+"""How much longer it waits for the home to be closed: a disk is slow, or another process holds the write lock."""
 LAST_ANSWERS_SECONDS: Final = 0.05
 """How long the answers to requests that waited for the home may take."""
 
@@ -119,6 +119,7 @@ class ServerCore:
     async def shutdown(self) -> None:
         """End all turns, answer all requests, end all streams, and remove all clients, within two seconds."""
         clients, conversations = tuple(self.clients), self._context.conversations
+        began = asyncio.get_running_loop().time()
         late = "shutting down without waiting for turns that did not end"
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
@@ -130,10 +131,12 @@ class ServerCore:
         except TimeoutError:
             log.warning(late)
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout_at(began + SHUTDOWN_SECONDS + CLOSE_SECONDS):
                 await conversations.close()
         except TimeoutError:
-            log.warning("shutting down although another process holds the write lock of the home")
+            log.warning(
+                "shutting down before the home is closed: its disk is slow, or another process holds its write lock"
+            )
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_SECONDS):  # commands that waited for the store have failed now
                 await asyncio.gather(*(client.all_answered() for client in clients))

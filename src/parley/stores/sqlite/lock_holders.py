@@ -2,7 +2,8 @@
 
 Linux lists all locks in /proc/locks. The process that took an `flock` may have ended and left the lock to a process
 that inherited the open file; /proc/PID/fdinfo shows which one. Processes of other PID namespaces cannot be named.
-Only the name of a program is shown: its arguments may contain secrets.
+This process is never named: it asks because it waits. Only the name of a program is shown: its arguments may
+contain secrets.
 """
 
 from __future__ import annotations
@@ -18,18 +19,25 @@ __all__ = ["UNKNOWN", "holder_in", "holder_of"]
 
 UNKNOWN: Final = "another process"
 
+MAX_READS: Final = 10
+"""How often /proc/locks is read. The kernel returns it in pages. If locks are released between two pages, the next
+page lacks as many of the others."""
+
 
 def holder_of(*paths: str) -> str | None:
-    """Describe the process that holds an exclusive lock on one of these files.
+    """Describe the other process that holds an exclusive lock on one of these files.
 
     `UNKNOWN` where there is one that cannot be named, and None where no lock is found or the system does not tell.
     """
-    return holder_in(_read("/proc/locks") or "", set(_inodes(paths)))
+    inodes = set(_inodes(paths))
+    found = (holder_in(_read("/proc/locks") or "", inodes) for _ in range(MAX_READS))
+    return next(filter(None, found), None)
 
 
 def holder_in(locks: str, inodes: set[int]) -> str | None:
     """As `holder_of`, for the text of /proc/locks and the inodes of the files."""
-    pids = [pid for pid in (_holder(line, inodes) for line in locks.splitlines()) if pid is not None]
+    holders = (_holder(line, inodes) for line in locks.splitlines())
+    pids = [pid for pid in holders if pid is not None and pid != os.getpid()]
     if not pids:
         return None
     for pid in pids:

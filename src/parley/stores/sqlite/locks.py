@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 from typing import Final, Protocol
 
-from parley.stores.sqlite.lock_holders import UNKNOWN, holder_of
+from parley.stores.sqlite.lock_holders import holder_of
 
 __all__ = [
     "LOCKS",
@@ -87,12 +87,9 @@ class WriteLock:
             fcntl.flock(fd, fcntl.LOCK_EX)
 
 
-def write_lock_holder(home: str) -> str:
-    """Describe the process that holds the write lock of a home, or the gate before it."""
-    for name in (WRITE_LOCK, GATE_LOCK):
-        if (holder := holder_of(os.path.join(home, name))) is not None:
-            return holder
-    return UNKNOWN
+def write_lock_holder(home: str) -> str | None:
+    """Describe another process that holds the write lock of a home, or the gate before it; None: none is found."""
+    return holder_of(os.path.join(home, WRITE_LOCK)) or holder_of(os.path.join(home, GATE_LOCK))
 
 
 class LeaseLocks(Protocol):

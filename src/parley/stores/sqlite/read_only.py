@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from sqlite3 import Connection
 from typing import Final, TypeVar
 
-from parley.errors import BadHome, StoreFailed, WriteLockHeld
+from parley.errors import BadHome, StoreError, StoreFailed, WriteLockHeld
+from parley.ports.store import CALL_SECONDS
 from parley.stores.sqlite.database import (
     Database,
     Home,
@@ -25,6 +27,7 @@ from parley.stores.sqlite.database import (
 )
 from parley.stores.sqlite.errors import opening_error
 from parley.stores.sqlite.files import DATABASE, LOG, SHARED_MEMORY, file_states
+from parley.stores.sqlite.lock_holders import UNKNOWN
 from parley.stores.sqlite.locks import LeaseLocks, write_lock_holder
 from parley.stores.sqlite.schema import MIGRATIONS
 
@@ -36,7 +39,20 @@ MAX_TRIES: Final = 10
 BUSY_SECONDS: Final = 1.0
 """How long a read waits for the locks of SQLite itself."""
 
+LOOK_SECONDS: Final = 0.02
+"""The interval of checks whether the home is open now."""
+
 T = TypeVar("T")
+
+
+class _NotYetOpen(Exception):
+    """The home must be opened before it is read, and no other process is found that holds the write lock: this
+    process may have acquired it, and open the home now."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(str(error))
+        self.error = error
+        """What the caller is told if the home is not opened soon."""
 
 
 class ReadOnlyHome:
@@ -55,18 +71,26 @@ class ReadOnlyHome:
             WriteLockHeld: there is no database yet.
             BadHome: the database has to be recovered or migrated first.
         """
-        with self._home.read_only_lock:
-            if (opened := self._opened()) is None:
-                if self._home.is_closed:
-                    raise StoreFailed("the store is closed")
-                return self._read(ask)
-        return opened.read(ask)
+        until = time.monotonic() + CALL_SECONDS
+        while True:
+            with self._home.read_only_lock:
+                if (opened := self._opened()) is None:
+                    if self._home.is_closed:
+                        raise StoreFailed("the store is closed")
+                    try:
+                        return self._read(ask)
+                    except _NotYetOpen as refused:
+                        if time.monotonic() >= until:
+                            raise refused.error from refused
+            if opened is not None:
+                return opened.read(ask)
+            time.sleep(LOOK_SECONDS)
 
     def _read(self, ask: Callable[[Connection], T]) -> T:
         for _ in range(MAX_TRIES):
             before = file_states(self._home.path)
             if before[0] is None:
-                raise WriteLockHeld(write_lock_holder(self._home.path))
+                raise self._refused(None)
             try:
                 found = self._read_once(ask)
             except sqlite3.Error as error:
@@ -90,8 +114,13 @@ class ReadOnlyHome:
         finally:
             db.close()
 
-    def _refused(self, why: str) -> BadHome:
-        return BadHome(self._home.path, f"{why}, and {write_lock_holder(self._home.path)} holds the write lock")
+    def _refused(self, why: str | None) -> StoreError | _NotYetOpen:
+        found = write_lock_holder(self._home.path)
+        holder = found or UNKNOWN
+        error = (
+            BadHome(self._home.path, f"{why}, and {holder} holds the write lock") if why else WriteLockHeld(holder)
+        )
+        return error if found else _NotYetOpen(error)
 
 
 def look_at_database(home: str) -> None:

@@ -26,6 +26,7 @@ from parley.stores.sqlite.blobs import decompress, restore
 from parley.stores.sqlite.damage import fetch_around_damage, fetch_readable, is_damage, known_conversations
 from parley.stores.sqlite.database import make_database
 from parley.stores.sqlite.files import DATABASE, LOG
+from parley.stores.sqlite.lock_holders import UNKNOWN
 from parley.stores.sqlite.locks import WRITE_LOCK, write_lock_holder
 from parley.stores.sqlite.queries import BLOBS_INDEX, as_text
 from parley.wire.ids import ConversationId, Seq
@@ -99,7 +100,7 @@ def _write_lock(home: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise WriteLockHeld(write_lock_holder(home)) from None
+                    raise WriteLockHeld(write_lock_holder(home) or UNKNOWN) from None
                 time.sleep(POLL_SECONDS)
         yield
     finally:

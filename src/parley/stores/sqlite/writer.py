@@ -97,7 +97,7 @@ class Writer:
         self._has_committed = False
         """True if some transaction has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
-        self._naming: set[Future[str]] = set()
+        self._naming: set[Future[str | None]] = set()
         self._named = ""
         """The holder of the write lock that was logged last."""
         self.home: Home | None = None
@@ -198,9 +198,9 @@ class Writer:
 
         assert self._loop is not None
 
-        def fail(named: Future[str]) -> None:
+        def fail(named: Future[str | None]) -> None:
             self._naming.discard(named)
-            holder = UNKNOWN if named.cancelled() or named.exception() else named.result()
+            holder = (None if named.cancelled() or named.exception() else named.result()) or UNKNOWN
             if holder != self._named:
                 self._named = holder
                 log.warning("%s cannot be written: %s holds the write lock; was it stopped?", self._path, holder)
@@ -234,14 +234,15 @@ class Writer:
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Fail all jobs, because another process does not release the write lock. The thread begins no more jobs,
-        and ends when it acquires the lock."""
+        """Fail all jobs that were not begun. The thread begins no more jobs, and ends when it acquires the lock."""
         with self._deciding:
             self._given_up = True
             undone = [*self._waiting, *self._jobs]
             self._jobs.clear()
-        why = StoreFailed("another process has held the write lock until the store was closed")
-        _settle((job.future, None, why) for job in undone)
+        why = "the store was closed before this was written"
+        if self.waiting_seconds:
+            why = "another process has held the write lock until the store was closed"
+        _settle((job.future, None, StoreFailed(why)) for job in undone)
 
     # --- in the thread -----------------------------------------------------------------
 
