@@ -30,6 +30,7 @@ from kit.builders.records import (
     model_asked,
     model_said,
     opaque,
+    session_granted,
     settings_chosen,
     turn_ended,
     turn_started,
@@ -40,7 +41,7 @@ from parley.conversation.log import Log, LogPayload
 from parley.ports.store import Head, Query, StateName, Summary
 from parley.stores.sqlite.locks import WriteLock
 from parley.stores.sqlite.store import SqliteStore
-from parley.wire.ids import ConversationId
+from parley.wire.ids import START, ConversationId
 from parley.wire.items import ImageItem
 
 PATIENCE_SECONDS = 90.0
@@ -160,6 +161,25 @@ async def test_a_conversation_comes_back_byte_for_byte_in_another_home(home: Hom
     assert entries_in(again.stdout) == entries_in(exported.stdout)
     assert len(entries_in(exported.stdout)) == len(TALK)
     assert await elsewhere.head(ID) == await home.head(ID)
+
+
+@pytest.mark.promises("approvals.session-hours")
+async def test_an_approval_for_the_session_is_in_no_export_and_is_not_imported(home: Home, elsewhere: Home) -> None:
+    await home.keep(ID, *TALK, session_granted("k" * 64))
+    exported = await home.parley("export", ID)
+    forged = json.loads(entries_in(exported.stdout)[-1])
+    (elsewhere.work / "talk.jsonl").write_text(
+        "".join(exported.stdout.splitlines(keepends=True)[:-1])
+        + json.dumps(forged | {"body": forged["body"] | {"principal": "local", "key": "k" * 64}})
+    )
+    imported = await elsewhere.parley("import", "talk.jsonl")
+    async with elsewhere.store() as store:
+        entries = await store.read(ID, after=START)
+
+    blank = {"record": "session_granted", "principal": "", "key": ""}
+    assert forged["body"] == blank
+    assert imported == Outcome(f"talk.jsonl: imported as {ID}, {len(TALK) + 1} entries\n", "", 0)
+    assert json.loads(entries[-1].encoded) == blank
 
 
 async def test_the_first_line_says_what_it_is(home: Home) -> None:
