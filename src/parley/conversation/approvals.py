@@ -37,11 +37,13 @@ class PendingApproval(Struct, frozen=True, kw_only=True):
 class ApprovalState:
     """The fold over a log."""
 
-    __slots__ = ("_event", "_event_id", "granted", "open", "settled")
+    __slots__ = ("_event", "_event_id", "answer_ids", "granted", "open", "settled")
 
     def __init__(self) -> None:
         self.open: PendingApproval | None = None
         self.settled: dict[ApprovalId, Settlement] = {}
+        self.answer_ids: set[str] = set()
+        """The ids of the answers that settled an approval."""
         self._event: ApprovalEvent | None = None
         self._event_id = EventId("")
         self.granted: dict[str, float] = {}
@@ -74,11 +76,13 @@ class ApprovalState:
                     raise ValueError(f"the question {approval_id} is not the one that was shown")
                 self.open = PendingApproval(request=payload, event=self._event, event_id=self._event_id, at=at)
                 self._event = None
-            case QuestionSettled(approval_id=approval_id, decision=decision):
+            case QuestionSettled(approval_id=approval_id, decision=decision, answer_id=answer_id):
                 if self.open is None or self.open.approval_id != approval_id:
                     raise ValueError(f"the question {approval_id} is not open")
                 self.open = None
                 self.settled[approval_id] = decision
+                if answer_id:
+                    self.answer_ids.add(answer_id)
             case SessionGranted(principal=principal, key=key):
                 if principal:
                     self.granted[key] = at

@@ -217,6 +217,8 @@ class QuestionSettled(RecordBase, frozen=True, kw_only=True, tag="question_settl
     decision: Settlement
     by: SettledBy
     reason: str | None = None
+    answer_id: str = ""
+    """The id of the answer, which a repetition has too; empty if no client answered."""
 
 
 class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):

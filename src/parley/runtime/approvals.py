@@ -194,6 +194,7 @@ class OpenApprovals:
         *,
         by: SettledBy,
         reason: str | None = None,
+        answer_id: str = "",
         until: float | None = None,
     ) -> asyncio.Future[None]:
         """Settle the open approval, at once and for all; the future is done when the settlement is durable.
@@ -201,7 +202,9 @@ class OpenApprovals:
         Raises:
             UnknownApproval, ApprovalIsSettled: as `find`.
         """
-        return self._settle(self.find(approval_id), decision, by=by, reason=reason, until=until)
+        return self._settle(
+            self.find(approval_id), decision, by=by, reason=reason, answer_id=answer_id, until=until
+        )
 
     def _settle(
         self,
@@ -210,9 +213,10 @@ class OpenApprovals:
         *,
         by: SettledBy,
         reason: str | None = None,
+        answer_id: str = "",
         until: float | None = None,
     ) -> asyncio.Future[None]:
-        written = self._log.write(*_settlement(pending, decision, by, reason), until=until)
+        written = self._log.write(*_settlement(pending, decision, by, reason, answer_id), until=until)
         settled = partial(self._settled, self._answer, pending.approval_id, decision, reason)
         if written.done():
             settled(written)
@@ -383,12 +387,12 @@ class OpenApprovals:
 
 
 def _settlement(
-    pending: PendingApproval, decision: Settlement, by: SettledBy, reason: str | None
+    pending: PendingApproval, decision: Settlement, by: SettledBy, reason: str | None, answer_id: str
 ) -> tuple[LogPayload, LogPayload]:
     """Return the record and the event of a settlement."""
     approval_id = pending.approval_id
     return (
-        QuestionSettled(approval_id=approval_id, decision=decision, by=by, reason=reason),
+        QuestionSettled(approval_id=approval_id, decision=decision, by=by, reason=reason, answer_id=answer_id),
         ApprovalSettled(
             approval_id=approval_id,
             call_id=pending.request.call_id,

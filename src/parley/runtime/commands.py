@@ -1,7 +1,7 @@
 """The commands of one conversation, and what each does in the process that owns it.
 
-A command may be executed again if its owner did not answer, so each is idempotent: a message by its id, an answer
-by its approval and decision, an interrupt by the turn that it names, and a title is a value that is set. Applying
+A command may be executed again if its owner did not answer, so each is idempotent: a message and an answer by its
+id, an interrupt by the turn that it names, and a title is a value that is set. Applying
 a command never waits; the future that it returns is done when its entries are durable.
 """
 
@@ -80,8 +80,6 @@ class Command:
         """Whether the log was read after the command came."""
         self.is_writable = False
         """Whether the store could write after the command came."""
-        self.was_sent = False
-        """Whether it was sent to an owner that has not executed it."""
         self.was_refused = False
         """Whether the process that it was sent to last said that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
@@ -101,8 +99,8 @@ class Command:
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
         """Take the owner's answer, before anything that follows from it is shown."""
 
-    def is_settled(self, local: Local) -> bool:
-        """Whether an owner has executed it, although a later one refuses it."""
+    def is_repeated(self, local: Local) -> bool:
+        """Whether it was executed before. It is answered when that is durable."""
         return False
 
 
@@ -149,6 +147,9 @@ class SubmitMessage(Command):
         if self._ignores_unknown_parent and self.message.parent_id not in (None, MessageId(local.log.id), *known):
             self.message = replace(self.message, parent_id=None)
 
+    def is_repeated(self, local: Local) -> bool:
+        return local.intake.is_known(self.message)
+
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
         answer = msgspec.json.decode(result, type=Submitted)
         turn = None if answer.event_id is None else remote_turn(answer.event_id, answer.first)
@@ -164,18 +165,14 @@ class AnswerApproval(Command):
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._answer = answer
 
-    def apply(self, local: Local) -> asyncio.Future[None]:
-        answer = self._answer
-        return local.runner.answer(
-            answer.approval_id, answer.decision, by=answer.by, reason=answer.reason, until=self.deadline.at
-        )
+    def apply(self, local: Local) -> asyncio.Future[None] | None:
+        return None if self.is_repeated(local) else local.runner.answer(self._answer, until=self.deadline.at)
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> AnswerQuestion:
         return self._answer
 
-    def is_settled(self, local: Local) -> bool:
-        settled = local.log.projections.approvals.settled
-        return settled.get(self._answer.approval_id) == self._answer.decision
+    def is_repeated(self, local: Local) -> bool:
+        return self._answer.answer_id in local.log.projections.approvals.answer_ids
 
 
 class Interrupt(Command):

@@ -468,26 +468,31 @@ class Conversation:
 
         It fails with UnknownApproval, ApprovalIsSettled, ConfigError or StoreError; none of them is raised here.
         """
-        answer = AnswerQuestion(
-            conversation_id=self.id, approval_id=approval_id, decision=decision, by=by, reason=reason
+        return self._post(self._answer(approval_id, decision, by, reason), deadline)
+
+    def _answer(
+        self, approval_id: ApprovalId, decision: Settlement, by: SettledBy, reason: str | None
+    ) -> AnswerQuestion:
+        return AnswerQuestion(
+            conversation_id=self.id,
+            approval_id=approval_id,
+            decision=decision,
+            by=by,
+            reason=reason,
+            answer_id=str(uuid4()),
         )
+
+    def _post(self, answer: AnswerQuestion, deadline: Deadline | None = None) -> asyncio.Future[None]:
         return self._mailbox.post(AnswerApproval(answer, deadline or Deadline(CALL_SECONDS)))
 
     def answer_with_retry(
         self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
     ) -> asyncio.Future[None]:
         """Like `answer`, and repeat it while it cannot be stored: the client that gave it cannot be told."""
-        first = self.answer(approval_id, decision, by=by, reason=reason)
-        return self._in_background(self._answer_with_retry(first, approval_id, decision, by, reason))
+        answer = self._answer(approval_id, decision, by, reason)
+        return self._in_background(self._repeat(answer, self._post(answer)))
 
-    async def _answer_with_retry(
-        self,
-        answered: asyncio.Future[None],
-        approval_id: ApprovalId,
-        decision: Settlement,
-        by: SettledBy,
-        reason: str | None,
-    ) -> None:
+    async def _repeat(self, answer: AnswerQuestion, answered: asyncio.Future[None]) -> None:
         while True:
             try:
                 return await answered
@@ -496,7 +501,7 @@ class Conversation:
             except (StoreFailed, LeaseLost, OwnerUnresponsive) as error:
                 log.warning("an answer is not stored yet: %s", error)
                 await self._deps.clock.sleep(BETWEEN_TRIES_SECONDS)
-                answered = self.answer(approval_id, decision, by=by, reason=reason)
+                answered = self._post(answer)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

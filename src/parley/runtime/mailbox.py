@@ -18,7 +18,6 @@ from msgspec import Raw
 from parley.conversation.state import Phase
 from parley.errors import (
     HomeLost,
-    InvalidRequest,
     NotOwned,
     OwnedElsewhere,
     OwnerUnresponsive,
@@ -140,7 +139,7 @@ class Mailbox:
                 return True
             case OwnershipState.OWNER:
                 runner = self._local.runner
-                if isinstance(command, SubmitMessage) and self._local.intake.is_known(command.message):
+                if command.is_repeated(self._local):
                     return not self._local.log.is_writing
                 if command.starts_turn and runner.is_ending:
                     return False
@@ -185,15 +184,13 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Tell the caller why the command was not executed, unless it was after all."""
+        """Tell the caller why the command was not executed."""
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
             # The owner that was asked may execute it all the same.
             error = command.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
-        if isinstance(error, InvalidRequest) and command.was_sent and command.is_settled(self._local):
-            command.done.set_result(None)
-        elif isinstance(command, Observe) and command.is_fresh and isinstance(error, ParleyError):
+        if isinstance(command, Observe) and command.is_fresh and isinstance(error, ParleyError):
             # The log is current; only the turn of another process cannot be seen to.
             if str(error) != self._trouble and not self._closing.is_set():
                 log.warning(
@@ -224,7 +221,7 @@ class Mailbox:
             self._fail(command, error)
 
     async def _advance_here(self, command: Command) -> None:
-        if isinstance(command, SubmitMessage) and self._local.intake.is_known(command.message):
+        if command.is_repeated(self._local):
             await self._local.log.durable()
         elif command.starts_turn and self._local.runner.is_ending:
             await self._local.runner.ended(command.deadline)
@@ -319,7 +316,7 @@ class Mailbox:
         loop = asyncio.get_running_loop()
         expire = partial(self._expire, command, OwnerUnresponsive(pid=remote.pid))
         self._sent[command] = loop.call_at(command.deadline.at, expire)
-        command.was_sent, command.was_refused = True, False
+        command.was_refused = False
         command.done.add_done_callback(partial(self._withdraw, command))
         try:
             remote.send(request.METHOD, request, answered=partial(self._answered, command))

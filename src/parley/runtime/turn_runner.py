@@ -32,9 +32,10 @@ from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
 from parley.runtime.permissions import PermissionGate, Resumed
 from parley.runtime.settings import SettingsResolver
 from parley.runtime.tool_servers import ToolServers
-from parley.wire.events import LimitReached, SettledBy, Settlement, TurnEndReason
-from parley.wire.ids import ApprovalId, EventId, Seq
+from parley.wire.events import LimitReached, TurnEndReason
+from parley.wire.ids import EventId, Seq
 from parley.wire.items import text_of
+from parley.wire.peers import AnswerQuestion
 from parley.wire.text import replace_surrogates
 
 __all__ = ["LocalTurn", "RemoteTurn", "Turn", "TurnRunner"]
@@ -230,28 +231,27 @@ class TurnRunner:
         settings = turn.settings or self._settings_of_turn()
         return await self._work(settings, Resumed(pending.request, result))
 
-    def answer(
-        self,
-        approval_id: ApprovalId,
-        decision: Settlement,
-        *,
-        by: SettledBy,
-        reason: str | None = None,
-        until: float | None = None,
-    ) -> asyncio.Future[None]:
+    def answer(self, answer: AnswerQuestion, *, until: float) -> asyncio.Future[None]:
         """Settle the open approval; the future is done when that is durable.
 
         Raises:
             UnknownApproval, ApprovalIsSettled: it is not open.
             ConfigError: the turn would continue, and its settings cannot be used as they are now.
         """
-        pending = self._approvals.find(approval_id)
-        ends = decision == "abort" or (
-            isinstance(pending.event, LimitReached) and not answered(decision, reason).is_yes
+        pending = self._approvals.find(answer.approval_id)
+        ends = answer.decision == "abort" or (
+            isinstance(pending.event, LimitReached) and not answered(answer.decision, answer.reason).is_yes
         )
         if (turn := self.running) is not None and turn.settings is None and not ends:
             turn.settings = self._settings_of_turn()
-        return self._approvals.settle(approval_id, decision, by=by, reason=reason, until=until)
+        return self._approvals.settle(
+            answer.approval_id,
+            answer.decision,
+            by=answer.by,
+            reason=answer.reason,
+            answer_id=answer.answer_id,
+            until=until,
+        )
 
     # --- ending ------------------------------------------------------------------------
 

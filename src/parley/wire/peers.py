@@ -100,7 +100,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
 
 
 class AnswerQuestion(Struct, frozen=True, kw_only=True):
-    """Decides an approval."""
+    """Decides an approval. Repeated with the same answer id if there was no answer."""
 
     METHOD: ClassVar = "parley/answer"
 
@@ -109,6 +109,8 @@ class AnswerQuestion(Struct, frozen=True, kw_only=True):
     decision: Settlement
     by: SettledBy
     reason: str | None = None
+    answer_id: str = ""
+    """Identifies the answer; empty if an earlier version sent it."""
 
 
 class InterruptTurn(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
 from parley.wire.ids import ApprovalId, EventId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode
-from parley.wire.peers import Follow, Followed, InterruptTurn, RenameConversation, Submit, Submitted
+from parley.wire.peers import AnswerQuestion, Follow, Followed, InterruptTurn, RenameConversation, Submit, Submitted
 
 __all__ = ["FollowedTurn", "Owner"]
 
@@ -33,6 +33,8 @@ class Owner(FakeLink):
         """What it was asked to do, in order."""
         self.interrupted: list[EventId | None] = []
         """The turns that it was asked to interrupt."""
+        self.answer_requests: list[AnswerQuestion] = []
+        """The answers that it was sent."""
         self.waiting: list[Callable[[Message], None]] = []
         """Who has no answer yet."""
         self._came = asyncio.Event()
@@ -45,6 +47,8 @@ class Owner(FakeLink):
         self.passed_on.append(_named(method, params))
         if method == InterruptTurn.METHOD:
             self.interrupted.append(msgspec.json.decode(params, type=InterruptTurn).event_id)
+        elif method == AnswerQuestion.METHOD:
+            self.answer_requests.append(msgspec.json.decode(params, type=AnswerQuestion))
         self.waiting.append(answered)
         self._came.set()
 

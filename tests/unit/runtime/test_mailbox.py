@@ -17,6 +17,7 @@ from parley.conversation.state import Phase
 from parley.errors import ApprovalIsSettled, OwnerUnresponsive, StoreFailed
 from parley.ports.store import Head, Lease
 from parley.runtime.conversation import Conversation
+from parley.runtime.deadline import Deadline
 from parley.runtime.mailbox import LAST_ANSWERS_SECONDS
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
@@ -303,12 +304,18 @@ async def test_whoever_is_told_too_late_that_it_is_not_theirs_follows_it_no_long
         assert not two.here._ownership.remote is not None
 
 
-@pytest.mark.parametrize("decision", ["approved", "denied"])
-async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, decision: Any) -> None:
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_an_answer_that_was_taken_by_one_who_died_is_taken_unless_it_was_that_of_another(
+    home: str, is_same: bool
+) -> None:
     async with FollowedTurn(home) as two:
-        answering = two.here.answer(two.question, decision, by="tool")
+        answering = two.here.answer(two.question, "approved", by="tool")
         await two.owner.asked(1)
-        await two.there.answer(two.question, "approved", by="tool")
+        (sent,) = two.owner.answer_requests
+        if is_same:
+            await two.there.execute_for_peer(sent, Deadline(PATIENCE_SECONDS), answered=lambda _: None)
+        else:
+            await two.there.answer(two.question, "approved", by="tool")
         await two.first.slow.wait()
         two.owner_is_killed()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -316,7 +323,27 @@ async def test_an_answer_that_was_taken_by_one_who_died_is_taken(home: str, deci
         outcome = answering.exception()
         two.first.go_on.set()
 
-    assert isinstance(outcome, type(None) if decision == "approved" else ApprovalIsSettled)
+    assert isinstance(outcome, type(None) if is_same else ApprovalIsSettled)
+
+
+async def test_an_answer_that_is_sent_twice_is_taken_once(home: str) -> None:
+    async with FollowedTurn(home) as two:
+        two.here.answer(two.question, "approved", by="tool")
+        await two.owner.asked(1)
+        (sent,) = two.owner.answer_requests
+        await all_of(
+            *(
+                two.there.execute_for_peer(sent, Deadline(PATIENCE_SECONDS), answered=lambda _: None)
+                for _ in range(2)
+            )
+        )
+        two.owner.answers()
+        two.first.go_on.set()
+        await two.first.until(two.there, Phase.IDLE)
+
+        settled = [entry.type for entry in two.there.log.entries].count("question_settled")
+
+    assert settled == 1
 
 
 async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: str) -> None:
@@ -330,6 +357,9 @@ async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: 
         two.owner.answers()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await answering
+
+    first, second = two.owner.answer_requests
+    assert first == second
 
 
 async def test_an_answer_to_one_who_was_silent_is_given_again(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
