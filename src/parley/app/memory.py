@@ -23,7 +23,7 @@ LARGE_BLOCK_BYTES: Final = 1024 * 1024
 
 
 def look_only_at_what_is_new() -> None:
-    """What there is now stays until the end, and need not be looked at again."""
+    """Exclude the objects that exist now from garbage collection: they live until the process ends."""
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
 

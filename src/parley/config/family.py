@@ -1,4 +1,4 @@
-"""What can be told of a model by its name."""
+"""Reduces the name of a model to its family."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ __all__ = ["family"]
 
 
 def family(model: str) -> str:
-    """The name without who offers it and in lower case: models whose names begin alike are alike.
+    """Return the name in lower case and without the prefix of a service, as in `openai/gpt-5`.
 
-    Services that offer many put the maker in front: `openai/gpt-5`.
+    Models whose family names begin alike have the same properties.
     """
     return model.rpartition("/")[2].lower()

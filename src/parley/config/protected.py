@@ -1,4 +1,4 @@
-"""What no command and no patch may change in a project, wherever that is: names alone, nothing is looked up."""
+"""The names of directories that no command and no patch may change in a project. Reads no files."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["AGENTS", "GIT"]
 GIT: Final = ".git"
 
 AGENTS: Final = (".parley", ".codex", ".agents", ".claude", ".cursor", ".gemini", ".windsurf")
-"""Where agents have their settings, some of which are programs to run: one must not rewrite what binds it,
-nor what another will do."""
+"""Directories with settings of agents, some of which name programs to run. An agent must change neither its own
+restrictions nor the behaviour of another agent."""

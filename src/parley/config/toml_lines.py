@@ -1,7 +1,7 @@
-"""TOML as text: how its keys are written, and on which lines they stand.
+"""TOML as text: the spelling of keys, and the lines on which they are.
 
-Does not know which keys there are, nor what their values mean: the parser of the standard library
-reads those. Parser and patterns are made ready with the first text there is to read: a start is quick.
+Does not know the keys nor their values; the parser of the standard library reads those. The parser and the patterns
+are loaded when the first text is read, so that start-up is quick.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KeyPath = tuple[str, ...]
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table that a TOML text describes.
+    """Parse a TOML text.
 
     Raises:
         ValueError: it is not TOML.
@@ -35,10 +35,10 @@ _KEY_PART: Final = r"""\s*(?:"(?:\\.|[^"\\])*"|'[^']*')\s*|[^."'=]+"""
 
 
 def read_key(text: str) -> tuple[KeyPath, int]:
-    """The dotted key that `text` begins with, and where it ends; an empty one where there is none.
+    """Return the dotted key at the beginning of `text` and where it ends; an empty key if there is none.
 
-    Parts may be quoted as in TOML. Those that are not may hold more than TOML allows: a provider
-    called `my models` needs no quotes on the command line.
+    Parts may be quoted as in TOML. An unquoted part may contain more characters than TOML allows: a provider called
+    `my models` needs no quotes on the command line.
     """
     parts: list[str] = []
     end = 0
@@ -53,14 +53,14 @@ def read_key(text: str) -> tuple[KeyPath, int]:
 
 
 def written_key(path: KeyPath) -> str:
-    """A key as it is written in TOML."""
+    """Return a key as it is written in TOML."""
     return ".".join(
         part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else msgspec.json.encode(part).decode() for part in path
     )
 
 
 def _unquoted(part: str) -> str:
-    """A part of a key as it is meant."""
+    """Return a part of a key without its quotes."""
     if not part.startswith(('"', "'")):
         return part
     try:
@@ -73,13 +73,13 @@ def _unquoted(part: str) -> str:
 
 
 def line_of(path: KeyPath, text: str) -> int | None:
-    """The line where a key stands in a TOML text, or else the nearest table around it."""
+    """Return the line of a key in a TOML text, or of the nearest table that would contain it."""
     lines = lines_of_keys(text)
     return next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), None)
 
 
 def key_on(line: int, text: str) -> KeyPath | None:
-    """The key that is written on a line of a text that need not be TOML; None where there is none."""
+    """Return the key on a line of a text that need not be TOML; None if there is none."""
     try:
         lines = lines_of_keys("\n".join(text.split("\n")[:line]))
     except IndexError:  # a bracket that closes nothing
@@ -99,10 +99,10 @@ _TOKEN: Final = r'''(?x)
 
 
 def lines_of_keys(text: str) -> dict[KeyPath, int]:
-    """Every key and table of a TOML text that is known to parse, with the line where it stands.
+    """Return every key and table of a valid TOML text with its line.
 
-    A table that is only implied by longer keys stands where it is first implied. Tables of an
-    array are not told apart: all of them have the path of the array.
+    A table that is only implied by longer keys has the line of the first of them. The tables of an array all have
+    the path of the array.
     """
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()

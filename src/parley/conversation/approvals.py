@@ -1,6 +1,7 @@
-"""The questions of a log: the one that is open, and how each of the others was settled.
+"""The approvals of one log: the open one, and how each earlier one was settled.
 
-Fed every entry as it is appended. Does not know who is asked nor who waits for the answer.
+A projection: it is given every entry as it is appended. Does not know which clients are asked, nor who waits for
+the answer.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from parley.wire.ids import ApprovalId, CallId, EventId
 __all__ = ["ApprovalEvent", "ApprovalState", "PendingApproval"]
 
 ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
-"""The event by which clients see a question."""
+"""The event that shows an approval request to clients."""
 
 
 class PendingApproval(Struct, frozen=True, kw_only=True):
-    """One that is open."""
+    """An approval that is open."""
 
     request: QuestionAsked
     event: ApprovalEvent
     event_id: EventId
-    """Of the turn that waits for it."""
+    """The id of the turn that waits for the answer."""
     at: float
     """When it was asked, in seconds since the epoch."""
 
@@ -35,7 +36,7 @@ class PendingApproval(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalState:
-    """The fold over a log."""
+    """The projection of the approvals of one log."""
 
     __slots__ = ("_event", "_event_id", "answer_ids", "granted", "open", "settled")
 
@@ -51,18 +52,18 @@ class ApprovalState:
 
     @classmethod
     def restored(cls, event_id: EventId | None, granted: dict[str, float]) -> ApprovalState:
-        """Return the ledger of an idle conversation without its settlements: a store finds them by their keys."""
+        """Return the approvals of an idle conversation without their settlements, which a store finds by key."""
         approvals = cls()
         approvals.granted = granted
         approvals._event_id = event_id or EventId("")
         return approvals
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Take in one entry.
+        """Apply one entry.
 
         Raises:
-            ValueError: it asks what was shown otherwise or not at all, or was asked before, or settles what is not
-                open; the log would contradict itself.
+            ValueError: the log would contradict itself: a request differs from the event before it, has no such
+            event or was made before, or a settlement is for an approval that is not open.
         """
         match payload:
             case TurnStarted(event_id=event_id):
@@ -91,7 +92,7 @@ class ApprovalState:
 
 
 def _expected_record(event: ApprovalEvent, request: QuestionAsked) -> QuestionAsked:
-    """The record as it has to be: a yes is given to what was shown, and what was asked is what it allows."""
+    """Return the record that must follow the event: an approval allows exactly what clients were shown."""
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):
             return replace(

@@ -1,8 +1,8 @@
-"""A conversation as a file: JSON Lines, a head and then one line for each entry.
+"""The file format of an exported conversation: JSON Lines, a head and then one line for each entry.
 
-Everything is inside, images and output too: the file is all there is to a conversation. Reading is strict, since
-what is read becomes a log: a file that is cut off, that contradicts itself or that a newer version wrote is
-refused, with the line where that shows. Does not know where lines come from nor where entries go.
+The file contains everything, also images and command output. Reading is strict, because the entries become a log: a
+file that is truncated, contradicts itself or was written by a newer version is refused, with the line number. Does
+not know where lines come from nor where entries go.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ __all__ = [
 VERSION: Final = 1
 
 LATEST: Final = 253_402_300_799.0
-"""The last second of the year 9999: a later one could not be shown."""
+"""The last second of the year 9999: later times cannot be formatted."""
 
 Line = tuple[int, bytes]
-"""A line of a file and its number, the first having 1."""
+"""The number of a line, counted from 1, and its content."""
 
 
 class ExportHead(Struct, frozen=True, kw_only=True):
-    """What the first line says; of these, reading needs the id, the number of entries and `archived`."""
+    """The first line of a file. Only the id, the number of entries and `archived` are needed to read the file."""
 
     parley_export: int = VERSION
     conversation_id: ConversationId
     last: Seq
-    """How many entries follow."""
+    """The number of entries in the file."""
     exported_at: float
-    """In seconds since the epoch, as all times here."""
+    """In seconds since the epoch, like all times in the file."""
     archived: bool
     title: str
     cwd: str
@@ -95,8 +95,7 @@ def head_line(head: ExportHead) -> bytes:
 
 
 def entry_line(entry: Entry) -> bytes:
-    """An entry as one line. What a provider sent and wants back verbatim may have line ends between its members:
-    in JSON, a blank says the same."""
+    """Encode an entry as one line. Line ends between the members of a provider's JSON become blanks."""
     body = Raw(without_grant(entry).body.replace(b"\n", b" "))
     line = _EntryLine(seq=entry.seq, at=entry.at, type=entry.type, is_event=entry.is_event, body=body)
     return encode(line) + b"\n"
@@ -106,7 +105,7 @@ def entry_line(entry: Entry) -> bytes:
 
 
 def read_head(line: bytes) -> ExportHead:
-    """Raises BadFile."""
+    """Decode the first line. Raises BadFile."""
     try:
         version = _versions.decode(line).parley_export
     except _UNREADABLE:
@@ -132,11 +131,11 @@ def _is_id(text: str) -> bool:
 
 
 def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projections) -> Iterator[Entry]:
-    """The entries behind the head, one by one, each taken into `folds`.
+    """Yield the entries after the head, and apply each to `folds`.
 
     Raises:
-        BadFile: the line that was to come does not fit. What came before it cannot be trusted either: the end of
-            the file tells whether it is whole.
+        BadFile: the next line is invalid. The entries before it must not be used either: only the end of the file
+        shows that the file is complete.
     """
     seq, number = 0, 1
     for number, line in lines:
@@ -163,9 +162,11 @@ def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projectio
 
 
 def _check(entry: Entry, projections: Projections) -> None:
-    """Raises ValueError or LookupError where an entry contradicts those before it, and `_UNREADABLE`."""
-    if entry.is_event and entry.type not in EVENT_TYPES:  # of a newer version; nothing depends on it
-        _anything.decode(entry.encoded)  # and it has to be valid all the same: clients are sent it
+    """Check an entry. Raises ValueError or LookupError if it contradicts earlier entries, and `_UNREADABLE`."""
+    if (
+        entry.is_event and entry.type not in EVENT_TYPES
+    ):  # an entry type of a newer version, on which no projection depends
+        _anything.decode(entry.encoded)  # clients are sent it, so it must be valid JSON
         tag = _unknown.decode(entry.encoded).type
     elif entry.is_event:
         tag = event_type(_events.decode(entry.encoded))

@@ -1,15 +1,15 @@
 """The log as messages for a model: a projection, in a form that every model API can be given.
 
-The projection is positions of entries; the texts are kept beside it, and can be dropped and supplied again.
+The projection consists of positions of entries. Their texts are kept beside it, and can be dropped and supplied
+again.
 
-The rules (docs/protocol.md, history): input first; then the items of each response in the order
-they came, each call directly followed by its one output; input that came while the model was
-answering stands behind the outputs of that response, once. Whatever becomes of a turn, no input
-is taken back.
+The order of items (docs/protocol.md, history): first the input, then the items of each response in the order of
+arrival, each call directly followed by its one output. Input that arrives while the model answers comes once, after
+the outputs of that response. Input stays in the history, however its turn ends.
 
-A message that names an earlier one as its parent begins a branch: the model sees what it saw at
-the end of that message's turn, and nothing that came after. A summary stands in place of what it
-sums up, from the turn on in which it was made.
+A message that names an earlier one as its parent begins a branch: the model sees the history at the end of the
+parent's turn, and nothing later. A summary replaces the items that it summarizes, from the turn on in which it was
+made.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from parley.wire.items import InputItem, TextItem
 __all__ = ["ABORTED", "REFUSED", "History", "HistoryItem", "HistoryPositions", "OutputItem", "UserItem"]
 
 ABORTED: Final = "aborted"
-"""What the model is told of a call that an interrupt cut short."""
+"""Output, for the model, of a call that was interrupted."""
 
 
 REFUSED: Final = "\n[Left out: an image or file that the provider refused]"
-"""What stands in its place."""
+"""Text that replaces a refused image or file."""
 
 
 class UserItem(Struct, frozen=True):
-    """Something the user said."""
+    """Input of the user."""
 
     content: tuple[InputItem, ...]
 
 
 class OutputItem(Struct, frozen=True):
-    """What came of a call."""
+    """The output of a call."""
 
     call_id: CallId
     output: str
@@ -88,7 +88,7 @@ class _Ref(NamedTuple):
 
 
 class HistoryPositions(Struct, frozen=True, array_like=True):
-    """The history of an idle conversation, without texts: what a checkpoint holds of it."""
+    """The history of an idle conversation without texts, as a checkpoint stores it."""
 
     steps: tuple[int, ...]
     """The position of each item, as the difference from the item before."""
@@ -110,7 +110,7 @@ class _Turn:
 
 
 class History:
-    """The projection."""
+    """The history of one conversation."""
 
     __slots__ = ("_is_partial", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
 
@@ -131,7 +131,7 @@ class History:
     # --- checkpoints -------------------------------------------------------------------
 
     def positions(self) -> HistoryPositions:
-        """Return the history without texts. It is settled."""
+        """Return the history without texts, for a checkpoint. The conversation must be idle."""
         refs = self._refs()
         before = (START, *(ref.seq for ref in refs))
         return HistoryPositions(
@@ -159,7 +159,8 @@ class History:
 
     @property
     def missing(self) -> list[Seq]:
-        """The positions, in order, of the entries whose texts `items` and `waiting` need and that are not here."""
+        """Return the positions, in order, of the entries whose texts `items` and `waiting` need and that are not in
+        memory."""
         wanted = {ref.seq for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
 
@@ -176,18 +177,18 @@ class History:
 
     @property
     def items(self) -> list[HistoryItem]:
-        """The items of the next request, without the input that waits."""
+        """Return the items of the next request, without waiting input."""
         return [self._text(ref) for ref in self._refs()]
 
     @property
     def waiting(self) -> list[HistoryItem]:
-        """Input that the model has not been sent."""
+        """Return the input that the model has not been sent."""
         return [self._text(ref) for ref in self._waiting]
 
     @property
     def cuts(self) -> list[int]:
-        """Indices in `items` before which a response of the model, and the outputs of its calls, have ended. What
-        stands before may be replaced by a summary."""
+        """Return the indices in `items` where a response and the outputs of its calls are complete. A summary may
+        replace the items before such an index."""
         found: list[int] = []
         begin = 0
         for turn in self._branch():
@@ -196,25 +197,25 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return the items of the next request, with the input that waits, and their cuts."""
+        """Return the items of the next request, including waiting input, and their cuts."""
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
 
     @property
     def open_calls(self) -> tuple[CallItem, ...]:
-        """Calls without an output, in order; a turn may not end before each has one."""
+        """Return the calls without an output, in order. A turn cannot end before each has one."""
         calls = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
         items = (self._text(ref) for ref in calls if ref is not None)
         return tuple(item for item in items if isinstance(item, CallItem))
 
     @property
     def unanswered(self) -> tuple[CallId, ...]:
-        """The ids of these."""
+        """Return the ids of the calls without an output."""
         return tuple(call.call_id for call in self.open_calls)
 
     @property
     def has_new_attachments(self) -> bool:
-        """True if there are images or files that the model was sent, if at all, without ever answering."""
+        """True if there are images or files to which the model has not responded yet."""
         return bool(self._new_attachments()) or any(map(_has_attachments, self.waiting))
 
     # --- the fold ------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class History:
             case TurnStarted():
                 self._turn = _Turn(self._turn)
             case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
-                if parent is not UNSET:  # one that is no message is the conversation itself: nothing is before it
+                if parent is not UNSET:  # the id of the conversation: the branch begins before the first message
                     if self._is_partial and parent not in self._turns:
                         raise EarlierEntriesNeeded(parent)
                     self._turn.before = self._turns.get(parent)
@@ -291,7 +292,7 @@ class History:
                 if ref is None:
                     continue
                 if ref.kind is _Kind.ANSWER:
-                    return found  # the model answered what stands before
+                    return found  # the model has responded to everything before
                 if ref.kind is _Kind.WITH_ATTACHMENTS:
                     found.append((turn, place, ref))
         return found
@@ -333,7 +334,7 @@ def _item_of(payload: LogPayload) -> HistoryItem | None:
 
 
 def _without_attachments(item: HistoryItem) -> HistoryItem:
-    """Keep the words, and say of everything else that it was refused."""
+    """Keep the texts, and replace images and files by a note that they were refused."""
     if not isinstance(item, UserItem):
         return item
     return UserItem(tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content))

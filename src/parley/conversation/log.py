@@ -1,20 +1,18 @@
-"""The log of one conversation: what happened, in order, and what is still being said.
+"""The log of one conversation: its entries in order, and the open items after the last entry.
 
-Knows positions and open items. Does not know who reads nor how entries travel: a reader is a
-`Cursor`, and `runtime/readers.py` does the waiting.
+Knows positions and open items. Does not know who reads nor how entries travel: a reader is a `Cursor`, and
+`runtime/readers.py` does the waiting.
 
-An *entry* has a position and is there to stay. An *open item* is a text that is still being
-written: a delta extends it and has no position; it stands behind the last entry. The item ends
-with the event that supersedes it (`ENDS`), or is void with an event after which nothing can be
-going on (`DISCARDS_OPEN`). Both are read off the events themselves, so that whoever sees the events
-knows it too. What a command says is an open item as well, one for each stream; it ends with the
-record of what is kept of it, which stands right in front of the event that ends the command.
+An *entry* has a position and is permanent. An *open item* is a text that is still being written: a delta extends it
+and has no position; the item comes after the last entry. The item ends with the event that supersedes it (`ENDS`),
+or is discarded by an event after which nothing can be in progress (`DISCARDS_OPEN`). Both follow from the events
+alone, so clients reach the same result. The output of a command is an open item as well, one for each stream; it
+ends with the record of the stored output, directly before the event that ends the command.
 
-An entry is *durable* once it cannot be lost any more, and no reader passes one that is not: later
-entries wait as well.
+An entry is *durable* once it cannot be lost. No reader passes an entry that is not durable.
 
-A long log holds a *tail* in memory: the entries after `Log.base`. Earlier entries are in the store. A cursor
-that needs one says so (`EARLIER`), and is supplied with pages of them.
+A long log has only a *tail* in memory: the entries after `Log.base`. Earlier entries are in the store. A cursor
+that needs one returns `EARLIER`, and is then supplied with pages of entries.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ __all__ = [
 ]
 
 LogPayload = EventMsg | Record
-"""What can be appended."""
+"""An event or a record: the content of an entry."""
 
 
 class ItemKind(StrEnum):
@@ -81,11 +79,11 @@ ENDS: Final = {
     event_type(AgentReasoning): ItemKind.REASONING,
     event_type(AgentReasoningRawContent): ItemKind.RAW_REASONING,
 }
-"""The event that supersedes the open item of a kind. At most one item of a kind is open."""
+"""The event that ends the open item of each kind. At most one item of a kind is open."""
 
 DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
-"""Events of a retry, a failure, an interrupt, an end: what is open then was never said. Where a background event
-tells something else (progress of a call, a summary), nothing is open."""
+"""Events of a retry, a failure, an interrupt or the end of a turn: they discard open items. Other background events
+(progress of a call, a summary) come only while no item is open."""
 
 _DELTA_PREFIX: Final = {
     kind.value: b'{"type":"%b","delta":' % kind.value.encode()  # every text delta has this shape
@@ -97,33 +95,33 @@ _COMMAND_OUTPUT: Final = record_type(CommandOutput)
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One event or record, encoded once for all who will read it."""
+    """One event or record, encoded once for all readers."""
 
     seq: Seq
     at: float
-    """When it happened, in seconds since the epoch."""
+    """The time of the append, in seconds since the epoch."""
     type: str
     is_event: bool
     encoded: bytes
-    """Empty where `output` is set: bytes are a third longer as JSON, and few ask for them."""
+    """Empty if `output` is set: output is a third longer as JSON, and is encoded only if it is needed."""
     output: CommandOutput | None = None
-    """A record that clients see all the same, as the deltas it was made of."""
+    """A record of command output, which clients see as deltas."""
 
     @property
     def body(self) -> bytes:
-        """What is kept of it for ever: JSON."""
+        """The JSON that is stored."""
         return self.encoded if self.output is None else encode(self.output)
 
     @property
     def size(self) -> int:
-        """About the number of bytes of its body."""
+        """The approximate number of bytes of the body."""
         if self.output is None:
             return len(self.encoded)
         return sum(len(kept.head) + len(kept.tail) for kept in self.output.streams)
 
     @classmethod
     def stored(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
-        """The entry whose body that is."""
+        """Return the entry with this body."""
         if is_event or kind != _COMMAND_OUTPUT:
             return cls(seq, at, kind, is_event, body)
         return cls(seq, at, kind, is_event, b"", msgspec.json.decode(body, type=CommandOutput))
@@ -142,7 +140,7 @@ class OpenItem:
         self.type: str = kind.value
         self.length = 0
         self._parts: list[str] = []
-        """Many pieces each: a piece alone takes far more room than its text."""
+        """Each part joins many pieces: a short string takes far more memory than its characters."""
         self._pieces: list[str] = []
 
     def extend(self, piece: str) -> None:
@@ -154,7 +152,7 @@ class OpenItem:
             pieces.clear()
 
     def text(self) -> str:
-        """All of it so far."""
+        """Return the text so far."""
         if self._pieces or len(self._parts) > 1:
             self._parts = ["".join((*self._parts, *self._pieces))]
             self._pieces.clear()
@@ -162,26 +160,26 @@ class OpenItem:
 
 
 class Delta(Struct, frozen=True, gc=False):
-    """What an open item grew by, or the part of it that one reader lacks."""
+    """A piece of an open item."""
 
     item: OpenItem
     offset: int
-    """Where in the item it begins, in code points."""
+    """The offset in the item, in code points."""
     text: str
 
 
 def encode_piece(delta: Delta | OutputDelta) -> bytes:
-    """A delta of either kind as the event that clients read."""
+    """Encode a delta of either kind as the event for clients."""
     return encode_delta(delta) if isinstance(delta, Delta) else encode_output_delta(delta)
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """A piece of text as the event that clients read; the hot path."""
+    """Encode a delta of text as the event for clients; the hot path."""
     return b"%b%b}" % (_DELTA_PREFIX[delta.item.type], encode(delta.text))
 
 
 def output_of(entry: Entry) -> list[OpenOutput]:
-    """What a record of output holds; nothing where it is none."""
+    """Return the outputs in a record of command output; empty for any other entry."""
     if entry.output is None:
         return []
     return [OpenOutput.from_record(entry.output.call_id, kept) for kept in entry.output.streams]
@@ -194,7 +192,7 @@ class Earlier(Enum):
 
 
 EARLIER: Final = Earlier.EARLIER
-"""Stands for an entry that is not in memory."""
+"""Returned in place of an entry that is not in memory."""
 
 
 class Log:
@@ -210,11 +208,11 @@ class Log:
         self.durable = base
         """The last position that readers may pass."""
         self.open: dict[ItemKind, OpenItem] = {}
-        """Texts."""
+        """The open texts."""
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
-        """What the commands that run have said."""
+        """The open outputs of running commands."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """What was ended since everything was durable, and by which entry: that may be taken back."""
+        """Items that were ended by entries that are not durable yet, and those entries: they may be rolled back."""
         self._items_opened = 0
         self._series = ""
 
@@ -225,7 +223,7 @@ class Log:
 
     @property
     def is_durable(self) -> bool:
-        """Whether nothing is lost if everything ends now but what is still being said."""
+        """True if every entry is durable."""
         return self.durable == self.base + len(self.entries)
 
     def between(self, after: Seq, last: Seq) -> list[Entry]:
@@ -245,11 +243,11 @@ class Log:
             self.base = Seq(min(base, self.durable))
 
     def begin_series(self, number: int) -> None:
-        """Name items from here on by a number that was never used in this log, in whatever process."""
+        """Name items from here on by a number that no process has used in this log before."""
         self._series, self._items_opened = f"{number}.", 0
 
     def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
-        """Add entries behind the last one; items that they end or void are open no more."""
+        """Add entries after the last one; items that they end or discard are closed."""
         added: list[Entry] = []
         for seq, one in enumerate(payloads, start=self.last + 1):
             is_event = isinstance(one, EventBase)
@@ -262,7 +260,7 @@ class Log:
         return added
 
     def append_entries(self, entries: Sequence[Entry]) -> None:
-        """Add entries that somebody else has made."""
+        """Add entries that another process has made."""
         if self.is_durable:
             self._ended.clear()
         self.entries += entries
@@ -270,7 +268,7 @@ class Log:
             self._ended += [(entry.seq, item) for item in self._end_by(entry)]
 
     def _end_by(self, entry: Entry) -> list[OpenItem] | list[OpenOutput]:
-        """Close what an entry ends or voids."""
+        """Close the items that an entry ends or discards."""
         if entry.output is not None:
             streams = [(entry.output.call_id, kept.stream) for kept in entry.output.streams]
             return [self.outputs.pop(one) for one in streams if one in self.outputs]
@@ -284,7 +282,8 @@ class Log:
         return [self.open.pop(kind)] if kind in self.open else []
 
     def truncate(self, after: Seq) -> None:
-        """What stands behind a position has not happened: what it ended goes on, in place of what began since."""
+        """Remove the entries after a position. Items that they ended are open again; items that were opened later
+        are removed."""
         del self.entries[after - self.base :]
         while self._ended and self._ended[-1][0] > after:
             _, item = self._ended.pop()
@@ -294,13 +293,13 @@ class Log:
                 self.outputs[item.call_id, item.stream] = item
 
     def discard_open(self) -> None:
-        """What is open was never said."""
+        """Remove all open items."""
         self.open.clear()
         self.outputs.clear()
         self._ended.clear()
 
     def extend(self, kind: ItemKind, text: str) -> Delta:
-        """Grow the open item of this kind, opening it first if there is none."""
+        """Extend the open item of this kind; open it first if there is none."""
         item = self.open.get(kind)
         if item is None:
             item = self.open[kind] = OpenItem(self._next_item(), kind)
@@ -309,7 +308,7 @@ class Log:
         return delta
 
     def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> Iterator[OutputDelta]:
-        """Grow what a command has said, piece by piece; each delta is passed on before the next is made."""
+        """Extend the open output of a command, and yield its deltas one by one."""
         item = self.outputs.get((call_id, stream))
         if item is None:
             item = self.outputs[call_id, stream] = OpenOutput(self._next_item(), call_id, stream)
@@ -317,7 +316,7 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """As `extend`, for an item of another process's log; None where that is known already."""
+        """Like `extend`, for an item in the log of another process; None if the piece is known already."""
         item = self.open.get(kind)
         if item is None or item.id != item_id:
             item = self.open[kind] = OpenItem(item_id, kind)
@@ -331,7 +330,7 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """As `extend_output`, for an item of another process's log; None where that is known already."""
+        """Like `extend_output`, for an item in the log of another process; None if the piece is known already."""
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
             item = self.outputs[call_id, stream] = OpenOutput(item_id, call_id, stream)
@@ -341,7 +340,7 @@ class Log:
         return item.extend(lacking) if lacking else None
 
     def output_records(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
-        """The records that end the open output of one command, or of all."""
+        """Return the records that end the open output of one command, or of all commands."""
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
             streams = tuple(item.to_record() for (owner, _), item in self.outputs.items() if owner == call)
             yield CommandOutput(call_id=call, streams=streams)
@@ -351,7 +350,7 @@ class Log:
         return ItemId(f"i{self._series}{self._items_opened}")
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-        """What clients see behind a position, in order, without events of the hidden types."""
+        """Yield the events after a position that clients see, in order, without events of the hidden types."""
         whole = after == self.base and self.is_durable
         for entry in self.entries if whole else self.between(after, self.durable):
             if entry.is_event:
@@ -361,8 +360,8 @@ class Log:
                 yield entry
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
-        """What is still being said: each text whole, of each output its beginning and its end. Nothing while it
-        stands behind what is not durable."""
+        """Return all open texts, and the beginning and end of each open output; nothing while an entry before them
+        is not durable."""
         if not self.is_durable:
             return []
         deltas: list[Delta | OutputDelta] = [
@@ -373,7 +372,7 @@ class Log:
         return deltas
 
     def lengths(self) -> dict[ItemId, int]:
-        """How far each item has come that is open, or was before the newest entries."""
+        """Return the length of each item that is open, or that an entry which is not durable has ended."""
         lengths = {item.id: item.length for item in self.open.values()}
         for output in self.outputs.values():
             lengths[output.id] = output.length
@@ -383,13 +382,11 @@ class Log:
 
 
 class Cursor:
-    """A reader's place in a log: the last position passed, and how much of each open item it has. It passes nothing
-    that is not durable.
+    """A reader's position in a log: the last entry it has passed, and how much of each open item it has.
 
-    While `live`, the reader has everything, and the place is simply the end: nothing is written
-    down for each delta that passes. `next` hands out what is lacking, one thing at a time;
-    `appended` and `missed` say where a live reader stands when something new is not passed on
-    to it at once.
+    It passes only durable entries. While `live`, the reader has everything, and nothing is recorded for each delta
+    that it is given. `next` returns what the reader lacks, one piece at a time. `appended` and `missed` record the
+    position of a live reader that is not given something new at once.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
@@ -402,44 +399,44 @@ class Cursor:
         self._earlier: deque[Entry] = deque()
         """Entries that were supplied from the store."""
         self._lacking: deque[OutputDelta] = deque()
-        """What it has still to be given of the output in the last record it passed."""
+        """Pieces of the output in the last record that the reader still lacks."""
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:
-        """The place of a reader that takes in records themselves, and so needs none of them told as deltas."""
+        """Create the cursor of a reader that is given records, and so needs no deltas of stored output."""
         cursor = cls(after)
         cursor._takes_records = True
         return cursor
 
     @classmethod
     def at_end_of(cls, log: Log) -> Cursor:
-        """The place of a reader that was just given everything."""
+        """Create the cursor of a reader that has just been given everything."""
         cursor = cls(log.durable)
         cursor.live = log.is_durable
         return cursor
 
     def appended(self, log: Log, first: Seq) -> None:
-        """Entries from `first` on are new. Had it all before, also what was open."""
+        """Note that entries were appended, `first` and later. A live reader had everything before them."""
         if self.live:
             self.seq, self.live = Seq(first - 1), False
             self._offsets = log.lengths()
 
     def missed(self, log: Log, delta: Delta | OutputDelta) -> None:
-        """The newest delta was not passed on. Had all before it."""
+        """Note that the newest delta was not sent. A live reader had everything before it."""
         if self.live:
             self.seq, self.live = log.last, False
             self._offsets = log.lengths()
             self._offsets[delta.item.id] = delta.offset
 
     def supply(self, entries: Sequence[Entry]) -> None:
-        """Add a page of entries from the store. They follow the cursor, or the page before."""
+        """Add a page of entries from the store, which directly follow the cursor or the previous page."""
         self._earlier.extend(entries)
 
     def next(self, log: Log) -> Entry | Delta | OutputDelta | Earlier | None:
-        """The next thing this reader lacks; entries first, then open items.
+        """Return the next entry or delta that this reader lacks; entries first, then open items.
 
-        None: it has all that it may be given; if that is everything, it is live. `EARLIER`: the entry after `seq`
-        is not in memory, and has to be supplied.
+        None: the reader has everything that is durable; if that is everything, it is live. `EARLIER`: the entry
+        after `seq` is not in memory and must be supplied.
         """
         if self.live:
             return None

@@ -1,5 +1,4 @@
-"""Where things stand in a log: a message, the end of the turn that took it, what came of it, and the title given
-since."""
+"""Queries on the entries of a log: the position of a message, the end of its turn, the last text of the agent."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def without_grant(entry: Entry) -> Entry:
 
 
 def position_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
-    """The position of a message.
+    """Return the position of a message.
 
     Raises:
         UnknownMessage: there is no such message.
@@ -54,7 +53,7 @@ def position_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
 
 
 def last_text(entries: Sequence[Entry], *, up_to: Seq) -> str | None:
-    """What came of the last turn that was completed by then."""
+    """Return the last text of the latest turn that was completed at or before a position."""
     for entry in (entries[position - 1] for position in range(up_to, 0, -1)):
         if entry.is_event and entry.type == _COMPLETE:
             return _completed.decode(entry.encoded).last_agent_message
@@ -62,10 +61,10 @@ def last_text(entries: Sequence[Entry], *, up_to: Seq) -> str | None:
 
 
 def entries_up_to(entries: Sequence[Entry], message_id: MessageId | None) -> Sequence[Entry]:
-    """What happened up to the end of the turn that took a message; all of it, where none is named.
+    """Return the entries up to the end of a message's turn, or all entries if no message is named.
 
-    A title that was given later comes with it: it is for the whole conversation, as whoever gave it knows it.
-    `entries` are those of a log from its first on.
+    Includes the latest title, even if it was set later, because a title is for the whole conversation. `entries`
+    begin with the first entry of the log.
 
     Raises:
         UnknownMessage: there is no such message.
@@ -82,7 +81,7 @@ def entries_up_to(entries: Sequence[Entry], message_id: MessageId | None) -> Seq
 
 
 def _turn_end_after(entries: Sequence[Entry], message: Seq) -> Seq:
-    """Where the turn ends that took the message in that place.
+    """Return the position where the turn of the message at a position ends.
 
     Raises:
         TurnIsRunning: it has not ended.

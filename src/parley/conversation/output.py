@@ -1,7 +1,6 @@
-"""What is kept of the output of a command: all of it, or its beginning and its end.
+"""The stored part of a command's output: all of it, or its beginning and its end.
 
-Bytes in, bytes out. A command may say gigabytes; what stays in memory is bounded, and the middle
-that is gone is at least counted.
+A command may write gigabytes. The memory for its output is limited; the omitted middle is only counted.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from parley.wire.jsonrpc import encode
 __all__ = ["CHUNK_BYTES", "KEPT_BYTES", "PREVIEW_BYTES", "OpenOutput", "OutputDelta", "encode_output_delta"]
 
 KEPT_BYTES: Final = 64 * 1024
-"""So much of the beginning and so much of the end."""
+"""How many bytes of the beginning, and of the end, are stored."""
 CHUNK_BYTES: Final = 8192
-"""One event never has more."""
+"""The most bytes of output in one event."""
 PREVIEW_BYTES: Final = 8192
-"""So much of the beginning and of the end stands in a snapshot."""
+"""How many bytes of the beginning, and of the end, a snapshot shows."""
 
 
 class OpenOutput:
-    """One stream of one command: an open item that is made of bytes."""
+    """The output of a running command on one stream: an open item that consists of bytes."""
 
     __slots__ = ("_head", "_tail", "call_id", "id", "length", "lines", "stream", "type")
 
@@ -41,14 +40,14 @@ class OpenOutput:
 
     @classmethod
     def from_record(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
-        """The item that a record was made of."""
+        """Restore the output from its record."""
         item = cls(kept.item, call_id, kept.stream)
         item.length, item.lines = kept.size, kept.lines
         item._head, item._tail = bytearray(kept.head), bytearray(kept.tail)
         return item
 
     def extend(self, data: bytes) -> OutputDelta:
-        """Take in what came next."""
+        """Add output and return it as a delta."""
         delta = OutputDelta(self, self.length, data)
         self.length += len(data)
         self.lines += data.count(b"\n")
@@ -62,13 +61,13 @@ class OpenOutput:
         return delta
 
     def skip_to(self, offset: int) -> None:
-        """What came in between is not known here."""
+        """Continue at an offset: the output before it is unknown here."""
         self.length = offset
         self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
         self._tail.clear()
 
     def to_record(self) -> StreamOutput:
-        """What goes into the log."""
+        """Return the record for the log."""
         return StreamOutput(
             item=self.id,
             stream=self.stream,
@@ -79,13 +78,13 @@ class OpenOutput:
         )
 
     def pieces(self, offset: int = 0) -> Iterator[OutputDelta]:
-        """All that is kept from `offset` on, cut into events; a jump in the offset is what is gone."""
+        """Yield the stored output from `offset` on in pieces for events. A gap in the offsets is omitted output."""
         yield from self._cut(offset, self._head, 0, end=len(self._head))
         tail = self._tail[-KEPT_BYTES:]
         yield from self._cut(offset, tail, self.length - len(tail), end=self.length)
 
     def kept_ranges(self) -> list[tuple[int, bytes]]:
-        """All that is kept, in one piece, or in two where the middle is gone; each with where it begins."""
+        """Return the stored output with its offset: one range, or two if the middle was omitted."""
         head, tail = bytes(self._head), bytes(self._tail[-KEPT_BYTES:])
         begin = self.length - len(tail)
         if not tail or begin == len(head):
@@ -93,7 +92,7 @@ class OpenOutput:
         return [(0, head), (begin, tail)]
 
     def preview(self) -> Iterator[OutputDelta]:
-        """The beginning and the end, for a snapshot."""
+        """Yield the beginning and the end, for a snapshot."""
         if self.length <= 2 * PREVIEW_BYTES:
             yield from self.pieces()
             return
@@ -109,16 +108,16 @@ class OpenOutput:
 
 
 class OutputDelta(Struct, frozen=True, gc=False):
-    """What a command said next, or the part of it that one reader lacks."""
+    """A piece of a command's output."""
 
     item: OpenOutput
     offset: int
-    """Where in the stream it begins, in bytes."""
+    """The offset in the stream, in bytes."""
     data: bytes
 
 
 def encode_output_delta(delta: OutputDelta) -> bytes:
-    """The delta as the event that clients read."""
+    """Encode a delta as the event for clients."""
     item = delta.item
     return b'{"type":"%b","call_id":%b,"stream":"%b","chunk":%b}' % (
         item.type.encode(),

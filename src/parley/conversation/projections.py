@@ -1,4 +1,4 @@
-"""All that a log says, folded as it grows, or again from what was kept of it."""
+"""All projections of one log, updated with each entry, or restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EVENTS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     event_type(cls): msgspec.json.Decoder(cls)
     for cls in (UserMessage, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
 }
-"""The events from which something follows."""
+"""The events that a projection depends on."""
 _RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(cls) for kind, cls in RECORD_TYPES.items() if kind != record_type(CommandOutput)
 }
@@ -46,7 +46,7 @@ FORMAT: Final = 2
 
 
 class _Saved(Struct, frozen=True, array_like=True):
-    """A checkpoint, before it is compressed."""
+    """A checkpoint before compression."""
 
     format: int
     position: Seq
@@ -58,7 +58,7 @@ class _Saved(Struct, frozen=True, array_like=True):
 
 
 class Projections:
-    """What follows from one log."""
+    """All projections of one log."""
 
     __slots__ = ("approvals", "history", "position", "settings_history", "state", "usage")
 
@@ -66,7 +66,7 @@ class Projections:
         self.begin()
 
     def begin(self) -> None:
-        """Forget everything."""
+        """Reset all projections to an empty log."""
         self.state, self.history, self.approvals, self.settings_history = (
             State(),
             History(),
@@ -75,7 +75,7 @@ class Projections:
         )
         self.usage = UsageTotals()
         self.position = START
-        """The last entry that is folded in."""
+        """The position of the last entry that was applied."""
 
     def checkpoint(self) -> bytes | None:
         """Encode the projections: positions, not texts. None while a turn runs."""
@@ -124,7 +124,7 @@ class Projections:
             self.history.supply(entry.seq, _compacted(decoder.decode(entry.encoded)))
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Take in one entry.
+        """Apply one entry.
 
         Raises:
             ValueError: the log would contradict itself.
@@ -137,7 +137,7 @@ class Projections:
         self.usage.apply(payload, at=at)
 
     def replay(self, entries: Iterable[Entry]) -> None:
-        """Take in entries that were kept. What is not known here, written by a newer version, says nothing.
+        """Apply stored entries. Entries of types that only a newer version knows are ignored.
 
         Raises:
             ValueError: the log contradicts itself, or an entry cannot be read.
@@ -150,19 +150,19 @@ class Projections:
                 continue
             self.position = entry.seq
             if entry.is_event:
-                _refuse_no_json(entry.encoded)  # clients are sent it as it is
+                _refuse_no_json(entry.encoded)  # clients are sent it unchanged
             self.state.updated_at = entry.at
 
 
 def _refuse_no_json(data: bytes) -> None:
-    """Raises ValueError."""
+    """Check that a body is JSON. Raises ValueError."""
     _json.decode(data)
     if not data.isascii():
         data.decode()
 
 
 def _compacted(payload: LogPayload) -> LogPayload:
-    """As it is kept in memory: what the user said may be long."""
+    """Return a payload as it is kept in memory: long texts of the user as JSON."""
     if (
         isinstance(payload, UserMessage | InputRead)
         and (content := compact(payload.content)) is not payload.content

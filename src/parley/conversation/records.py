@@ -1,7 +1,7 @@
-"""What the log holds besides events: facts that no client sees as such.
+"""Records: the entries of a log that clients do not see.
 
-A record takes a position like an event does. Together they are all there is: phase, title and
-the history sent to the model are folds over them.
+A record has a position, as an event does. Phase, title and the history for the model are projections of records and
+events.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""What is not the same any more as when a person approved it."""
+"""What has changed since a person approved the action."""
 QuestionKind = Literal["exec", "patch", "limit"]
 
 
-# --- what a model says, in one form for all model APIs ---------------------------------
+# --- items of a response, in one form for all model APIs ---------------------------------
 
 
 class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
@@ -58,43 +58,43 @@ class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="mess
 
     text: str
     id: str | None = None
-    """The provider's name for it, sent back with it."""
+    """The provider's id of the item, which is sent back."""
     by: str = ""
-    """Who gave it that name: to another provider it means nothing."""
+    """The provider that chose the id; other providers are not sent it."""
 
 
 class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
-    """The model wants a function run."""
+    """A function call of the model."""
 
     call_id: CallId
     name: str
     arguments: str
-    """JSON text as it came, good or bad."""
+    """The text that the model sent, which may be invalid JSON."""
     verbatim: Raw | UnsetType = UNSET
-    """The item as the provider sent it, where its API wants it back like that."""
+    """The item as the provider sent it, if its API requires it back unchanged."""
     extra_content: Raw | UnsetType = UNSET
-    """What Chat Completions sent beside the function, such as a thought signature; sent back as it came."""
+    """A member that Chat Completions sent with the call, such as a thought signature; sent back unchanged."""
     by: str = ""
-    """Which provider that was, for Chat Completions with its model."""
+    """The provider that sent the call; for Chat Completions also the model."""
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
-    """An item that only its own provider understands, such as reasoning; goes back as it came."""
+    """An item that only its own provider understands, such as reasoning; sent back unchanged."""
 
     verbatim: Raw
     by: str = ""
-    """Which provider that is."""
+    """The provider that sent the item."""
 
 
 class MessageFields(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_fields"):
-    """Reasoning of Chat Completions: the members of the response's message beside its text and its calls.
+    """Reasoning of Chat Completions: the members of the response's message other than its text and its calls.
 
-    Stands before the text and the calls of its response.
+    The record comes before those of the text and the calls of its response.
     """
 
     fields: Raw
-    """A JSON object, sent back under the names it came with. `content` is a list of thinking parts, which stand
-    before the text."""
+    """A JSON object whose members are sent back under the same names. `content` is a list of thinking parts, which
+    come before the text."""
     by: str
     """The provider and the model that sent it."""
 
@@ -106,158 +106,159 @@ ModelItem = MessageItem | CallItem | OpaqueItem | MessageFields
 
 
 class RecordBase(Struct, frozen=True, kw_only=True, tag_field="record"):
-    """A fact of the log that clients do not see."""
+    """A record."""
 
 
 class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen"):
-    """The conversation begins, or goes on, with these; right behind the message that asked for them."""
+    """Settings of a client, directly after the message that had them, or at the beginning of the conversation."""
 
     model: str
     cwd: str
     asked: dict[str, Any] = {}
-    """The arguments as they were given, without secrets, on top of what was asked for before."""
+    """The given arguments without secrets. They override those of earlier records."""
 
 
 class Renamed(RecordBase, frozen=True, kw_only=True, tag="renamed"):
-    """Somebody gave the conversation a title."""
+    """A client set the title."""
 
     title: str
 
 
 class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
-    """A turn begins; `task_started` and the user's message stand right behind it."""
+    """A turn begins; `task_started` and the user's message follow directly."""
 
     event_id: EventId
 
 
 class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
-    """The model answered a request; stands before the records of its response.
+    """The model answered a request. Comes directly before the records of its response.
 
-    Input that the request held is part of the history from here on.
+    The input in the request is part of the history from here on.
     """
 
     inputs: int | None = None
-    """Number of waiting inputs that the request held; all of them in logs of older versions."""
+    """The number of waiting inputs in the request; None means all of them, in logs of older versions."""
 
 
 class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
-    """One item of a response that ended well."""
+    """One item of a complete response."""
 
     item: ModelItem
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """What a response with calls cost; clients are told when the calls have ended."""
+    """The tokens that a response with calls used. Clients are told when the calls have ended."""
 
     usage: TokenCount
 
 
 class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated"):
-    """About what a response cost, where the provider does not say and a limit needs to know."""
+    """An estimate of the tokens that a response used, if the provider does not report them and a limit needs
+    them."""
 
     tokens: int
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
-    """What the model is told about a call of this turn."""
+    """The output of a call of this turn, for the model."""
 
     call_id: CallId
     output: str
 
 
 class StreamOutput(Struct, frozen=True, kw_only=True):
-    """What is kept of one stream of a command: all of it, or its beginning and its end."""
+    """The stored output of a command on one stream: all of it, or its beginning and its end."""
 
     item: ItemId
     stream: OutputStream
     head: bytes
     tail: bytes
-    """What follows the head, or, where `size` exceeds both, the last that was said."""
+    """The bytes after the head; if `size` exceeds both, the last bytes."""
     size: int
-    """How many bytes there were."""
+    """The number of bytes that the command wrote."""
     lines: int
-    """How many line feeds there were."""
+    """The number of line feeds that the command wrote."""
 
 
 class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output"):
-    """What a command said; ends its open items."""
+    """The output of a command; ends its open items."""
 
     call_id: CallId
     streams: tuple[StreamOutput, ...]
-    """Those that said something."""
+    """The streams that have output."""
 
 
 class QuestionAsked(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
-    """The turn waits until somebody has answered; the event that shows the question stands right in front."""
+    """The turn waits for an answer. The event that shows the approval request comes directly before."""
 
     approval_id: ApprovalId
     kind: QuestionKind
     call_id: CallId
-    """Which call it is about; empty where it is about none."""
+    """The call that needs the approval; empty for a limit."""
     reason: str | None = None
     command: tuple[str, ...] = ()
     cwd: str = ""
     changes: dict[str, FileChange] = {}
     leaves_sandbox: bool = False
-    """What is allowed is done without the sandbox that would hold otherwise, and whoever is asked is told so."""
+    """True if the approved action runs without the sandbox of the settings. The request says so."""
     escalated: bool = False
-    """The model asked for it to run outside the sandbox."""
+    """True if the model asked to run the command outside the sandbox."""
     has_failed: bool = False
-    """It was done within its bounds and failed there: may it be done again, without any?"""
+    """True if the action failed in the sandbox, and the question is whether to repeat it without."""
     covers: str = ""
-    """What an approval covers besides the words: identities of directories and files, to be compared as a whole."""
+    """Identities of directories and files that the approval covers too; compared as one text."""
     changed: Changed | None = None
-    """Why it is asked again, after an approval."""
+    """What has changed since an earlier approval, if the question is asked again."""
 
 
 class QuestionSettled(RecordBase, frozen=True, kw_only=True, tag="question_settled"):
-    """The one way a question ends; `approval_settled` stands right behind it."""
+    """The settlement of an approval; `approval_settled` follows directly."""
 
     approval_id: ApprovalId
     decision: Settlement
     by: SettledBy
     reason: str | None = None
     answer_id: str = ""
-    """The id of the answer, which a repetition has too; empty if no client answered."""
+    """The id of the answer, by which a repeated answer is recognised; empty if no client answered."""
 
 
 class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):
-    """A principal approved something for the session: the same thing is not asked about again for some hours."""
+    """A principal approved an action for the session: it needs no further approval for some hours."""
 
     principal: str
-    """Who approved it; empty in a copy of the conversation, where it holds no longer."""
+    """Who approved it; empty in a copy of the conversation, where the approval does not hold."""
     key: str
-    """Digest of what was approved: words, directory, program, sandbox, network, escalation."""
+    """A digest of the approved command, directory, program, sandbox, network and escalation."""
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """What the model is given of files that were named: with `message_id` in place of that message's
-    content, without it as further input."""
+    """The content of named files, for the model: replaces the content of the message `message_id`; without an id,
+    it is further input."""
 
     content: tuple[InputItem, ...]
     message_id: MessageId | None = None
 
 
 class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
-    """The provider refused the request as such: images and files that it had not been sent before are left out
-    from here on, or they would be refused each time."""
+    """The provider refused a request because of its content. Images and files in it that were new are left out of
+    later requests."""
 
 
 class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):
-    """From here on a summary stands in place of the first items of the history."""
+    """A summary replaces the first items of the history from here on."""
 
     summary: str
     replaced: int
-    """How many items."""
+    """The number of items that the summary replaces."""
 
 
 class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
-    """The one way a turn ends."""
+    """The end of a turn."""
 
     why: TurnEndReason
     message: str | None = None
-    """What was said of it, where it was cut short or failed. What came of one that is done stands right in front of
-    this, in `task_complete`."""
+    """The message of a turn that failed or was interrupted. The last text of a completed turn is in the
+    `task_complete` directly before."""
     code: str | UnsetType = UNSET
     """The code of the error of a turn that failed."""
 

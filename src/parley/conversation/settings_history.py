@@ -1,6 +1,7 @@
-"""What clients asked for in settings, message by message: a chain, in which a branch goes on from its parent.
+"""The settings that clients gave, message by message: a chain of changes, in which a branch continues from its
+parent.
 
-Fed every entry as it is appended. Does not know what a setting is, nor what the wishes come to.
+A projection: it is given every entry as it is appended. Does not know settings, nor how they are resolved.
 """
 
 from __future__ import annotations
@@ -19,44 +20,44 @@ __all__ = ["SavedSettingsHistory", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
-    """What one call asked for, on top of what was asked for before."""
+    """The settings that one call gave, which override those of the change before."""
 
     def __init__(self, before: SettingsChange | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
         self.before, self.asked = before, asked
         self.by = by
-        """The message that asked for it; None: whoever began the conversation."""
+        """The message that gave the settings; None: the call that created the conversation."""
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
-    """What a checkpoint holds of the settings that clients asked for."""
+    """The settings as a checkpoint stores them."""
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
     """Each change: the index of the one before it, or -1; the settings; and the message."""
     first: int
     now: int
     turn: int
-    """The indices of what held before the first message, holds now, and held when the last turn began."""
+    """Indices of the settings before the first message, now, and at the beginning of the last turn."""
     turn_message: MessageId | None
 
 
 class SettingsHistory:
-    """The fold over a log."""
+    """The projection of the settings of one log."""
 
     __slots__ = ("_by_message", "_is_partial", "_message", "_turn_message", "first", "now")
 
     def __init__(self) -> None:
         self.first = self.now = SettingsChange(None, {})
-        """What holds before the first message, and what holds now."""
+        """The settings before the first message, and the current ones."""
         self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
-        """What was said last, as long as settings that follow it are those that it asked for."""
+        """The last message, while a record of settings that follows belongs to it."""
         self._turn_message: MessageId | None = None
         """The message that began the turn."""
         self._is_partial = False
-        """True if it was restored: what held after earlier messages is unknown."""
+        """True if it was restored: the settings after earlier messages are unknown."""
 
     def saved(self) -> SavedSettingsHistory:
-        """Return what a checkpoint holds. The conversation is idle."""
+        """Return the settings for a checkpoint. The conversation must be idle."""
         indices: dict[int, int] = {}
         chain: list[tuple[int, dict[str, Any], MessageId | None]] = []
         for end in (self.first, self.now, self.of_turn):
@@ -88,7 +89,7 @@ class SettingsHistory:
         return history
 
     def apply(self, payload: LogPayload) -> None:
-        """Take in one entry."""
+        """Apply one entry."""
         match payload:
             case SettingsChosen(asked=asked):
                 if self._message is not None:
@@ -108,15 +109,16 @@ class SettingsHistory:
 
     @property
     def of_turn(self) -> SettingsChange:
-        """What held when the turn began that runs, or the last that ran."""
+        """The settings at the beginning of the running turn, or of the last one."""
         return self.first if self._turn_message is None else self._by_message[self._turn_message]
 
     def after(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
-        """What held behind a message; now, where none is named. The conversation itself: before the first one.
+        """Return the settings after a message; the current ones for None, the first ones for the id of the
+        conversation.
 
         Raises:
             ParentUnknown: there is no such message.
-            EarlierEntriesNeeded: there may be one before the checkpoint.
+            EarlierEntriesNeeded: the message may be before the checkpoint.
         """
         if parent is None:
             return self.now

@@ -1,6 +1,6 @@
-"""What a log says about its conversation at this moment: the phase table, and a fold.
+"""The state of a conversation, as its log describes it: the table of phases, and a projection.
 
-Fed every entry as it is appended; nothing here is true that the log does not say.
+The projection is given every entry as it is appended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["NEXT", "Phase", "SavedState", "State"]
 TITLE_LENGTH: Final = 80
 
 _CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
-"""What would end a line of a list or steer the terminal that it is shown on."""
+"""Characters that would end a line of a list or control a terminal."""
 
 
 class Phase(Enum):
@@ -47,13 +47,13 @@ NEXT: Final[Mapping[tuple[Phase, type[Record]], Phase]] = {
     (Phase.ASKING, QuestionSettled): Phase.RUNNING,
     (Phase.RUNNING, TurnEnded): Phase.IDLE,
 }
-"""The legal moves; a record that is not named here leaves the phase as it is."""
+"""The transitions between phases. A record that is not listed does not change the phase."""
 
 _MOVES: Final = frozenset(record for _, record in NEXT)
 
 
 class SavedState(Struct, frozen=True, array_like=True):
-    """What a checkpoint holds of the state of an idle conversation."""
+    """The state of an idle conversation, as a checkpoint stores it."""
 
     model: str
     cwd: str
@@ -70,7 +70,7 @@ class SavedState(Struct, frozen=True, array_like=True):
 
 
 class State:
-    """The fold over a log."""
+    """The projection of the state of one conversation."""
 
     __slots__ = (
         "_counter",
@@ -95,18 +95,18 @@ class State:
         self.updated_at = 0.0
         self.tokens: Tokens | None = None
         self.event_id: EventId | None = None
-        """The turn that runs, or the last that ran."""
+        """The running turn, or the last one."""
         self.since = 0.0
-        """When that turn began."""
+        """The start of that turn, in seconds since the epoch."""
         self.inputs: dict[MessageId, tuple[InputItem, ...]] = {}
-        """What the user said in it."""
+        """The messages of the user in that turn."""
         self.messages: dict[MessageId, tuple[InputItem, ...]] = {}
-        """What was sent under which id."""
+        """The messages by id."""
         self._event_ids: set[EventId] = {EventId("0")}  # that of `session_configured`
         self._counter = 0
 
     def saved(self) -> SavedState:
-        """Return what a checkpoint holds. The conversation is idle."""
+        """Return the state for a checkpoint. The conversation must be idle."""
         numbers = sorted(int(one) for one in self._event_ids if _is_number(one))
         return SavedState(
             self.model,
@@ -133,7 +133,7 @@ class State:
         return state
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Take in one entry.
+        """Apply one entry.
 
         Raises:
             ValueError: a turn cannot start or end here; the log would contradict itself.
@@ -170,7 +170,7 @@ class State:
                 pass
 
     def next_event_id(self, wanted: EventId | None = None) -> EventId:
-        """An id for a turn to come: the wanted one, else the next number; never one used before."""
+        """Return an unused id for a turn: the wanted one if it is unused, else the next number."""
         if wanted is not None and wanted not in self._event_ids:
             return wanted
         counter = self._counter + 1

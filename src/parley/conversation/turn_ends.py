@@ -1,4 +1,4 @@
-"""The entries that end a turn, for every reason there is.
+"""The entries that end a turn, for every reason.
 
 Pure: the caller appends them. A turn that ends by itself, one that is interrupted, and one that a later process
 finds unfinished all end with the entries made here.
@@ -50,9 +50,9 @@ def turn_end(
 ) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn.
 
-    `message` says why it is not done; by default the sentence for an interruption. `outputs` are the outputs of
-    commands that still ran. `last_message` is the last text of a turn that is done.
-    `code` is the code of the error of a turn that failed.
+    `message` says why the turn is not done; the default is the sentence for an interruption. `outputs` are the
+    outputs of commands that were still running. `last_message` is the last text of a completed turn. `code` is the
+    error code of a failed turn.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]

@@ -1,6 +1,6 @@
-"""What a log says its turns have used, and how far somebody let them go beyond a limit.
+"""The usage of tokens and calls, as the log describes it, and the limits that a person let the turn exceed.
 
-Fed every entry as it is appended. Does not know the limits: settings have them, and `agent/limits.py` compares.
+A projection: it is given every entry as it is appended. Does not know the limits: `agent/limits.py` compares them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["SavedUsage", "UsageTotals"]
 
 
 class SavedUsage(Struct, frozen=True, array_like=True):
-    """What a checkpoint holds of the usage."""
+    """The usage as a checkpoint stores it."""
 
     conversation_tokens: int
     turn_tokens: int
@@ -36,7 +36,7 @@ class SavedUsage(Struct, frozen=True, array_like=True):
 
 
 class UsageTotals:
-    """The fold over a log."""
+    """The projection of the usage of one conversation."""
 
     __slots__ = (
         "_asked_at",
@@ -53,20 +53,20 @@ class UsageTotals:
     def __init__(self) -> None:
         self.conversation_tokens = 0
         self.turn_tokens = 0
-        """Of the turn that runs, or of the last that ran; so are all that follow."""
+        """Tokens of the running turn, or of the last one. The following fields are also about that turn."""
         self.turn_calls = 0
-        """Those that have their output."""
+        """The number of calls with an output."""
         self.agreed: dict[str, int] = {}
-        """How much of something was used when somebody last said that it may be more."""
+        """The usage, by limit, when a person last allowed the turn to exceed that limit."""
         self.unreported: TokenCount | None = None
-        """What a response cost whose calls have not ended."""
+        """The usage of a response whose calls have not ended."""
         self._since = 0.0
         self._waited_seconds = 0.0
         self._asked_at = 0.0
         self._reached: LimitReached | None = None
 
     def saved(self) -> SavedUsage:
-        """Return what a checkpoint holds. The conversation is idle."""
+        """Return the usage for a checkpoint. The conversation must be idle."""
         return SavedUsage(
             self.conversation_tokens,
             self.turn_tokens,
@@ -94,11 +94,11 @@ class UsageTotals:
         return usage
 
     def turn_seconds(self, now: float) -> float:
-        """How long the turn has run, without the time in which it waited for answers."""
+        """Return how long the turn has run, without the time in which it waited for answers."""
         return max(0.0, now - self._since - self._waited_seconds)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Take in one entry."""
+        """Apply one entry."""
         match payload:
             case TurnStarted():
                 self.turn_tokens = self.turn_calls = 0
@@ -127,7 +127,8 @@ class UsageTotals:
                 pass
 
     def _agree(self, reached: LimitReached) -> None:
-        """No further than what was used: a log that came from elsewhere may say anything."""
+        """Note that a person allowed the turn to exceed a limit. An imported log may claim a higher usage than it
+        has."""
         counted = {
             "turn_tokens": self.turn_tokens,
             "turn_calls": self.turn_calls,

@@ -1,6 +1,6 @@
-"""Which actions of the agent are allowed in one conversation: the settings decide, or a person is asked.
+"""Decides which actions of the agent are allowed in one conversation, by the settings or by asking a person.
 
-Does not know who is asked nor how: `approvals.py` does. What was approved for the session is in `grants.py`.
+Does not know who is asked nor how: `approvals.py` does. Approvals for the session are in `grants.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Resumed(NamedTuple):
 
 
 class PermissionGate:
-    """Decides for the turns of one conversation."""
+    """Decides about the actions of the turns of one conversation."""
 
     def __init__(
         self,
@@ -62,19 +62,20 @@ class PermissionGate:
         self._clock = clock
 
     def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
-        """What decides for a turn that begins or goes on now."""
+        """Return the function that decides about the actions of a turn, which begins or is resumed now."""
         bounds = bounds_for(settings, self._grants.roots)
 
         async def authorize(action: Action) -> Verdict:
             nonlocal resumed
-            # The turn goes on with the call that was asked about; what comes later was asked about by nobody.
+            # A resumed turn continues with the call that was asked about. The answer does not cover later calls.
             before, resumed = resumed, None
             return await self._authorize(action, settings, bounds, before)
 
         return authorize
 
     def ask_to_continue(self, settings: Settings) -> AskToContinue:
-        """What asks for a turn that reaches a limit. A yes for the session is one for this time."""
+        """Return the function that asks whether a turn may exceed a limit. An approval for the session counts
+        once."""
 
         async def ask(reached: LimitReached) -> bool:
             asked = QuestionAsked(approval_id=_new_id(), kind="limit", call_id=CallId(""))
@@ -100,7 +101,7 @@ class PermissionGate:
         return await self._verdict(action, settings, answered, verdict)
 
     async def _decide(self, action: Action, settings: Settings, bounds: SandboxPolicy | None) -> Decision:
-        """What the settings say to it now."""
+        """Decide about an action by the current settings."""
         safe = isinstance(action, RunCommand) and _is_known_safe(action, settings, bounds)
         within = read_only(settings) if safe else bounds
         unconfined = None if within is None else await self._commands.why_unconfined(within)
@@ -110,7 +111,7 @@ class PermissionGate:
         decision = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
         asks = isinstance(decision, Ask)
         if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
-            return RejectedByPolicy(why="it holds a NUL character")  # nobody could see what they allow
+            return RejectedByPolicy(why="it holds a NUL character")  # the request could not show it
         return decision
 
     def _is_granted(self, action: RunCommand, settings: Settings) -> bool:
@@ -131,9 +132,9 @@ class PermissionGate:
 
 
 def _is_about(asked: QuestionAsked, action: Action, decision: Decision) -> bool:
-    """Whether a question that was asked before is, word for word, the one that is asked of this action now.
+    """Return whether an earlier approval request is exactly the one that this action needs now.
 
-    What the log says of it may have been written by anybody, and the settings may have changed.
+    The log may have been imported, and the settings may have changed.
     """
     if asked.has_failed and isinstance(decision, Granted) and decision.ask_again:
         action = replace(action, has_failed=True)
@@ -149,16 +150,16 @@ def _paths(bounds: SandboxPolicy) -> tuple[str, ...]:
 
 
 def _is_known_safe(action: RunCommand, settings: Settings, bounds: SandboxPolicy | None) -> bool:
-    """Whether a command is known to do no harm, where that makes a difference."""
+    """Return whether a command is known to be safe, if that makes a difference."""
     if bounds is None and settings.approval_policy != "untrusted":
         return False
-    from parley.agent.safe import is_safe  # loaded by the first command that is judged
+    from parley.agent.safe import is_safe  # imported when the first command is checked
 
     try:
         writable = (os.path.realpath(settings.cwd),) if bounds is None else _paths(bounds)
     except OSError:
         return False
-    # A program that lies where the agent may have written is not known.
+    # A program in a directory that the agent may have written to is not safe.
     return is_safe(action, writable)
 
 
@@ -169,7 +170,7 @@ def _new_id() -> ApprovalId:
 def _approval_request(
     action: Action, ask: Ask
 ) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, QuestionAsked]:
-    """The event that shows it, and the record."""
+    """Return the event that shows an approval request to clients, and its record."""
     approval_id = _new_id()
     reason = None if ask.reason is None else replace_surrogates(ask.reason)
     shown_reason = UNSET if reason is None else reason

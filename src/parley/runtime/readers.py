@@ -1,8 +1,8 @@
-"""Cursors that follow a log and say what they pass.
+"""Readers: each sends a log to one client, from its cursor on.
 
-A reader that keeps up is handed each delta as it comes, without a task, a queue or a copy. One
-whose client does not read waits at its place and costs nothing; when there is room again it is
-given what it lacks, open texts merged.
+A reader that keeps up is given each delta immediately, without a task, a queue or a copy. A reader whose client
+does not read waits at its position and costs nothing. When the outbox is writable again, it sends what the client
+lacks, with open texts merged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["EventEncoder", "Reader"]
 log = logging.getLogger(__name__)
 
 STEPS_PER_ROUND: Final = 512
-"""How many entries one reader sends before the others of its connection have their turn."""
+"""The most entries that one reader sends before the other readers of its connection."""
 
 
 ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
@@ -48,7 +48,7 @@ class EventEncoder(Protocol):
 
 
 class Reader:
-    """One client's place in one log."""
+    """Sends one log to one client."""
 
     __slots__ = (
         "_closed",
@@ -98,7 +98,7 @@ class Reader:
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
-        """The log's newest delta; the hot path."""
+        """Send the newest delta of the log, or note that it was missed; the hot path."""
         cursor = self._cursor
         if cursor.live:
             if self._out.writable:
@@ -108,11 +108,11 @@ class Reader:
                 self._wait()
 
     def appended(self, first: Seq) -> None:
-        """There are entries from `first` on; they are shown by the next `pump` after they are durable."""
+        """Note new entries, `first` and later. The next `pump` after they are durable sends them."""
         self._cursor.appended(self._log, first)
 
     def pump(self) -> None:
-        """Send what is lacking, as far as there is room and others do not wait too long."""
+        """Send what the client lacks, until the outbox is full or other readers should have their turn."""
         out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_PER_ROUND):
             if self._closed or self._reading is not None:
@@ -135,7 +135,7 @@ class Reader:
         self._wait()
 
     async def _read_earlier(self) -> None:
-        """Read a page of entries that are not in memory, and go on."""
+        """Read a page of entries that are not in memory, and continue."""
         try:
             if self._earlier is None:
                 raise LookupError("this reader cannot read entries that are not in memory")
@@ -143,7 +143,7 @@ class Reader:
             if not page:
                 raise LookupError(f"entry {self._cursor.seq + 1} is missing")
             self._cursor.supply(page)
-        except Exception as error:  # what comes next would leave a gap
+        except Exception as error:  # sending later entries would leave a gap
             log.error("a reader was dropped: %s", error)
             self._reading = None
             self.close()

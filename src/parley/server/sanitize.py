@@ -1,7 +1,7 @@
-"""Words of others, as a person or a model may be shown them: nothing in them is invisible, and nothing acts.
+"""Prepares foreign text for display to a person or a model: invisible characters and control characters are
+escaped.
 
-Control characters, directions of writing, zero widths, line separators, halves of surrogate pairs: all are
-spelled out, so that what is read is what is there.
+These are control characters, writing directions, zero-width characters, line separators and lone surrogates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.wire.text import quoted, unseen, visible
 __all__ = ["escape_for_display", "one_line", "quoted_command", "quoted_words"]
 
 REASON_LENGTH: Final = 2000
-"""Ample for a sentence or ten; a reason is no place for a document."""
+"""The longest reason, in characters; a longer one is truncated."""
 
 
 _IN_QUOTES: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
@@ -25,11 +25,11 @@ QUOTED_LENGTH: Final = 500
 
 
 def quoted_command(argv: Sequence[str]) -> str:
-    """A command as a shell would read it, all of it.
+    """Return the whole command in the syntax of a shell.
 
-    A word with something unseen stands in the `$'...'` of bash: there an escape cannot be taken for the
-    backslash and the letters it is written with, as it could between plain quotes. So does one with a
-    backtick: between backticks it is shown, and must not seem to end before it does.
+    A word with an invisible character is written as `$'...'`, as in bash: in plain quotes, an escape could not be
+    distinguished from a backslash and letters in the command. So is a word with a backtick, because the command is
+    shown between backticks.
     """
     return " ".join(map(_word, argv))
 

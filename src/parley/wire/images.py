@@ -1,8 +1,8 @@
-"""Images as a model is given them: told apart by their bytes, and as data URLs.
+"""Recognises images by their content, and encodes them as data URLs.
 
-A name or a media type that somebody claims is not looked at. Providers refuse a request for one broken
-image in it, and each later one that repeats it: what has no size, or ends too early, is no image here. No pixel
-is decoded, and what stands behind the end of an image does not matter: cameras keep films there.
+File names and claimed media types are ignored. A provider refuses a request with one broken image, and every later
+request that repeats the image. So data without a size, or truncated data, is not accepted as an image. Pixels are
+not decoded, and data after the end of an image is ignored: cameras store films there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 __all__ = ["MAX_IMAGE_BYTES", "MAX_IMAGE_SIZE", "data_url", "image_type"]
 
 MAX_IMAGE_BYTES: Final = 20 * 1024 * 1024
-"""More than any provider takes."""
+"""The largest accepted image: more than any provider accepts."""
 
 MAX_IMAGE_SIZE: Final = f"{MAX_IMAGE_BYTES // 1024**2} MiB"
-"""The same, for people to read."""
+"""The same limit, for messages."""
 
 
 def image_type(data: bytes) -> str | None:
-    """The media type of a PNG, JPEG, GIF or WebP that looks whole; None for everything else."""
+    """Return the media type of a PNG, JPEG, GIF or WebP that seems complete; None for any other data."""
     for signature, kind, is_whole in _KINDS:
         if data.startswith(signature):
             return kind if is_whole(data) else None
@@ -30,10 +30,10 @@ def image_type(data: bytes) -> str | None:
 
 
 def data_url(data: bytes) -> str:
-    """An image as an address that holds it.
+    """Return an image as a data URL.
 
     Raises:
-        ValueError: these bytes are no image, or too many; it says which.
+        ValueError: the data is not an image, or is too large; the text says which.
     """
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"larger than {MAX_IMAGE_SIZE}")
@@ -43,7 +43,7 @@ def data_url(data: bytes) -> str:
     return f"data:{kind};base64,{msgspec.to_builtins(data)}"
 
 
-# --- what makes an image whole -----------------------------------------------------------
+# --- checks that an image is complete -----------------------------------------------------------
 
 
 def _is_whole_png(data: bytes) -> bool:
@@ -54,10 +54,10 @@ def _is_whole_png(data: bytes) -> bool:
 
 
 _MAX_SEGMENTS: Final = 4096
-"""Before the pixels of a JPEG. One of 20 MiB with hardly anything but notes has 320, of 64 KiB each; a hostile one
-could have millions, and so with the two below."""
+"""The most segments before the pixels of a JPEG. A file of 20 MiB that consists of notes has 320; a hostile one
+could have millions. The limits for GIF and WebP have the same purpose."""
 _FILLING: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
-"""No segment begins with these; decoders read on."""
+"""Bytes after 0xFF that begin no segment; decoders skip them."""
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 
@@ -73,7 +73,7 @@ def _is_whole_jpeg(data: bytes) -> bool:
             at += 1
         elif marker in (_START, _END):
             return False
-        elif marker == _SCAN:  # no marker can stand in the pixels by chance
+        elif marker == _SCAN:  # pixels cannot contain a marker by chance
             return has_size and data.find(bytes((0xFF, _END)), behind) >= 0
         else:
             if marker in _FRAMES:
@@ -83,11 +83,12 @@ def _is_whole_jpeg(data: bytes) -> bool:
 
 
 _MAX_BLOCKS: Final = 128 * 1024
-"""Up to the end of the first frame of a GIF: 20 MiB in blocks as encoders write them are 82,000."""
+"""The most blocks up to the end of the first frame of a GIF. Encoders write 82,000 blocks for 20 MiB."""
 
 
 def _is_whole_gif(data: bytes) -> bool:
-    """Whether its first frame is whole. The mark at the end many leave out, and no decoder misses it."""
+    """Return whether the first frame is complete. The end mark is optional: many files omit it, and decoders do not
+    need it."""
     if not (any(data[6:8]) and any(data[8:10])):
         return False
     at, is_frame, is_inside = 13 + _colours(data, 10), False, False
@@ -109,15 +110,15 @@ def _is_whole_gif(data: bytes) -> bool:
 
 
 def _colours(data: bytes, place: int) -> int:
-    """The size of the table of colours that is announced there."""
+    """Return the size in bytes of the colour table that the flags at `place` announce."""
     flags = int.from_bytes(data[place : place + 1], "big")
     return 3 * 2 ** (1 + flags % 8) if flags & 0x80 else 0
 
 
 _MAX_CHUNKS: Final = 64
-"""Up to the pixels of a WebP: its size, its colours, some notes."""
+"""The most chunks before the pixels of a WebP: size, colours, notes."""
 _PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
-"""The chunks with pixels, and what stands where in them."""
+"""The chunks with pixels, and the bytes that each must have at an offset."""
 
 
 def _is_whole_webp(data: bytes) -> bool:

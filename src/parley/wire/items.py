@@ -1,4 +1,4 @@
-"""What a user may put into a message."""
+"""The items of a message of the user."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", 
 
 
 _held: Final[Any] = TextItem.__dict__["text"]
-"""Reads what a text item holds."""
+"""The descriptor of the field, to read its value from a subclass."""
 
 
 class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
-    """A text item that holds its text as JSON, and decodes it whenever it is asked for.
+    """A text item that stores its text as JSON and decodes it on each access.
 
     A Python string with one emoji takes four bytes for each character, and another copy once it was encoded.
     """
@@ -61,11 +61,11 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
 
     @property
     def beginning(self) -> str:
-        """The first few thousand characters."""
+        """The first characters, about `BEGINNING_BYTES` of them."""
         encoded = memoryview(self.encoded)
         for end in range(
             BEGINNING_BYTES, BEGINNING_BYTES - 12, -1
-        ):  # the cut may go through a character or an escape
+        ):  # the cut may be inside a character or an escape
             try:
                 return msgspec.json.decode(b'%b"' % bytes(encoded[:end]), type=str)
             except (msgspec.DecodeError, UnicodeDecodeError):
@@ -74,7 +74,7 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
 
 
 class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image", gc=False):
-    """An image by address (also `data:`) or by the provider's file id."""
+    """An image, by URL (also `data:`) or by the provider's file id."""
 
     image_url: str | UnsetType | None = UNSET
     file_id: str | UnsetType | None = UNSET
@@ -82,36 +82,36 @@ class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image"
 
 
 class LocalImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="local_image", gc=False):
-    """An image on the server's own disk."""
+    """An image on the disk of the server."""
 
     path: str
 
 
 class FileItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="file", gc=False):
-    """A file by address, by the provider's id, or as base64 with its name."""
+    """A file, by URL, by the provider's file id, or as base64 with its name."""
 
     file_url: str | UnsetType | None = UNSET
     file_id: str | UnsetType | None = UNSET
     file_data: str | UnsetType | None = UNSET
     filename: str | UnsetType | None = UNSET
-    """What `file_data` is called; of no use to the others."""
+    """The name of `file_data`; ignored for a URL or a file id."""
 
 
 InputItem = TextItem | ImageItem | LocalImageItem | FileItem
 
 
 def text_of(content: tuple[InputItem, ...]) -> str:
-    """The words of a message, its texts joined without separator."""
+    """Return the texts of a message, joined without a separator."""
     return "".join(item.text for item in content if isinstance(item, TextItem))
 
 
 def is_text(content: tuple[InputItem, ...]) -> bool:
-    """Return whether all items are texts; fast for a million items as well."""
+    """Return whether all items are texts. Fast also for a million items."""
     return all(issubclass(kind, TextItem) for kind in set(map(type, content)))
 
 
 def beginning_of(content: tuple[InputItem, ...]) -> str:
-    """The beginning of the words of a message: at least `BEGINNING_BYTES` of it, where there are as many."""
+    """Return the beginning of the text of a message, at least `BEGINNING_BYTES` if it has as many."""
     words: list[str] = []
     size = 0
     for item in content:
@@ -124,7 +124,7 @@ def beginning_of(content: tuple[InputItem, ...]) -> str:
 
 
 def compact(content: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
-    """The same content with long texts that are not ASCII as `LongTextItem`; the same object if there is none."""
+    """Return the content with long texts that are not ASCII as `LongTextItem`; the same object if there is none."""
     if not any(type(item) is TextItem and _is_worth_packing(item.text) for item in content):
         return content
     return tuple(

@@ -1,4 +1,4 @@
-"""How a patch is written, in the words in which every model is told."""
+"""The description of the patch format that models are given."""
 
 from __future__ import annotations
 

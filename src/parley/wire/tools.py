@@ -123,7 +123,7 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """The code of the error of a turn that failed."""
 
 
-# --- the design's four ---------------------------------------------------------------
+# --- create, send, stream, interrupt ---------------------------------------------------------------
 
 
 class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
@@ -243,7 +243,7 @@ class ConversationsListResult(Struct, frozen=True, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
-# --- ours ----------------------------------------------------------------------------
+# --- other conversation tools ----------------------------------------------------------------------------
 
 
 class ConversationArguments(Struct, frozen=True, kw_only=True):
