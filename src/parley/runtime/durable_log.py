@@ -389,9 +389,9 @@ class DurableLog:
         before = min(before, Seq(self.log.durable + 1))
         if before <= START + 1:
             return ()
-        if before <= self.log.base + 1:
+        after = Seq(max(START, before - 1 - limit))
+        if after < self.log.base:
             return await self._store.read_before(self.id, before=before, limit=limit, max_bytes=max_bytes)
-        after = Seq(max(self.log.base, before - 1 - limit))
         return _page(self.log.between(after, Seq(before - 1))[::-1], max_bytes)[::-1]
 
     async def position_of(self, kind: str, key: str) -> Seq | None:
