@@ -316,7 +316,7 @@ async def test_a_killed_server_leaves_no_command(marker: str) -> None:
         server.kill()
         await server.wait()
         for descriptor in watched:
-            await asyncio.to_thread(select.select, [descriptor], [], [], 10)
+            await asyncio.to_thread(select.select, [descriptor], [], [], PATIENCE_SECONDS)
             os.close(descriptor)
 
     assert len(family) >= 1 + 3 * 4  # the fork server, and of each command at least the supervisor and three more
@@ -334,5 +334,5 @@ def descendants(pid: int) -> list[int]:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

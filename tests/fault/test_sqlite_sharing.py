@@ -111,6 +111,32 @@ async def test_no_holder_is_told_of_a_lease_that_it_gave_up_itself(tmp_path: Pat
     assert told == []
 
 
+async def test_no_holder_is_told_of_a_deletion_that_has_only_just_been_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [], summary())
+    lease = await store.acquire(FIRST, address="", on_lost=lambda: told.append("deleted"))
+    deleting = asyncio.create_task(store.delete(lease))
+    await asyncio.sleep(0)
+    (deletion,) = store._deletions
+
+    async def read_just_after(query: object) -> dict[int, int]:
+        """Return the epochs that the database has now, in the very step in which the deletion is done."""
+        while not deletion.done():  # noqa: ASYNC110 - an awaiting task runs a step too late
+            await asyncio.sleep(0)
+        return {}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_read", read_just_after)
+        await store._verify_leases()
+    await deleting
+    await store.close()
+
+    assert told == []
+
+
 async def test_the_epoch_stops_one_who_still_believes_to_be_the_owner(tmp_path: Path) -> None:
     """A lock may be lost: the file is replaced, or a file system forgets it."""
     zombie = SqliteStore(str(tmp_path))

@@ -36,6 +36,7 @@ from kit.builders.records import (
     turn_started,
 )
 from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
+from kit.servers.long_wait_program import LONG_WAIT
 from parley.cli.main import main
 from parley.conversation.log import Log, LogPayload
 from parley.ports.store import Head, Query, StateName, Summary
@@ -84,9 +85,15 @@ class Home:
         for folder in (self.path, self.work):
             folder.mkdir()
 
-    async def start(self, *arguments: str, stdin: int = DEVNULL, stdout: int = PIPE) -> Process:
+    async def start(
+        self,
+        *arguments: str,
+        program: Sequence[str] = (sys.executable, "-m", "parley"),
+        stdin: int = DEVNULL,
+        stdout: int = PIPE,
+    ) -> Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "parley", *arguments),
+            *(*program, *arguments),
             env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(self.path)},
             cwd=self.work,
             stdin=stdin,
@@ -339,14 +346,14 @@ async def test_whoever_has_read_enough_of_an_export_may_go(home: Home) -> None:
 async def test_a_signal_ends_an_export_and_leaves_nothing_of_it(home: Home) -> None:
     await home.keep(ID, *TALK)
     lock = WriteLock(str(home.path))
-    with closing(lock), lock:  # an export waits half a second for it, and then reads without it
-        process = await home.start("export", ID, "-o", "talk.jsonl")
+    with closing(lock), lock:
+        process = await home.start("export", ID, "-o", "talk.jsonl", program=LONG_WAIT)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not os.listdir(home.work):  # noqa: ASYNC110 - nobody tells us of a file that is begun
                 await asyncio.sleep(0.01)
         process.terminate()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        out, err = await process.communicate()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            out, err = await process.communicate()
 
     assert (out, err, process.returncode) == (b"", b"", 128 + signal.SIGTERM)
     assert os.listdir(home.work) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -63,11 +64,16 @@ async def executor() -> AsyncIterator[Executor]:
 
 @pytest.fixture
 def marker() -> Iterator[str]:
-    """Stands in the arguments or in the environment of everything that a test starts; all of it must be gone in
-    the end."""
+    """A text for the arguments or the environment of everything that a test starts; all of it must end.
+
+    A process that was killed is listed until the kernel has ended it, so the end is waited for.
+    """
     marker = uuid4().hex
     yield marker
-    assert marked(marker) == []
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    while (left := marked(marker)) and time.monotonic() < give_up_at:
+        time.sleep(0.005)
+    assert left == []
 
 
 class Ran(NamedTuple):

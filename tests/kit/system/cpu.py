@@ -16,5 +16,12 @@ def cpu_seconds(pid: int) -> float:
 
 def precise_cpu_seconds(pid: int) -> float:
     """Like `cpu_seconds`, to the nanosecond instead of a clock tick, for the threads that are alive."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(one.read_text().split()[0]) for one in tasks) / 1e9
+    return sum(map(_nanoseconds, Path(f"/proc/{pid}/task").glob("*/schedstat"))) / 1e9
+
+
+def _nanoseconds(schedstat: Path) -> int:
+    """Return the CPU time of a thread; 0 if it has ended since it was listed."""
+    try:
+        return int(schedstat.read_text().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0

@@ -89,7 +89,7 @@ words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 def test_a_shell_reads_back_exactly_what_would_run(argv: list[str]) -> None:
     script = f"printf '%s\\0' {quoted_command(argv)}"
     env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-    read = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env=env, timeout=20)
+    read = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env=env, timeout=90)
 
     assert read.stdout.decode().split("\0")[:-1] == argv
 

@@ -231,7 +231,7 @@ class SqliteStore:
         for row, (conversation_id, one) in held.items():
             if epochs.get(row) == one.epoch or self._held.get(conversation_id) is not one:
                 continue
-            if row not in epochs and any(not deletion.done() for deletion in self._deletions):
+            if row not in epochs and self._deletions:
                 continue  # this store may be deleting it
             del self._held[conversation_id]
             self._writer.opened.lease_locks.release(row)
