@@ -1,3 +1,3 @@
-"""What tests share, by role; README.md is the index."""
+"""Helpers that tests share, grouped by role; README.md is the index."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""What a hostile command tries, and the ground on which it tries it.
+"""Attacks of a hostile command on the sandbox, and the objects that it attacks.
 
-The modules named for what they attack (`files`, `metadata`, `network`, ...) run inside the command:
-they know only the standard library. `ground` is the test's side.
+The modules named for their target (`files`, `metadata`, `network`, ...) run inside the command and use the standard
+library alone. `ground` runs in the test.
 """
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""Inside the command: try everything of one kind, one after the other, and say what became of each.
+"""Runs inside the command: makes all attempts of one kind in turn, and reports the outcome of each.
 
-An attempt is a function that returns if it did what must not be done, and raises if it was kept from
-it. Each runs in a process of its own, so that none spoils the next.
+An attempt is a function that returns if it did something forbidden, and raises if it was prevented. Each runs in
+its own process, so that it does not affect the next one.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ KINDS: Final = (
     "kernel",
     "hidden",
 )
-"""Each is a module beside this one."""
+"""The kinds of attempts. Each is a module in this package."""
 
 WITH_FOLDERS: Final = ("files", "metadata", "special_modes", "hidden")
-"""The kinds whose attempts each have folders of their own."""
+"""The kinds whose attempts each get their own directories."""
 
 WORKED: Final = "worked"
 
 TOO_LONG_SECONDS: Final = 60
-"""An attempt that waits for longer has hung, also on a busy computer."""
+"""An attempt that takes longer hangs, even on a busy computer."""
 
 
 class World(NamedTuple):
-    """What the command knows of the computer that it runs on. The test has told it everything."""
+    """The paths, ports and ids that the test passes to the command."""
 
     outside: str
-    """Where nothing may be changed. An attempt may have a folder of its own in it, `folder`."""
+    """A directory in which nothing may be changed. `folder` is the attempt's own directory in it."""
     inside: str
-    """The workspace. An attempt may have a folder of its own in it, `workplace`."""
+    """The workspace. `workplace` is the attempt's own directory in it."""
     folder: str = ""
     workplace: str = ""
     descriptors: tuple[int, ...] = ()
-    """What the server has open: a file and a directory outside, and a file that is hidden."""
+    """Open descriptors of the server: a file and a directory outside, and a hidden file."""
     server: int = 0
     foreign: int = 0
-    """A process of the same user that has nothing to do with the server."""
+    """The pid of a process of the same user that the server has not started."""
     secret_at: int = 0
-    """Where in the memory of the foreign process `secret` stands."""
+    """The address of `secret` in the memory of the foreign process."""
     secret: str = ""
     port: int = 0
     port6: int = 0
     datagram_port: int = 0
     abstract: str = ""
-    """Beginning of the names of the sockets without a path."""
+    """The prefix of the names of abstract sockets."""
     shared_memory: int = 0
     shared_memory_key: int = 0
     semaphore: int = 0
@@ -68,40 +68,40 @@ class World(NamedTuple):
     posix_queue: str = ""
     shared_file: str = ""
     terminal: str = ""
-    """One that the user sits at."""
+    """The path of a terminal of the user."""
     hidden: str = ""
     hidden_by_link: str = ""
     hidden_file: str = ""
     hidden_inside: str = ""
     hidden_paths: tuple[str, ...] = ()
-    """Those four, one of them by a link."""
+    """The four hidden paths, one of them named by a link."""
 
     @property
     def victim(self) -> str:
-        """A file outside that says `kept`."""
+        """A file outside the workspace with the content `kept`."""
         return f"{self.folder}/victim"
 
     @property
     def linked_victim(self) -> str:
-        """The same file, by a path through a link in the workspace that leads outside."""
+        """The path of the same file through a link in the workspace."""
         return f"{self.inside}/to-outside/{os.path.basename(self.folder)}/victim"
 
 
 class Foiled(Exception):
-    """The attempt came to nothing, without an error of the system."""
+    """The attempt failed without an error of the system."""
 
 
 class Attempt(NamedTuple):
     run: Callable[[World], None]
     needs: str
-    """What the host itself must have or allow for it; empty: nothing that is not everywhere."""
+    """The feature of the host that the attempt needs; empty if it needs none."""
 
 
 _all: dict[str, dict[str, Attempt]] = {}
 
 
 def attempt(*, needs: str = "") -> Callable[[Callable[[World], None]], Callable[[World], None]]:
-    """This function is an attempt of the kind that its module is named for."""
+    """Register a function as an attempt of the kind that its module is named for."""
 
     def add(run: Callable[[World], None]) -> Callable[[World], None]:
         name = run.__name__.strip("_").replace("_", " ")
@@ -121,7 +121,7 @@ def slug(name: str) -> str:
 
 
 def main(kind: str, world: str) -> None:
-    """Print, as JSON, what became of each attempt.
+    """Make all attempts of a kind, and print their outcomes as JSON.
 
     Raises:
         OSError: it cannot even read outside, which every mode allows: all attempts would fail for that alone.

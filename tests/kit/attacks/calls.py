@@ -1,4 +1,4 @@
-"""System calls by their number, for attempts that no library makes; as x86-64 and aarch64 number them."""
+"""System calls by number, for calls that the standard library does not have, on x86-64 and aarch64."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def number(name: str) -> int:
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Make the call; whole numbers are passed in all their 64 bits.
+    """Make the call. Integers are passed with 64 bits.
 
     Raises:
         OSError: the system refused.

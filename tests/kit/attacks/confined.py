@@ -1,6 +1,6 @@
-"""Commands within bounds, for tests that have nothing else to wait for.
+"""Sandboxed commands for tests that are not async.
 
-`python -m kit.attacks.confined KIND...` makes the attempts of these kinds and prints what became of them.
+`python -m kit.attacks.confined KIND...` makes the attempts of these kinds and prints their outcomes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MECHANISMS: Final[tuple[Mechanism, ...]] = tuple(each for each in get_args(Mecha
 
 
 class Mode(NamedTuple):
-    """A mode of the sandbox, with its switch for the network."""
+    """A mode of the sandbox, with or without the network."""
 
     name: str
     writable: bool
@@ -56,7 +56,7 @@ def root(path: str) -> WritableRoot:
 
 
 class Confined:
-    """Runs one command after the other, within bounds."""
+    """Runs sandboxed commands, one at a time."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -81,13 +81,13 @@ class Confined:
         env: Mapping[str, str] | None = None,
         timeout_seconds: float = PATIENCE_SECONDS,
     ) -> Ran:
-        """Run a command to its end and keep all that it says."""
+        """Run a command to its end and return all its output."""
         return self._runner.run(
             confined(self.commands, bounds, *argv, cwd=cwd, env=env, timeout_seconds=timeout_seconds)
         )
 
     def cancel_when_it_speaks(self, bounds: SandboxPolicy, *argv: str, cwd: str) -> None:
-        """Run a command until it says something, and cancel it then."""
+        """Run a command until its first output, then cancel it."""
         command = Command(argv=argv, cwd=cwd, env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS, bounds=bounds)
         self._runner.run(self._cancel_when_it_speaks(command))
 
@@ -103,7 +103,8 @@ class Confined:
     def attack(
         self, ground: Ground, kind: str, mechanism: Mechanism, mode: Mode, *, installed: str = ""
     ) -> Outcomes:
-        """Make every attempt of a kind within the bounds of a mode. In the workspace, Parley may be `installed`."""
+        """Make all attempts of a kind in a mode. `installed` is a directory in the workspace to install Parley
+        in."""
 
         def run(argv: Sequence[str], world: World) -> str:
             bounds = mode.bounds(mechanism, world.inside, hidden=world.hidden_paths)
@@ -122,25 +123,25 @@ CELLS: Final = tuple(
     for kind in KINDS
     for mechanism in MECHANISMS
     for mode in MODES
-    # Attributes outside stay within reach of Landlock where anything may be written at all (docs/security.md).
+    # Landlock does not protect attributes of files outside if the command may write anywhere (docs/security.md).
     if not (kind == "metadata" and mechanism == "landlock" and mode.writable)
 )
-"""What is to hold where."""
+"""The combinations in which no attempt may succeed."""
 
 
 class Survey(NamedTuple):
-    """What became of all attempts, as one user."""
+    """The outcomes of all attempts, for one user."""
 
     by_itself: dict[str, Outcomes]
-    """By kind, without a sandbox."""
+    """Outcomes without a sandbox, by kind."""
     unconfined: dict[str, str]
-    """By mechanism, why it does not work here."""
+    """Why a mechanism does not work here, by mechanism."""
     confined: list[tuple[str, Mechanism, str, Outcomes]]
-    """By kind, mechanism and mode."""
+    """Outcomes in the sandbox, with kind, mechanism and mode."""
 
 
 def survey(kinds: Sequence[str]) -> Survey:
-    """In one mode: which user it is makes no difference to the others."""
+    """Make all attempts of these kinds, in one mode each: the user makes no difference in the other modes."""
     with Ground() as ground, Confined() as commands:
         reasons = {"bubblewrap": no_bubblewrap(), "landlock": no_landlock()}
         unconfined = {each: why for each, why in reasons.items() if why}

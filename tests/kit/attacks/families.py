@@ -1,4 +1,4 @@
-"""Inside the command: reach the network by the back doors, which stay shut with the network on too."""
+"""Runs inside the command: attempts to reach the network by unusual socket families, which are always refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def a_ring_of_requests(world: World) -> None:
 
 
 def machine_code(code: bytes) -> int:
-    """Run it as a function and return what it leaves in the first register."""
+    """Run machine code as a function and return its result."""
     if os.uname().machine != "x86_64":
         raise Foiled("this is machine code of another processor")
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

@@ -1,4 +1,4 @@
-"""Inside the command: write, create, delete, rename, link and cut files outside, by every road there is."""
+"""Runs inside the command: attempts to write, create, delete, rename, link and truncate files outside."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def write_to_what_the_server_has_open_through_proc(world: World) -> None:
 LEFT_OPEN: Final = [
     int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}")
 ]
-"""What this process was started with besides its three streams."""
+"""Descriptors that this process inherited, besides its three streams."""
 
 
 @attempt()
@@ -259,7 +259,7 @@ def exchange_with_a_file_of_the_workspace(world: World) -> None:
 
 @attempt()
 def move_the_workspace_itself(world: World) -> None:
-    # Put back at once, so that a control run leaves the ground to the attempts that follow.
+    # Restored at once, so that a control run does not affect later attempts.
     os.rename(world.inside, f"{world.folder}/new")
     os.rename(f"{world.folder}/new", world.inside)
 
@@ -310,7 +310,7 @@ def open_a_device_by_a_node_of_its_own(world: World) -> None:
 
 
 def as_superuser_of_a_namespace(flags: int = 0) -> None:
-    """Into a user namespace, as its superuser, unless we are that already."""
+    """Enter a user namespace as its superuser, unless the process is superuser already."""
     who, group = os.getuid(), os.getgid()
     call("unshare", CLONE_NEWUSER | CLONE_NEWNS | flags)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {who} 1"), ("gid_map", f"0 {group} 1")):

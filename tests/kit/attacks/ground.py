@@ -1,7 +1,7 @@
-"""The test's side of the attempts: what they are tried upon, and what has become of it afterwards.
+"""The objects that attempts attack, and the check of these objects afterwards.
 
-Everything that can be attacked is made anew for each run: files, listeners, queues. What the command
-says of an attempt is believed only if it says that it worked; otherwise the ground itself is looked at.
+All of them (files, listeners, queues) are created for each run. If an attempt reports a failure, the objects
+themselves are checked too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kit.attacks.calls import call
 __all__ = ["Ground", "Outcomes", "by_itself", "unexpected"]
 
 Outcomes = dict[str, str]
-"""What became of each attempt, by its name: `worked`, or what stopped it."""
+"""The outcome of each attempt by name: `worked`, or what prevented it."""
 
 TESTS: Final = str(Path(__file__).parents[2])
 PROGRAM: Final = (
@@ -50,7 +50,7 @@ while sys.stdin.readline():
     for number in found: signal.sigwait(heard)
     print(*found, flush=True)
 """
-"""A process with a secret that says, whenever it is asked, which signals it was sent since."""
+"""A program with a secret. For each line on stdin it prints the signals that it has received since."""
 
 
 class Stranger:
@@ -70,7 +70,7 @@ class Stranger:
         self.secret_at = int(self._line())
 
     def signals(self) -> list[str]:
-        """Those that it was sent since it was asked last."""
+        """Return the signals that it received since the last call."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -86,7 +86,7 @@ class Stranger:
 
 
 class Ground:
-    """Everything that a command might attack, until it is closed."""
+    """All objects that a command might attack. A context manager."""
 
     def __init__(self) -> None:
         self._closing = ExitStack()
@@ -103,7 +103,7 @@ class Ground:
 
     @contextmanager
     def workspace(self) -> Iterator[str]:
-        """A directory in which a command may be allowed to write."""
+        """Create a directory that a command may be allowed to write to."""
         place = tempfile.mkdtemp(dir=self.base)
         os.mkdir(f"{place}/inside")
         try:
@@ -112,7 +112,8 @@ class Ground:
             shutil.rmtree(place, ignore_errors=True)
 
     def attack(self, kind: str, run: Callable[[Sequence[str], World], str]) -> Outcomes:
-        """Let `run` run a command that tries everything of this kind; it returns what the command has said."""
+        """Have `run` run a command that makes all attempts of this kind. `run` returns the output of the
+        command."""
         with ExitStack() as closing:
             inside = closing.enter_context(self.workspace())
             outside = f"{os.path.dirname(inside)}/outside"
@@ -196,7 +197,7 @@ class Ground:
 
 
 def by_itself(argv: Sequence[str], world: World) -> str:
-    """The control: the command runs as any program does, with all that this process has open for it."""
+    """Run the command without a sandbox, with all inherited descriptors, as the control."""
     done = subprocess.run(
         argv,
         cwd=world.inside,
@@ -210,7 +211,7 @@ def by_itself(argv: Sequence[str], world: World) -> str:
 
 
 def unexpected(outcomes: Outcomes) -> Outcomes:
-    """Those that were not simply refused: that worked, hung, changed something or were mistaken themselves."""
+    """Return the outcomes that are not refusals: the attempt worked, hung, changed something or has a bug."""
     return {name: said for name, said in outcomes.items() if not _is_refusal(said)}
 
 
@@ -228,7 +229,7 @@ def _furnish(folder: str) -> None:
     try:
         os.setxattr(f"{folder}/victim", "user.there", b"kept")
     except OSError:
-        pass  # a file system without them: the attempts upon them say so
+        pass  # a file system without extended attributes: those attempts report it
 
 
 def _hide(directory: str) -> str:
@@ -243,7 +244,7 @@ Look = dict[str, tuple[object, ...]]
 
 
 def _look(folder: str) -> Look:
-    """All that can be seen of a directory and what is in it, but for the time when it was looked at last."""
+    """Return everything that can be seen of a directory and its content, except access times."""
     seen: Look = {}
     for path in (folder, *(f"{folder}/{name}" for name in sorted(os.listdir(folder)))):
         found = os.lstat(path)
@@ -273,7 +274,7 @@ def _shared_file() -> Iterator[str]:
 
 
 class _Listening(AbstractContextManager["_Listening"]):
-    """Sockets of every kind that somebody listens on, and hears nothing."""
+    """Listening sockets of every kind."""
 
     def __init__(self, outside: str, inside: str) -> None:
         self.abstract = f"parley-{uuid4().hex}-"
@@ -284,14 +285,14 @@ class _Listening(AbstractContextManager["_Listening"]):
             self._listen(socket.AF_UNIX, kind, f"\0{self.abstract}{name}")
 
     def port(self, family: int, host: str, kind: int) -> int:
-        """Of a new listener; 0 where this computer has no such family."""
+        """Return the port of a new listener; 0 if this computer lacks the family."""
         try:
             return int(self._listen(family, kind, (host, 0)).getsockname()[1])
         except OSError:
             return 0
 
     def reached(self) -> bool:
-        """Whether anybody came."""
+        """Return whether any connection or datagram arrived."""
         for listener in self._sockets:
             try:
                 if listener.type == socket.SOCK_DGRAM:

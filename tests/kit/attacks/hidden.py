@@ -1,7 +1,7 @@
-"""Inside the command: read what is hidden, by every road there is.
+"""Runs inside the command: attempts to read hidden files.
 
-Hidden are a directory and a file outside, a directory in the workspace, and one outside that is
-named by a link to it; in each the words are the same.
+Hidden are a directory and a file outside, a directory in the workspace, and a directory outside that is named by a
+link. All have the same content.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def run_it(world: World) -> None:
 
 @attempt(needs=SUPERUSER)
 def take_away_what_hides_it(world: World) -> None:
-    # Without a sandbox nothing hides it, and so something is put there first.
+    # Without a sandbox it is not hidden, so a mount is made first.
     if os.path.exists(f"{world.hidden}/key"):
         call("mount", b"none", world.hidden.encode(), b"tmpfs", 0, None)
     call("umount2", world.hidden.encode(), 2)

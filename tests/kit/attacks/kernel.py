@@ -1,4 +1,4 @@
-"""Inside the command: keys, shared memory, queues, terminals and other things that the kernel keeps."""
+"""Runs inside the command: attempts on keys, shared memory, queues, terminals and other objects of the kernel."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def send_to_a_queue_with_a_name(world: World) -> None:
 
 
 def terminal() -> int:
-    """A terminal of this process's own, that it is controlled by."""
+    """Create a terminal and make it the controlling terminal of this process."""
     main, other = os.openpty()
     os.setsid()
     fcntl.ioctl(other, termios.TIOCSCTTY, 0)
@@ -99,7 +99,7 @@ def paste_into_a_console(world: World) -> None:
 
 @attempt(needs="programs in the kernel")
 def put_a_program_into_the_kernel(world: World) -> None:
-    # An array of one entry: the least that can be made.
+    # An array of one entry, the smallest possible.
     os.close(call("bpf", 0, (ctypes.c_uint32 * 18)(2, 4, 4, 1), 72))
 
 

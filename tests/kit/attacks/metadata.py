@@ -1,4 +1,4 @@
-"""Inside the command: change mode, owner, times and attributes of files outside."""
+"""Runs inside the command: attempts to change mode, owner, times and attributes of files outside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kit.attacks.calls import call
 
 AT_FDCWD: Final = -100
 NO_DUMP: Final = 0x40
-"""An attribute that the owner of a file may set, and that does nothing."""
+"""An attribute without effect that the owner of a file may set."""
 GET_FLAGS, SET_FLAGS = 0x80086601, 0x40086602
 GET_ATTRIBUTES, SET_ATTRIBUTES = 0x801C581F, 0x401C5820
 ATTRIBUTES: Final = "a file system with user attributes"
@@ -123,7 +123,7 @@ def set_a_flag(world: World) -> None:
 def set_a_flag_by_the_newer_call(world: World) -> None:
     held = os.open(world.victim, os.O_RDONLY)
     found = bytearray(fcntl.ioctl(held, GET_ATTRIBUTES, bytes(28)))
-    found[0] |= 0x80  # no dump, in the words of this call
+    found[0] |= 0x80  # the same attribute in this call
     fcntl.ioctl(held, SET_ATTRIBUTES, bytes(found))
 
 

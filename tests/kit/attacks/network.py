@@ -1,4 +1,4 @@
-"""Inside the command: reach the network, by the families that everybody uses."""
+"""Runs inside the command: attempts to reach the network by the usual socket families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running our own code as a user who owns nothing, where the tests may become one: people are no superusers."""
+"""Runs Python as an unprivileged user, if the tests run as root."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 __all__ = ["NOBODY", "as_nobody"]
 
 NOBODY: Final = 64_217
-"""A user that no computer knows."""
+"""A user id that no account has."""
 
 LONGEST_SECONDS: Final = 100
 
 
 def as_nobody(*words: str, prepared: str = "") -> str:
-    """What our Python prints with these words, as that user. Skips the test where that cannot be tried.
+    """Run Python with these arguments as that user, and return its output. Skips the test if that is impossible.
 
-    Before, a script of the superuser's may prepare mounts for it, which nobody else sees.
+    A script of the superuser may first prepare mounts, which no other process sees.
     """
     if os.getuid():
         pytest.skip("the tests run as an ordinary user anyway")
@@ -35,7 +35,7 @@ def as_nobody(*words: str, prepared: str = "") -> str:
 
 @cache
 def _python() -> str | None:
-    """A Python of this version that the user may run, if not the one that we run ourselves."""
+    """Return a Python of this version that the user may run."""
     name = "python{}.{}".format(*sys.version_info)
     for place in (os.path.realpath(sys.executable), f"/usr/local/bin/{name}", f"/usr/bin/{name}"):
         try:

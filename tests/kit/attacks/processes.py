@@ -1,4 +1,4 @@
-"""Inside the command: look into, change, stop or signal the server and a stranger's process."""
+"""Runs inside the command: attempts to read, change, stop or signal the server and a foreign process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def both(world: World) -> tuple[int, int]:
 
 
 def any_of(world: World, attack: object) -> None:
-    """Once for the server and once for the stranger: it has worked if either did."""
+    """Make the attempt on the server and on the foreign process; it worked if either did."""
     assert callable(attack)
     refused: OSError | Foiled | None = None
     for pid in both(world):
@@ -62,7 +62,7 @@ def copy_the_memory(world: World) -> None:
 
 @attempt(needs=SAME_PROCESS)
 def overwrite_the_memory(world: World) -> None:
-    # By the same bytes: who looks for the secret later still finds it.
+    # The same bytes are written, so that later attempts still find the secret.
     same = ctypes.create_string_buffer(world.secret.encode(), len(world.secret))
     local = (ctypes.c_size_t * 2)(ctypes.addressof(same), len(same))
     remote = (ctypes.c_size_t * 2)(world.secret_at, len(same))
@@ -168,7 +168,7 @@ def send_a_signal_by_descriptor(world: World) -> None:
 
 @attempt()
 def send_a_signal_as_the_owner_of_a_pipe(world: World) -> None:
-    # The error is not told to whoever writes: the stranger tells the test that it got the signal.
+    # The writer gets no error: the foreign process reports the signal to the test.
     heard, said = os.pipe()
     fcntl.fcntl(heard, fcntl.F_SETOWN, world.foreign)
     fcntl.fcntl(heard, 10, signal.SIGUSR2)  # F_SETSIG

@@ -1,4 +1,4 @@
-"""Inside the command: reach whoever listens on a socket of this computer that has a name."""
+"""Runs inside the command: attempts to connect to named sockets of this computer."""
 
 from __future__ import annotations
 

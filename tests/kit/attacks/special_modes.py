@@ -1,5 +1,5 @@
-"""Inside the command: leave a file in the workspace that gives other users rights: set-user-id, set-group-id,
-capabilities."""
+"""Runs inside the command: attempts to create a set-user-id or set-group-id file, or one with capabilities, in the
+workspace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X86: Final = "x86-64"
 
 
 def new(world: World) -> str:
-    """A program of the command's own in the workspace."""
+    """Create a program in the workspace and return its path."""
     path = f"{world.workplace}/program"
     with open(path, "xb") as file:
         file.write(b"#!/bin/sh\nid\n")

@@ -1,7 +1,7 @@
-"""A project on whose path somebody puts a link, again and again, while commands are started in it.
+"""Starts commands in a project while a directory of its path is repeatedly replaced by a link.
 
-`python -m kit.attacks.swaps STARTS` prints, for each way to swap, how many starts in bubblewrap have escaped when
-nobody looks at its mounts, until one has, and how many of so many when somebody does.
+`python -m kit.attacks.swaps STARTS` prints two numbers for each pattern: how many starts in bubblewrap escaped
+without the check of mounts (it stops at the first), and how many of STARTS with the check.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ENOUGH", "PATTERNS", "WITHOUT_PAUSE", "Outcome", "Pattern", "Swappin
 Outcome = Literal["started", "refused", "escaped"]
 
 ENOUGH: Final = 200
-"""Starts, of which two in five escape where nobody looks."""
+"""Enough starts for an escape without the check of mounts: two of five escape."""
 
 SWAP: Final = """
 import ctypes, os, sys, time
@@ -45,11 +45,11 @@ while True:
         rename(-100, one, -100, other, 2)
     time.sleep(pause)
 """
-"""Exchanges two names for ever."""
+"""A program that exchanges two names until it is killed."""
 
 
 class Pattern(NamedTuple):
-    """How somebody swaps."""
+    """The number of swaps in a burst, and the pause after it."""
 
     swaps: int
     pause_seconds: float
@@ -65,7 +65,7 @@ PATTERNS: Final = {
 
 
 class Ways(NamedTuple):
-    """A project in a directory that others may write to, with a link there that leads outside."""
+    """A project in a directory that others may write to, with a link in that directory that leads outside."""
 
     wide: Path
     outside: Path
@@ -84,11 +84,11 @@ class Ways(NamedTuple):
 
     @property
     def escaped(self) -> Path:
-        """What the victim writes, where it must not."""
+        """The file outside that the command must not be able to write."""
         return self.outside / "project/new"
 
     def victim(self, mechanism: Mechanism) -> Command:
-        """A command that may write to the project, and tries it outside."""
+        """Return a command that may write to the project and tries to write outside."""
         return Command(
             argv=("sh", "-c", 'echo written > "$0"', str(self.escaped)),
             cwd="/",
@@ -103,7 +103,7 @@ class Ways(NamedTuple):
 
     @contextmanager
     def swapped(self, pattern: Pattern) -> Iterator[None]:
-        """Have the link and the directory change places as long as this lasts."""
+        """Keep exchanging the link and the directory until the block ends."""
         names = (str(self.wide / "between"), str(self.wide / "link"))
         words = (*PYTHON, SWAP, *names, str(pattern.swaps), str(pattern.pause_seconds))
         with subprocess.Popen(words, stdout=subprocess.PIPE) as swapper:
@@ -119,7 +119,7 @@ class Ways(NamedTuple):
 
 
 class Swapping:
-    """Starts commands, one of them at the very moment when the link takes the place of the directory."""
+    """Starts commands; with `swaps_next`, exchanges the link and the directory directly before the next start."""
 
     def __init__(self, ways: Ways) -> None:
         self._executor, self._ways = Executor(), ways
@@ -134,7 +134,7 @@ class Swapping:
         return await self._executor.start(start, output=output)
 
     async def start_last_without_a_look(self) -> CommandResult:
-        """What becomes of the last command when nobody looks at what was mounted for it."""
+        """Start the last command again without the check of its mounts."""
         return await self._executor.start(replace(self.starts[-1], mounts=()), output=lambda stream, data: None)
 
     async def close(self) -> None:
@@ -142,8 +142,8 @@ class Swapping:
 
 
 async def outcomes(ways: Ways, pattern: Pattern, *, looks: bool) -> AsyncGenerator[Outcome, None]:
-    """What becomes of one start in bubblewrap after the other while somebody swaps. Each is made as the first one
-    was, before that began: nobody but who looks at the mounts can refuse it."""
+    """Yield the outcome of each start in bubblewrap while the names are exchanged. The policy is resolved before
+    that, so only the check of mounts can refuse a start."""
     starter = Swapping(ways)
     commands = Sandboxed(lambda: starter)
     try:
@@ -165,7 +165,7 @@ async def outcomes(ways: Ways, pattern: Pattern, *, looks: bool) -> AsyncGenerat
 
 
 async def survey(ways: Ways, pattern: Pattern, *, looks: bool, starts: int) -> Counter[Outcome]:
-    """How often each became of so many starts, or of fewer if nobody looks and one has escaped."""
+    """Count the outcomes of this many starts. Without the check of mounts, stop at the first escape."""
     found = Counter[Outcome]()
     each = outcomes(ways, pattern, looks=looks)
     try:
@@ -177,7 +177,7 @@ async def survey(ways: Ways, pattern: Pattern, *, looks: bool, starts: int) -> C
 
 
 async def escapes(starts: int) -> dict[str, tuple[int, int]]:
-    """Of each way to swap: how many have escaped while nobody looked, and how many while somebody did."""
+    """Return, for each pattern, how many starts escaped without and with the check of mounts."""
     found = {}
     for name, pattern in PATTERNS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Bounds for commands, made of directories that are there."""
+"""Builds sandbox policies from existing directories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["bounds", "root"]
 
 
 def root(path: Path | str) -> WritableRoot:
-    """A directory, as it is now."""
+    """Return a writable root with the current identity of the directory."""
     found = os.lstat(path)
     return WritableRoot(path=str(path), device=found.st_dev, inode=found.st_ino)
 

@@ -1,4 +1,4 @@
-"""Texts to compare, and what diffs of them say."""
+"""Texts to compare, and properties of their diffs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["changed_lines", "distinct"]
 
 
 def distinct(lines: int = 200_000) -> list[bytes]:
-    """So many lines, each of which is there once."""
+    """Return this many lines, all different."""
     return [b"line number %d\n" % number for number in range(lines)]
 
 
 def changed_lines(hunks: str) -> int:
-    """How many lines these hunks add and remove."""
+    """Return how many lines these hunks add and remove."""
     return sum(line[:1] in ("+", "-") for line in hunks.split("\n"))

@@ -1,4 +1,4 @@
-"""What tests of stores keep: small logs, and what a list shows of them."""
+"""Small logs for tests of stores, and their summaries."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OTHER: Final = ConversationId("22222222-2222-4222-8222-222222222222")
 
 
 def said(seq: int, text: str) -> Entry:
-    """The agent said something."""
+    """Build an entry with a message of the agent."""
     event = AgentMessage(message=text)
     return Entry(Seq(seq), float(seq), event_type(AgentMessage), True, encode(event))
 
 
 def asked(seq: int, text: str) -> Entry:
-    """The user said something."""
+    """Build an entry with a message of the user."""
     event = UserMessage(message_id=MessageId("m"), content=(TextItem(text=text),))
     return Entry(Seq(seq), float(seq), event_type(UserMessage), True, encode(event))
 
@@ -40,7 +40,7 @@ def summary(
 
 
 async def everything_in(store: Store, conversation_id: ConversationId = FIRST) -> list[Entry]:
-    """The whole log, page by page."""
+    """Read the whole log, page by page."""
     found: list[Entry] = []
     while page := await store.read(conversation_id, after=found[-1].seq if found else START):
         found += page

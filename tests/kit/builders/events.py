@@ -1,4 +1,4 @@
-"""Events in a word or two."""
+"""Builds events with default fields."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def text(words: str) -> TextItem:
 
 
 def user_message(*content: str | InputItem, message_id: str = "m1", parent: str | None = None) -> UserMessage:
-    """What the user said; plain strings are text items."""
+    """Build a message of the user; strings become text items."""
     items = tuple(text(item) if isinstance(item, str) else item for item in content)
     before = UNSET if parent is None else MessageId(parent)
     return UserMessage(message_id=MessageId(message_id), parent_message_id=before, content=items)

@@ -1,4 +1,4 @@
-"""Real images, the smallest there are: one pixel each. And one as large as a test wants it."""
+"""Valid images of one pixel, and one of any size in bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PNG: Final = _PNG_HEAD + _PNG_TAIL
 
 
 def large_png(size: int) -> bytes:
-    """The same pixel in so many bytes: a note of zeros stands before it."""
+    """Return a PNG of one pixel with this many bytes: a chunk of zeros comes before the pixel."""
     return _PNG_HEAD + _chunk(b"noTe", bytes(size - len(PNG) - 12)) + _PNG_TAIL
 
 
@@ -32,7 +32,7 @@ def _segment(marker: int, content: bytes) -> bytes:
 
 
 _ONE_CODE: Final = b"\1" + bytes(15) + b"\0"
-"""A Huffman table that knows one word, `0`, for the value 0."""
+"""A Huffman table with one code, `0`, for the value 0."""
 
 JPEG: Final = b"".join(
     (
@@ -43,11 +43,11 @@ JPEG: Final = b"".join(
         _segment(0xC4, b"\x00" + _ONE_CODE),
         _segment(0xC4, b"\x10" + _ONE_CODE),
         _segment(0xDA, b"\1\1\0\0\x3f\0"),
-        b"\x3f",  # both words, filled up with ones
+        b"\x3f",  # both codes, padded with ones
         b"\xff\xd9",
     )
 )
-"""A grey pixel too: no value differs from the middle."""
+"""A grey pixel: all coefficients are zero."""
 
 GIF: Final = b"".join(
     (
@@ -63,7 +63,7 @@ GIF: Final = b"".join(
 WEBP: Final = b"RIFF\x14\0\0\0WEBPVP8L\x08\0\0\0" + struct.pack(
     "<Q", 0x2F | sum(0b0001 << place for place in range(43, 63, 4))
 )
-"""Lossless: its size, then five tables that know one value each, so that the pixel itself needs no bits."""
+"""Lossless: the size, then five tables with one value each, so that the pixel needs no bits."""
 
 IMAGES: Final = {"image/png": PNG, "image/jpeg": JPEG, "image/gif": GIF, "image/webp": WEBP}
 

@@ -1,4 +1,4 @@
-"""Our structs as the plain JSON values that a client would read, and back."""
+"""Converts structs to the JSON values that a client reads, and back."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def as_json(value: Any) -> Any:
-    """What another JSON library makes of the value as we encode it."""
+    """Encode a value like the server, and decode it with the standard library."""
     return json.loads(encode(value))
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """`value`, written by another JSON library, as the server decodes it."""
+    """Encode a value with the standard library, and decode it like the server."""
     return decode_lenient(msgspec.json.Decoder(kind), json.dumps(value).encode())

@@ -1,4 +1,4 @@
-"""Logs, and the folds over them, from what happened."""
+"""Builds logs and projections from events and records."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from parley.conversation.state import State
 __all__ = ["AT", "history_of", "log_of", "state_of", "write"]
 
 AT = 1_754_654_400.0
-"""A moment; which one does not matter."""
+"""The time of all entries."""
 
 
 def log_of(*happened: LogPayload) -> Log:
-    """All of it durable."""
+    """Return a log with these entries, all durable."""
     log = Log()
     write(log, *happened)
     return log
 
 
 def write(log: Log, *happened: LogPayload) -> list[Entry]:
-    """Append, and be done: everything in the log is durable."""
+    """Append entries and mark them as durable."""
     entries = log.append(happened, at=AT)
     log.durable = log.last
     return entries

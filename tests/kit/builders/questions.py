@@ -1,4 +1,4 @@
-"""Questions in a word or two: the event that shows one, the record of it, and of how it was settled."""
+"""Builds approval requests: the event, the record of the request, and the record of the settlement."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CWD: Final = "/project"
 
 
 def approval_id(number: int) -> ApprovalId:
-    """The id of the so-manieth question that is asked in a room."""
+    """Return the id of the approval request with this number on a `LocalServer`."""
     return ApprovalId(f"00000000-0000-4000-8000-{number:012}")
 
 
 def command_question(
     number: int, *argv: str, reason: str | None = None, leaves_sandbox: bool = False, cwd: str = CWD
 ) -> tuple[ExecApprovalRequest, QuestionAsked]:
-    """May this command run?"""
+    """Build the approval request for a command."""
     call_id = CallId(f"call{number}")
     return (
         ExecApprovalRequest(call_id=call_id, command=argv, cwd=cwd, reason=UNSET if reason is None else reason),
@@ -53,7 +53,7 @@ def patch_question(
     grant_root: str | None = None,
     leaves_sandbox: bool = False,
 ) -> tuple[ApplyPatchApprovalRequest, QuestionAsked]:
-    """May this file be added?"""
+    """Build the approval request for a patch that adds a file."""
     call_id = CallId(f"call{number}")
     changes: dict[str, Any] = {f"{CWD}/new.txt": OtherChange(add=AddedFile(content="hello\n"))}
     return (
@@ -77,7 +77,7 @@ def patch_question(
 def limit_question(
     number: int, limit: str = "turn_calls", *, used: int = 2, allowed: int = 2
 ) -> tuple[LimitReached, QuestionAsked]:
-    """May the turn go on?"""
+    """Build the approval request for a limit."""
     asked = QuestionAsked(approval_id=approval_id(number), kind="limit", call_id=CallId(""))
     return LimitReached(limit=limit, used=used, allowed=allowed), asked
 

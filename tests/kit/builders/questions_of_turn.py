@@ -1,4 +1,4 @@
-"""The approvals of a turn that no runner runs."""
+"""Builds the approvals of a turn without a turn runner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["gate_of", "new_trust", "questions_in"]
 
 
 def new_trust() -> SessionGrants:
-    """The grants of a conversation in which nothing was approved yet."""
+    """Build the session grants of a conversation without approvals."""
 
     def choose(wanted: SettingsOverrides, before: ResolvedSettings | None) -> ResolvedSettings:
         raise AssertionError("no settings are resolved")
@@ -29,7 +29,7 @@ def new_trust() -> SessionGrants:
 
 
 async def questions_in(store: Store, clock: StandingClock) -> OpenApprovals:
-    """The approvals of a conversation in the middle of a turn."""
+    """Build the open approvals of a conversation in the middle of a turn."""
     durable_log = DurableLog(ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8"), store, clock)
     await durable_log.create(turn_started())
     await durable_log.acquire(address="")
@@ -39,5 +39,5 @@ async def questions_in(store: Store, clock: StandingClock) -> OpenApprovals:
 def gate_of(
     questions: OpenApprovals, commands: CommandRunner, grants: SessionGrants | None = None
 ) -> PermissionGate:
-    """The gate of a conversation with these approvals."""
+    """Build the permission gate of a conversation with these approvals."""
     return PermissionGate(questions._log, questions, commands, grants or new_trust(), clock=StandingClock())

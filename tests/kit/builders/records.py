@@ -1,4 +1,4 @@
-"""Records in a word or two."""
+"""Builds records with default fields."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = [
 def command_output(
     call_id: str, data: bytes = b"", *, item: str = "i1", stream: OutputStream = "stdout"
 ) -> CommandOutput:
-    """What a command said on one stream, all of it kept."""
+    """Build the record of the complete output of a command on one stream."""
     kept = StreamOutput(
         item=ItemId(item), stream=stream, head=data, tail=b"", size=len(data), lines=data.count(b"\n")
     )

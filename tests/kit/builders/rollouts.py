@@ -1,4 +1,4 @@
-"""Rollout files as Codex CLI 0.21 writes them, in a word or two."""
+"""Builds rollout files in the format of Codex CLI 0.21."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SESSION = {
 STATE = {"record_type": "state"}
 
 TOLD = '{"output":"x\\n","metadata":{"exit_code":0,"duration_seconds":0.1}}'
-"""What the model is told of a command."""
+"""The output of a command, for the model."""
 
 
 def rollout(*items: Any, session: Any = SESSION) -> list[bytes]:
-    """The lines of a file."""
+    """Return the lines of a rollout file."""
     return [json.dumps(one).encode() + b"\n" for one in (session, *items)]
 
 

@@ -1,4 +1,4 @@
-"""What a model is offered, as each API writes it."""
+"""Builds the tools of a request, in the format of each API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NoCommands", "offered"]
 
 
 class NoCommands:
-    """Nothing is to be run, and nobody confined."""
+    """A command runner that runs nothing."""
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
         raise AssertionError(f"{command} must not run")
@@ -36,7 +36,7 @@ async def _authorize(action: Action) -> Verdict:
 
 
 def offered(api: Api, chosen: Settings | None = None) -> list[Any]:
-    """The `tools` of a request: Parley's own, under the settings of the tests unless others are given."""
+    """Return the `tools` of a request: Parley's own tools, by default with the settings of the tests."""
     chosen = chosen or settings(approval_policy="never", sandbox_mode="danger-full-access")
     context = ToolContext(settings=chosen, transcript=cast(Transcript, None), authorize=_authorize)
     functions = [

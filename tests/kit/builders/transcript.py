@@ -1,4 +1,4 @@
-"""The transcript of a turn that no runtime keeps: a real log and a real history, and who did what when."""
+"""A `Transcript` without a runtime: a real log and history, and a record of all calls."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Appended", "RecordingTranscript", "Said", "Shown"]
 
 
 class Appended(NamedTuple):
-    """One append, all of it."""
+    """An append with all its entries."""
 
     happened: tuple[LogPayload, ...]
 
 
 class Said(NamedTuple):
-    """More of a text, shown and not written down."""
+    """A delta of a text, which is shown and not stored."""
 
     kind: ItemKind
     text: str
 
 
 class Shown(NamedTuple):
-    """More of what a command says."""
+    """A delta of the output of a command."""
 
     call_id: CallId
     stream: OutputStream
@@ -39,12 +39,13 @@ class Shown(NamedTuple):
 
 
 class RecordingTranscript:
-    """A `Transcript` in memory. What it begins with stands in the log and the history alone."""
+    """A `Transcript` in memory. The entries that it starts with are in the log and the history, but not in
+    `did`."""
 
     def __init__(self, *before: LogPayload, appended: Callable[[], None] = lambda: None) -> None:
         self.history, self.log, self.usage = History(), Log(), UsageTotals()
         self.did: list[object] = []
-        """What was done here, in order; whoever works beside it writes down here what it did as well."""
+        """All calls, in order. Other doubles of the same test add theirs too."""
         self._appended = appended
         """Called after each append."""
         self._grown = asyncio.Event()
@@ -52,23 +53,23 @@ class RecordingTranscript:
 
     @property
     def happened(self) -> list[LogPayload]:
-        """All that was appended."""
+        """Return all appended entries."""
         return [one for entry in self.did if isinstance(entry, Appended) for one in entry.happened]
 
     @property
     def shown(self) -> list[Said | Shown]:
-        """All that was only shown."""
+        """Return all deltas that were shown."""
         return [entry for entry in self.did if isinstance(entry, Said | Shown)]
 
     def write(self, *happened: LogPayload) -> None:
-        """What `append` does, for somebody who cannot wait."""
+        """Append without waiting."""
         self._keep(happened)
         self.did.append(Appended(happened))
         self._grown.set()
         self._appended()
 
     async def until(self, number: int) -> None:
-        """Wait for so many things to be appended."""
+        """Wait until this many entries were appended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.happened) < number:
                 self._grown.clear()

@@ -1,4 +1,4 @@
-"""Directories as values, and patches that change them."""
+"""Directory trees as values, and patches that change them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 __all__ = ["Tree", "not_a_link", "patch", "plant", "plant_tree", "regular", "tree"]
 
 Tree = dict[str, tuple[str, bytes]]
-"""By relative path: type and permissions as `ls` shows them, and the content or where a link leads."""
+"""By relative path: type and permissions as in `ls`, and the content or the target of a link."""
 
 
 def tree(root: Path) -> Tree:
-    """Everything below a directory; no link is followed."""
+    """Return everything below a directory, without following links."""
     found: Tree = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()
@@ -28,24 +28,24 @@ def tree(root: Path) -> Tree:
 
 
 def not_a_link(path: str, *, dir_fd: int | None = None) -> str:
-    """In place of `os.readlink`: what was a link is a directory by now, as where somebody swaps the two."""
+    """Replace `os.readlink`: fail as if a directory had replaced the link meanwhile."""
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
 
 
 def plant(root: Path, **files: bytes | str) -> None:
-    """Files with these contents; `__` in a name stands for a dot, as in `a__txt`."""
+    """Create files with these contents; `__` in a name stands for a dot, as in `a__txt`."""
     for name, content in files.items():
         path = root / name.replace("__", ".")
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def regular(content: str | bytes, *, mode: str = "-rw-r--r--") -> tuple[str, bytes]:
-    """A file, as it is in a tree."""
+    """Return a regular file as it appears in a tree."""
     return mode, content.encode() if isinstance(content, str) else content
 
 
 def plant_tree(root: Path, files: Tree) -> None:
-    """These files, and `root` itself where it is not there."""
+    """Create these files, and `root` itself if it is missing."""
     root.mkdir(parents=True, exist_ok=True)
     for name, (mode, content) in files.items():
         (root / name).write_bytes(content)
@@ -53,5 +53,5 @@ def plant_tree(root: Path, files: Tree) -> None:
 
 
 def patch(*lines: str) -> str:
-    """A patch of these lines between the two markers."""
+    """Return a patch with these lines between the two markers."""
     return "\n".join(["*** Begin Patch", *lines, "*** End Patch"])

@@ -1,3 +1,3 @@
-"""Clients of a server: what they send, and the messages that they expect."""
+"""Clients of a server: the requests that they send, and the messages that they expect."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A client made of messages that can be asked, and takes its time to answer."""
+"""A `WireClient` that can be asked for approvals, and answers when the test says so."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ __all__ = [
 ]
 
 ASKS_FIRST: Final = {"approval_policy": "untrusted", "sandbox": "danger-full-access"}
-"""Every command that is not known to be safe is asked about, and needs no sandbox."""
+"""Settings: every command that is not known to be safe needs an approval, and no sandbox is used."""
 
 DENIED: Final = "exec command rejected by user"
-"""What the model is told of a command that somebody did not allow."""
+"""The output, for the model, of a command that was denied."""
 
 FIRST_ID: Final = 100
-"""Its own requests count from here, those of the server from 0: nobody takes one for the other."""
+"""The first id of the client's requests. Those of the server begin at 0, so that no id is used by both."""
 
 
 class ApprovingClient(WireClient):
-    """Made by `approving_client`."""
+    """A client that can be asked. Created by `approving_client`."""
 
     def __init__(self, raw: RawParley, capabilities: object) -> None:
         super().__init__(raw)
@@ -51,24 +51,24 @@ class ApprovingClient(WireClient):
         self.initialize_result = await self.result_of(self.request("initialize", params))
 
     def codex(self, prompt: str = "go", **more: Any) -> int:
-        """Call `codex`, with settings that ask first unless others are given; the id of the request."""
+        """Call `codex`, by default with settings that require approvals; return the id of the request."""
         settings = {name.replace("_", "-"): value for name, value in ASKS_FIRST.items()}
         return self.call("codex", **{"prompt": prompt, "cwd": str(self.work), **settings, **more})
 
     def answer(self, request_id: object, result: object) -> None:
-        """Answer a question."""
+        """Answer an approval request."""
         self._send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
     async def until_asked(self) -> list[Any]:
-        """All messages up to and including the next question."""
+        """Return all messages up to and including the next approval request."""
         return await self.until_method("elicitation/create")
 
     async def value_behind(self, request_id: int) -> Any:
-        """The value of a typed result, whatever comes before it."""
+        """Return the value of a typed result; skip the messages before it."""
         return (await self.until_answer(request_id))[-1]["result"]["structuredContent"]
 
     async def interrupt(self, conversation: str) -> list[Any]:
-        """Interrupt a turn; all messages up to its end, in a conversation that is streamed."""
+        """Interrupt the turn of a streamed conversation; return all messages up to its end."""
         request_id = self.call("conversationInterrupt", conversation_id=conversation)
         messages = await self.until_method("error")
         if answered(request_id, {"status": "ok"}) not in messages:
@@ -84,7 +84,7 @@ async def approving_client(
     capabilities: object = None,
     **options: Unpack[ServerOptions],
 ) -> AsyncIterator[ApprovingClient]:
-    """A real server, initialized by a client that can be asked unless its capabilities say otherwise."""
+    """Start a server with a client that can be asked, unless its capabilities say otherwise."""
     async with RawParley(model, **options) as raw:
         speaker = ApprovingClient(raw, {"elicitation": {}} if capabilities is None else capabilities)
         await speaker.initialize(version)
@@ -92,7 +92,7 @@ async def approving_client(
 
 
 async def asking(client: ApprovingClient, model: ScriptedModel) -> tuple[str, int]:
-    """A streamed conversation that asks: its id, and that of the message."""
+    """Start a streamed conversation that waits for an approval; return its id and that of the message."""
     model.says(shell("c1", "touch", "a"))
     conversation = await client.create(**ASKS_FIRST)
     await client.open_stream(conversation)
@@ -102,18 +102,18 @@ async def asking(client: ApprovingClient, model: ScriptedModel) -> tuple[str, in
 
 
 async def open_approval(client: ApprovingClient) -> str:
-    """The id of the one open question."""
+    """Return the id of the only open approval."""
     (listed,) = (await client.value_of(client.call("approvalsList")))["approvals"]
     return str(listed["approval_id"])
 
 
 def told(model: ScriptedModel) -> Any:
-    """What the model was told about its last call."""
+    """Return the output of the last call, as the model was sent it."""
     return model.requests[-1].body["messages"][-1]["content"]
 
 
 def events_of(messages: list[Any]) -> list[Any]:
-    """The events of a stream, or of a call: each once."""
+    """Return the events of a stream or a call, each once."""
     return [
         message["params"]["msg"]
         for message in messages
@@ -122,12 +122,12 @@ def events_of(messages: list[Any]) -> list[Any]:
 
 
 def types_of(messages: list[Any]) -> list[str]:
-    """What came, in order: types of events, methods of the rest, `answer` for answers."""
+    """Return the types of events, the methods of other messages, and `answer` for answers, in order."""
     return [message.get("method", "answer") for message in messages if message.get("method") != "codex/event"]
 
 
 def settlements(messages: list[Any]) -> list[Any]:
-    """The `approval_settled` events, without their ids."""
+    """Return the `approval_settled` events, without their ids."""
     ids = ("type", "approval_id", "call_id")
     return [
         {key: value for key, value in event.items() if key not in ids}

@@ -1,7 +1,7 @@
-"""Processes that share a home and are killed, stopped and started again, while clients of each do what they like.
+"""Random processes that share a home and are killed, stopped and restarted, with random clients.
 
-Everything random comes from one seed. Whatever happens is written down in one journal, which is printed: a run that
-went wrong can be told from it.
+All random choices come from one seed. Everything that happens is printed in one journal, so that a failed run can
+be understood.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from parley.testing.replies import Reply
 __all__ = ["SETTINGS", "Journal", "ProcessGroup", "ServerAndClient", "answer_to"]
 
 PATIENCE_SECONDS: Final = 90.0
-"""How long any call may take. A process that is stopped goes on before."""
+"""The timeout of every call. A stopped process is continued earlier."""
 STOPPED_SECONDS: Final = 1.0
 SETTINGS: Final = "approval_policy = 'untrusted'\n"
-"""Every command is asked about."""
+"""Settings in which every command needs an approval."""
 
 EXPECTED: Final = ("does not answer; was it stopped?", "Server is shutting down")
-"""What a client may be told in all this."""
+"""Errors that are expected."""
 
 
 class Journal:
@@ -48,7 +48,8 @@ class Journal:
 
 
 def answer_to(request: RecordedRequest, ran: Path) -> Reply:
-    """What the model says: `run ID` has a command append the id to a file, everything else gets some words."""
+    """Return the model's reply: `run ID` runs a command that appends the id to a file; other messages get a
+    text."""
     last = request.body["messages"][-1]
     what, _, name = last["content"].partition(" ") if last["role"] == "user" else ("", "", "")
     if what == "run":
@@ -58,7 +59,7 @@ def answer_to(request: RecordedRequest, ran: Path) -> Reply:
 
 
 class ServerAndClient:
-    """One process and its client, from start to end."""
+    """One server process and its client, from start to end."""
 
     def __init__(self, crowd: ProcessGroup, name: str) -> None:
         self.name = name
@@ -70,18 +71,18 @@ class ServerAndClient:
         self.streams: dict[str, Stream] = {}
         self.is_over = False
         self.is_quiet = asyncio.Event()
-        """It does nothing more."""
+        """Set when the client does nothing more."""
 
     @property
     def frames(self) -> Sequence[bytes]:
-        """All that its client was sent."""
+        """All messages that its client was sent."""
         return self.process.frames
 
     def note(self, what: str) -> None:
         self._crowd.journal.note(self.name, what)
 
     async def run(self) -> None:
-        """Start, do what comes to mind, and end as fate will have it, or with the crowd."""
+        """Start the server and do random operations, until the server is ended or the run is over."""
         async with self.process:
             self.note(f"is process {self.process.pid}")
             fate = asyncio.create_task(self._fate())
@@ -122,7 +123,7 @@ class ServerAndClient:
                 self._crowd.journal.complain(self.name, f"exit code {code}: {self.process.stderr_text()}")
 
     async def hear_the_end(self, ends: Mapping[str, int]) -> None:
-        """Return when its calls are answered, and its streams have come to the end of their conversations."""
+        """Wait until all calls are answered and all streams have reached the end of their conversations."""
         for reply in self.replies:
             self.note("waits for a reply")
             await reply
@@ -131,7 +132,7 @@ class ServerAndClient:
             while stream.seq < ends[conversation_id]:
                 await anext(stream)
 
-    # --- what its client does --------------------------------------------------------------
+    # --- operations of the client --------------------------------------------------------------
 
     def _operations(self) -> Sequence[Callable[[Conversation], Awaitable[None]]]:
         return (*[self._send] * 6, *[self._watch] * 3, self._reply, self._rename, self._look, self._interrupt)
@@ -158,7 +159,7 @@ class ServerAndClient:
             self._crowd.journal.complain(self.name, f"{what}: {failed}; {self.process.stderr_text()}")
 
     async def _send(self, conversation: Conversation) -> None:
-        """Say something new, or something again that may not have arrived."""
+        """Send a new message, or one again that had no answer."""
         unanswered = self._crowd.unanswered
         if unanswered and self._random.random() < 0.5:
             message_id, where, words = unanswered.pop(self._random.choice(list(unanswered)))
@@ -175,7 +176,7 @@ class ServerAndClient:
         self._crowd.accepted.add(message_id)
 
     async def _watch(self, conversation: Conversation) -> None:
-        """Begin to watch, or leave it for a moment and come back."""
+        """Open a stream, or close the open one."""
         stream = self.streams.pop(conversation.id, None)
         if stream is None:
             self.streams[conversation.id] = await conversation.stream()
@@ -199,7 +200,7 @@ class ServerAndClient:
         await conversation.interrupt()
 
     async def _answer(self, approval: Approval) -> None:
-        """Mostly yes, mostly soon; sometimes it does not care."""
+        """Answer after a short random time: usually approve, sometimes deny, sometimes never answer."""
         if self._random.random() < 0.3:
             await asyncio.Event().wait()
         await asyncio.sleep(self._random.uniform(0, 0.1))
@@ -207,7 +208,7 @@ class ServerAndClient:
 
 
 class ProcessGroup:
-    """Some processes at a time, each followed by another when it has ended, until time is up."""
+    """Runs a number of processes until the time is over, and replaces each one that ends."""
 
     def __init__(self, model: ScriptedModel, home: Path, seed: int) -> None:
         self.model, self.home, self.seed = model, home, seed
@@ -217,13 +218,13 @@ class ProcessGroup:
         self.lives: list[ServerAndClient] = []
         self.numbers = iter(range(1, 1_000_000))
         self.sent: dict[str, tuple[str, str]] = {}
-        """By message id: in which conversation, and what."""
+        """Conversation and text of each message, by message id."""
         self.unanswered: dict[str, tuple[str, str, str]] = {}
-        """Of these nobody knows whether they have arrived."""
+        """Messages without an answer, which may have been accepted."""
         self.accepted: set[str] = set()
         self.is_over = False
         self.settled = asyncio.Event()
-        """Nothing happens any more."""
+        """Set when all conversations are idle."""
 
     async def run(self, *, processes: int, conversations: int, seconds: float) -> None:
         async with ParleyProcess(self.model, home=self.home, config=SETTINGS) as first:
@@ -246,7 +247,8 @@ class ProcessGroup:
             await life.run()
 
     async def _settle(self) -> None:
-        """Answer what is open, wait until nothing runs, and until whoever is there has heard so."""
+        """Answer all open approvals, and wait until all conversations are idle and all clients have seen the
+        end."""
         async with ParleyProcess(self.model, home=self.home, config=SETTINGS, checked=False) as last:
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
@@ -265,7 +267,7 @@ class ProcessGroup:
                     self.journal.note(life.name, f"alive: {not life.is_over}\n{life.process.stderr_text()}")
 
     async def _come_to_rest(self, last: ParleyProcess, conversation: Conversation) -> int:
-        """Answer what is open until nothing runs; the position of the last event."""
+        """Answer open approvals until the conversation is idle; return the position of its last event."""
         page = await conversation.read(limit=1)
         while page.state != "idle":
             for approval in await last.client.approvals(conversation.id):

@@ -1,7 +1,7 @@
-"""`codex` calls spoken by hand: what goes over the wire, and the messages and requests that must come of it.
+"""Raw `codex` calls, and the complete messages and model requests that must follow.
 
-Everything is compared whole. A call gets pairs of notifications, then one answer; a model gets a
-body and headers. The builders here write both down from the few words that differ.
+Messages are compared as a whole. A call gets pairs of notifications and then one answer; a model gets a body and
+headers. The builders here create both from the values that differ.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _DELAY: Final = re.compile(r"retrying (\d+)/(\d+) in ([\d.]+)(ms|s)…$")
 _USUAL_DELAY_SECONDS: Final = 0.2
 
 
-# --- speaking ------------------------------------------------------------------------------
+# --- the client ------------------------------------------------------------------------------
 
 
 class Wire:
-    """A server that has shaken hands. Requests have the ids that the test gives them."""
+    """An initialized server. The test chooses the ids of requests."""
 
     def __init__(self, raw: RawParley) -> None:
         self.raw, self.model = raw, raw.model
         self.calls_made = 0
         self.sessions: list[str] = []
-        """The session of each `codex` call, in the order in which they were announced."""
+        """The session id of each `codex` call, in the order of their `session_configured` events."""
 
     @property
     def work(self) -> Path:
@@ -82,7 +82,7 @@ class Wire:
         self.call(request_id, "codex", {"prompt": prompt, **arguments})
 
     def reply(self, request_id: RequestId, prompt: str, *, session: str | None = None) -> None:
-        """Go on with a session; by default with the latest."""
+        """Call `codex-reply`, by default for the latest session."""
         self.call(request_id, "codex-reply", {"sessionId": session or self.sessions[-1], "prompt": prompt})
 
     def send(self, request_id: RequestId, conversation: str, *texts: str) -> None:
@@ -97,14 +97,14 @@ class Wire:
         self.raw.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 
     async def until(self, wanted: Callable[[Any], bool]) -> list[Any]:
-        """All messages up to and including the next that fits."""
+        """Return all messages up to and including the first that matches."""
         messages: list[Any] = []
         while not messages or not wanted(messages[-1]):
             messages.append(await self._next())
         return messages
 
     async def answer(self, *request_ids: RequestId) -> list[Any]:
-        """All messages up to and including the last of the answers to these requests."""
+        """Return all messages up to and including the last answer to these requests."""
         waiting = set(request_ids)
 
         def last(message: Any) -> bool:
@@ -115,11 +115,11 @@ class Wire:
         return await self.until(last)
 
     async def text(self, request_id: RequestId) -> str:
-        """The text of an answer."""
+        """Return the text of an answer."""
         return str((await self.answer(request_id))[-1]["result"]["content"][0]["text"])
 
     async def silence(self) -> list[Any]:
-        """All messages that were on their way; a ping is answered behind them."""
+        """Return all messages that the server has sent so far: those before the answer to a ping."""
         self.raw.send(request("silence?", "ping"))
         return (await self.answer("silence?"))[:-1]
 
@@ -134,7 +134,7 @@ class Wire:
 async def speaking(
     model: ScriptedModel, *, version: str = PLAIN_VERSION, **options: Unpack[ServerOptions]
 ) -> AsyncIterator[Wire]:
-    """A server for a client of this version."""
+    """Start a server for a client of this version."""
     async with RawParley(model, **options) as raw:
         raw.send(initialize("hello", version=version))
         await raw.read_message()
@@ -143,15 +143,16 @@ async def speaking(
 
 
 def is_event(kind: str) -> Callable[[Any], bool]:
-    """Whether a message is the second half of such an event's pair, or such an event of a stream."""
+    """Return whether a message is an event of this type: the second message of a `codex` pair, or one of a
+    stream."""
     return lambda message: message.get("method") == kind
 
 
-# --- what a call is told -------------------------------------------------------------------
+# --- messages of a call -------------------------------------------------------------------
 
 
 def pairs(request_id: RequestId, event_id: str, *events: EventMsg | dict[str, Any]) -> list[Any]:
-    """The notifications of these events for one call."""
+    """Build the notifications of these events for one call."""
     messages: list[Any] = []
     for event in events:
         msg = as_json(event)
@@ -169,7 +170,7 @@ def configured(request_id: RequestId, session: str, model: str = MODEL) -> list[
 
 
 def answered(request_id: RequestId, text: str, **more: Any) -> Any:
-    """The answer to a call whose turn is done."""
+    """Build the answer to a call whose turn is done."""
     return {
         "jsonrpc": "2.0",
         "id": request_id,
@@ -178,7 +179,7 @@ def answered(request_id: RequestId, text: str, **more: Any) -> Any:
 
 
 def failed(request_id: RequestId, message: str, **more: Any) -> Any:
-    """The answer to a call whose turn failed."""
+    """Build the answer to a call whose turn failed."""
     content = [{"type": "text", "text": message}]
     return {
         "jsonrpc": "2.0",
@@ -192,18 +193,18 @@ def interrupted(request_id: RequestId) -> Any:
 
 
 def shown(api: Api, *events: EventMsg) -> tuple[EventMsg, ...]:
-    """These events as they come over one API: token counts are told over responses alone."""
+    """Return these events as one API causes them: only the Responses API reports token counts."""
     return tuple(event for event in events if api == "responses" or not isinstance(event, TokenCount))
 
 
 def without_delays(messages: Iterable[Any]) -> list[Any]:
-    """The messages with `<delay>` in the notices of a retry, which must be near the usual one."""
+    """Replace the delays in retry notices by `<delay>`, after checking that they are near the usual ones."""
 
     def cover(found: re.Match[str]) -> str:
         attempt, most, number, unit = found.groups()
         seconds = float(number) / 1000 if unit == "ms" else float(number)
         usual = float(_USUAL_DELAY_SECONDS * 2 ** (int(attempt) - 1))
-        assert 0.9 * usual - 0.0001 <= seconds <= 1.1 * usual + 0.0001, found.group()  # told with one decimal
+        assert 0.9 * usual - 0.0001 <= seconds <= 1.1 * usual + 0.0001, found.group()  # shown with one decimal
         return f"retrying {attempt}/{most} in <delay>…"
 
     def covered(value: Any) -> Any:
@@ -215,7 +216,7 @@ def without_delays(messages: Iterable[Any]) -> list[Any]:
 
 
 def without_message_ids(messages: Iterable[Any]) -> list[Any]:
-    """The messages with `m1` for the ids that the server made up for what the user said."""
+    """Replace message ids that the server generated by `m1`."""
 
     def covered(value: Any) -> Any:
         if isinstance(value, dict):
@@ -225,7 +226,7 @@ def without_message_ids(messages: Iterable[Any]) -> list[Any]:
     return [covered(message) for message in messages]
 
 
-# --- what a model is sent ------------------------------------------------------------------
+# --- requests to the model ------------------------------------------------------------------
 
 
 class User(NamedTuple):
@@ -235,7 +236,7 @@ class User(NamedTuple):
 class Assistant(NamedTuple):
     text: str
     item_id: str | None = "msg_1"
-    """As the responses API names it."""
+    """The id of the item in the Responses API."""
 
 
 class CallSent(NamedTuple):
@@ -244,7 +245,7 @@ class CallSent(NamedTuple):
     arguments: str
     item_id: str | None = "fc_1"
     same_response: bool = False
-    """Whether it is of the same response as the call before it."""
+    """Whether it belongs to the same response as the call before it."""
 
 
 class Output(NamedTuple):
@@ -256,12 +257,12 @@ AskedFor = User | Assistant | CallSent | Output
 
 
 def history(api: Api, *items: AskedFor) -> list[Any]:
-    """What was said and done, in the form of one API."""
+    """Build the history in the format of one API."""
     return _for_chat(*items) if api == "chat" else [_for_responses(item) for item in items]
 
 
 def _for_chat(*items: AskedFor) -> list[Any]:
-    """Messages: a response is one, with its text and all its calls; the outputs follow it."""
+    """Build chat messages: one for each response, with its text and all calls, then the outputs."""
     messages: list[dict[str, Any]] = []
     spoken: dict[str, Any] | None = None
     before: AskedFor | None = None
@@ -311,7 +312,7 @@ def body(
     instructions: str = BASE_INSTRUCTIONS,
     **changes: Any,
 ) -> Any:
-    """The whole body of a request; `changes` are members that are not the usual ones."""
+    """Build the whole body of a request; `changes` are members that differ from the defaults."""
     context = [User(_environment(cwd))]
     if notes is not None:
         context.append(User(f"<user_instructions>\n\n{notes}\n\n</user_instructions>"))
@@ -343,7 +344,7 @@ def _environment(cwd: Path) -> str:
 
 
 def request_headers(api: Api, request: RecordedRequest, *, model: ScriptedModel, session: str) -> dict[str, str]:
-    """All headers that a request to a provider without a key has."""
+    """Return all headers of a request to a provider without a key."""
     headers = {
         "accept": "text/event-stream",
         "accept-encoding": "gzip, deflate",
@@ -358,5 +359,5 @@ def request_headers(api: Api, request: RecordedRequest, *, model: ScriptedModel,
 
 
 def events_in(messages: Sequence[Any]) -> list[Any]:
-    """The events of a call, each once."""
+    """Return the events of a call, each once."""
     return [one["params"]["msg"] for one in messages if one.get("method") == "codex/event"]

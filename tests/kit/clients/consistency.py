@@ -1,7 +1,7 @@
-"""What clients of several processes were shown of a conversation, held against its log.
+"""Compares what clients of several processes were shown of a conversation with its log.
 
-Whoever streams sees the log from some place on, event by event without a gap, the same bytes as everybody else; and
-in between pieces of what is being said, each going on where the last one ended.
+Every stream must show the log from some position on, without a gap and with the same bytes as for all other
+clients. Between events it shows deltas, each of which continues the previous one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from parley.wire.tools import ConversationReadResult
 __all__ = ["Log", "Segment", "read_logs", "segments_of", "turns_in"]
 
 Log = list[tuple[int, bytes]]
-"""Events by their positions, as they were sent."""
+"""The positions and encoded bytes of events."""
 
 PAGE: Final = 100
 ENDS: Final = frozenset({"agent_message", "background_event", "error", "task_complete"})
-"""After these nothing is being said any more."""
+"""Events after which no text is open."""
 
 
 class _Meta(Struct, rename="camel"):
@@ -64,7 +64,7 @@ class Segment:
         self.who, self.conversation = who, conversation
         self.events: Log = []
         self._saying: dict[str, str] = {}
-        """By item, as far as it was said."""
+        """The text of each open item so far."""
         self._said: set[str] = set()
 
     def take(self, event: _Event) -> None:
@@ -92,7 +92,8 @@ class Segment:
         self._saying.clear()
 
     def check(self, log: Sequence[tuple[int, bytes]]) -> None:
-        """Raises AssertionError: something was missing, doubled, moved or changed."""
+        """Compare with the log. Raises AssertionError if an event is missing, repeated, out of order or
+        different."""
         expected = log[: len(self.events)]
         for place, (seen, kept) in enumerate(zip(self.events, expected, strict=False)):
             assert seen == kept, f"{self.who} was shown {seen} as event {place} of {self.conversation}, not {kept}"
@@ -102,7 +103,7 @@ class Segment:
 
 
 def segments_of(who: str, frames: Iterable[bytes]) -> Iterator[Segment]:
-    """The streams of one client, without those that only began in the middle."""
+    """Yield the streams of one client, except those without their snapshot."""
     current: dict[str, Segment] = {}
     for frame in frames:
         if b'"conversationId"' not in frame:
@@ -120,7 +121,7 @@ def segments_of(who: str, frames: Iterable[bytes]) -> Iterator[Segment]:
 
 
 def turns_in(log: Iterable[bytes]) -> list[list[Any]]:
-    """The events of each turn; what stands between two belongs to the one before."""
+    """Return the events of each turn; events between two turns belong to the first of them."""
     turns: list[list[Any]] = []
     for encoded in log:
         event = msgspec.json.decode(encoded)
@@ -140,7 +141,7 @@ class _Answer(Struct):
 
 
 async def read_logs(raw: RawParley, conversations: Iterable[str]) -> dict[str, Log]:
-    """Every event of every conversation, as a process that comes last reads them."""
+    """Read every event of every conversation with a new process."""
     info = {"name": "last", "version": "1"}
     params = {"protocolVersion": FULL_VERSION, "capabilities": {}, "clientInfo": info}
     raw.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})

@@ -1,7 +1,7 @@
-"""One conversation over the lives of several servers, told by a client that repeats itself after each death.
+"""One conversation over several servers that are killed, with a client that repeats its requests after each kill.
 
-Its first message has the agent ask for a command and run it; the others are small talk. Because messages are
-known by their ids, the client does not have to know how far it came: it says everything again.
+The first message runs a command that needs an approval; the others get short answers. Messages have ids, so the
+client does not need to know which were accepted: it sends all of them again.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ React = Callable[["RepeatingClient", Any], None]
 
 
 class RepeatingClient(ApprovingClient):
-    """Says yes when it is asked, and lets the command end once it has said something."""
+    """A client that approves every request, and lets the command end after its first output."""
 
     def __init__(self, raw: RawParley, gate: Gate, react: React) -> None:
         super().__init__(raw, {"elicitation": {}})
         self._gate, self._react = gate, react
         self.asked: list[str] = []
-        """The ids of the questions."""
+        """The ids of the approvals that it was asked for."""
         self.is_leaving = False
-        """Whether the server was told to stop, and may refuse what it is asked."""
+        """Whether the server was told to stop, and may refuse requests."""
 
     async def read(self) -> Any:
         message = await super().read()
@@ -72,7 +72,7 @@ class RepeatingClient(ApprovingClient):
         return message
 
     def react(self, message: Any) -> None:
-        """Do what a message calls for."""
+        """Respond to a message of the server."""
         match message.get("method"):
             case "elicitation/create":
                 self.asked.append(message["params"]["_meta"]["parley_approval_id"])
@@ -83,7 +83,7 @@ class RepeatingClient(ApprovingClient):
                 pass
 
     async def tell(self, *messages: Said) -> None:
-        """Find the conversation or begin it, follow it, and say these, one after the other."""
+        """Find or create the conversation, stream it, and send these messages, each after the turn before."""
         listed = await self.value_behind(self.call("conversationsList"))
         known = [one["conversation_id"] for one in listed["conversations"]]
         conversation = known[0] if known else await self.create(**ASKS_FIRST)
@@ -105,7 +105,7 @@ class RepeatingClient(ApprovingClient):
         return result["structuredContent"]
 
     async def hear_to_the_end(self) -> NoReturn:
-        """Raises EOFError, when all is said."""
+        """Read until the server has ended. Raises EOFError then."""
         while True:
             await self.read()
 
@@ -117,7 +117,8 @@ class RepeatingClient(ApprovingClient):
 
 
 class Story:
-    """`async with Story(directory) as story`: a model, a home, and what clients were sent in each life."""
+    """A model, a home, and the messages that clients were sent. A context manager: `async with
+    Story(directory)`."""
 
     def __init__(self, directory: Path) -> None:
         self.home = directory / "home"
@@ -125,9 +126,9 @@ class Story:
         self._work = directory / "work"
         self._marker = uuid4().hex
         self.sent: dict[Seq, bytes] = {}
-        """Every event with a position that some client was sent."""
+        """Every event with a position that a client was sent."""
         self.asked: list[str] = []
-        """The ids of all questions that some client was asked."""
+        """The ids of all approvals that a client was asked for."""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -153,9 +154,9 @@ class Story:
         return Says(("Let me ", "see.", sh("c1", script)))
 
     async def live(self, raw: RawParley, *messages: Said, react: React | None = None) -> int:
-        """One life of a server, until it ends by itself or has nothing more to do; its exit code.
+        """Run one server until it ends or has nothing more to do; return its exit code.
 
-        `react` is told of every message, in place of the client.
+        `react` is called with every message, in place of the method of the client.
         """
         client = RepeatingClient(raw, self._gate, react or RepeatingClient.react)
         async with raw:
@@ -177,9 +178,9 @@ class Story:
         return exit_code
 
     async def goes_on(self, words: str) -> None:
-        """Behind a life that ended anyhow, the next one finds everything, ends what ran, and goes on.
+        """Start the next server, and check that it finds everything, ends the interrupted turn and continues.
 
-        `words` are those by which it was cut short, if it was.
+        `words` is the message of the interrupted turn, if there is one.
         """
         await nothing_left_of(self._marker)
         before = await self.found()
@@ -204,14 +205,14 @@ class Story:
         await nothing_left_of(self._marker)
 
     async def found(self) -> list[Entry]:
-        """What is on disk; the next life does not notice that somebody has looked."""
+        """Read the log on disk from a copy, so that the next server is not affected."""
         with TemporaryDirectory(dir=self._directory) as copy:
             for file in self.home.glob("parley.db*"):
                 shutil.copy(file, copy)
             return await kept_in(Path(copy))
 
     def _check_turns(self, before: list[Entry], after: list[Entry], phase: Phase, words: str) -> None:
-        """Each message has one turn, and each turn one end."""
+        """Check that each message has one turn, and each turn one end."""
         said = [msgspec.json.decode(entry.encoded)["message_id"] for entry in after if entry.type == "user_message"]
         assert said == [message_id for message_id, _ in (RUN, AGAIN, STILL)]
         ends = [*ends_in(before), *(["restarted"] if phase is Phase.RUNNING else [])]
@@ -224,7 +225,7 @@ class Story:
         assert told == [words] * len(cut)
 
     def _check_calls(self, before: list[Entry], projections: Projections) -> None:
-        """Each call that the model knows of has one output, and it is told if that is lost."""
+        """Check that each call in the model request has one output, also if the output was lost."""
         messages = self.model.requests[-1].body["messages"]
         calls = [call["id"] for message in messages for call in message.get("tool_calls", ())]
         outputs = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
@@ -236,7 +237,7 @@ class Story:
             assert '"output":"said\\nend\\n"' in outputs["c1"]
 
     def _check_command(self, after: list[Entry]) -> None:
-        """It ran once, or never, and never before that was written down."""
+        """Check that the command ran at most once, and not before its begin event was stored."""
         place = self._work / "ran"
         lines = place.read_text().splitlines() if place.exists() else []
         types = {entry.type for entry in after}
@@ -247,7 +248,7 @@ class Story:
             assert lines == []
 
 
-# --- what a client was sent --------------------------------------------------------------
+# --- messages to a client --------------------------------------------------------------
 
 
 class _Notification(Struct):
@@ -256,7 +257,7 @@ class _Notification(Struct):
 
 
 def places_in(frames: Iterable[bytes]) -> dict[Seq, bytes]:
-    """Every event with a position, as it came; one that came twice was the same, and none came out of order."""
+    """Return every event with a position. Checks that the positions increase."""
     places: dict[Seq, bytes] = {}
     for frame in frames:
         sent = msgspec.json.decode(frame, type=_Notification)
@@ -277,11 +278,12 @@ def _note(places: dict[Seq, bytes], meta: object, msg: Raw) -> None:
         places[meta.seq] = bytes(msg)
 
 
-# --- what is on disk -----------------------------------------------------------------------
+# --- the store -----------------------------------------------------------------------
 
 
 async def kept_in(home: Path) -> list[Entry]:
-    """The whole log of the only conversation of a home, if there is one; the database is not damaged."""
+    """Return the log of the only conversation of a home, empty if there is none. Checks that the database is
+    intact."""
     store = SqliteStore(str(home))
     try:
         found = (await store.find(Query())).items
@@ -301,7 +303,7 @@ def events_in(entries: Iterable[Entry]) -> dict[Seq, bytes]:
 
 
 def ends_in(entries: Iterable[Entry]) -> list[str]:
-    """How each turn ended, in order."""
+    """Return how each turn ended, in order."""
     ended = record_type(TurnEnded)
     return [msgspec.json.decode(entry.encoded, type=TurnEnded).why for entry in entries if entry.type == ended]
 

@@ -1,4 +1,4 @@
-"""What a client reads, as plain JSON values: whole messages to compare with."""
+"""Complete messages that a client reads, as plain JSON values to compare with."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 APIS: Final[tuple[Api, ...]] = ("chat", "responses")
 EITHER_API: Final = ("chat", pytest.param("responses", marks=pytest.mark.long))
-"""For tests of which the API carries nothing but words: one in every run, the other in the long one."""
+"""For tests whose model only writes text: one API in each run, both in the long run."""
 
 # --- events --------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ TOKEN_COUNT: Final = {
     "reasoning_output_tokens": 0,
     "total_tokens": 15,
 }
-"""What every scripted response costs, unless it says otherwise."""
+"""The usage that a scripted response reports by default."""
 
 
 def delta(text: str) -> Any:
@@ -72,7 +72,7 @@ def user_message(text: str, message_id: str) -> Any:
 
 
 def remains(api: Api, *texts: str) -> list[Any]:
-    """What is left of a turn once it is over: its events without the deltas."""
+    """Return the events of a turn without the deltas, as they are after its end."""
     events: list[Any] = [TASK_STARTED]
     for text in texts:
         events += [agent_message(text), *([TOKEN_COUNT] if api == "responses" else [])]
@@ -80,13 +80,13 @@ def remains(api: Api, *texts: str) -> list[Any]:
 
 
 def spoken(api: Api, *deltas: str) -> list[Any]:
-    """A turn of one response as somebody sees it who is there from the beginning."""
+    """Return a turn with one response, as a client sees it from the beginning."""
     started, *rest = remains(api, "".join(deltas))
     return [started, *map(delta, deltas), *rest]
 
 
 def item_name(number: int, *, turn: int = 1) -> str:
-    """The name of something that is still being said: which it is, in which turn of a new home."""
+    """Return the id of the open item with this number in a turn of a new home."""
     return f"i{turn}.{number}"
 
 
@@ -94,12 +94,12 @@ def item_name(number: int, *, turn: int = 1) -> str:
 
 
 def answered(request_id: int, value: Any) -> Any:
-    """The typed result of a tool."""
+    """Build the typed result of a tool."""
     return _typed(request_id, value, is_error=False)
 
 
 def failed(request_id: int, message: str, code: str | None = None) -> Any:
-    """The typed failure of most conversation tools; it has a code at 2025-11-25."""
+    """Build the typed failure of most conversation tools; it has a code at 2025-11-25."""
     value = {"status": "error", "message": message}
     return _typed(request_id, value if code is None else {**value, "code": code}, is_error=True)
 
@@ -111,7 +111,7 @@ def without_code(answer: Any) -> Any:
 
 
 def refused(request_id: int, text: str) -> Any:
-    """The plain failure."""
+    """Build the plain failure of a tool."""
     result = {"content": [{"type": "text", "text": text}], "isError": True}
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
@@ -134,7 +134,7 @@ def initial_state(conversation: str, *events: Any) -> Any:
 
 
 def live(event: Any, *, of: str | None = None) -> Any:
-    """One event of a streamed conversation, named where several are streamed."""
+    """Build one event of a streamed conversation, with the conversation's id if several are streamed."""
     params = {"msg": event} if of is None else {"_meta": {"conversationId": of}, "msg": event}
     return {"jsonrpc": "2.0", "method": event["type"], "params": params}
 

@@ -1,4 +1,4 @@
-"""Packages from npm, fetched once into a cache outside the repository; without Node a test is skipped."""
+"""Packages from npm, fetched once into a cache outside the repository. Skips the test without Node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TYPESCRIPT_SDK: Final = (
 """The official client and a compiler, as arguments of `fetched`."""
 
 INSTALL_SECONDS: Final = 90.0
-"""Ample for some hundred small packages, and still within the time that a test may take."""
+"""Enough for some hundred small packages, and within the time limit of a test."""
 
 _failures: Final[dict[Path, str]] = {}
 """Why packages could not be fetched, by their directory: every test after the first is skipped at once."""
@@ -40,7 +40,7 @@ def _cache(name: str, version: str) -> Path:
 async def output_of(
     *command: str, env: Mapping[str, str], cwd: Path, seconds: float
 ) -> tuple[int | None, bytes, bytes]:
-    """Exit code, stdout and stderr of a program that is killed when it takes too long."""
+    """Run a program with a time limit; return its exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=env, cwd=cwd
     )
@@ -55,7 +55,7 @@ async def output_of(
 
 
 async def fetched(title: str, name: str, version: str, *packages: str, seconds: float = INSTALL_SECONDS) -> Path:
-    """The `node_modules` with these packages, which are fetched if need be; skips the test where they cannot be.
+    """Return the `node_modules` with these packages; fetch them if needed, and skip the test if that fails.
 
     `title` is for the reason of a skip; `name` and `version` name the directory in the cache; `seconds` limits npm.
     """
@@ -80,8 +80,8 @@ async def fetched(title: str, name: str, version: str, *packages: str, seconds: 
 
 
 async def _fetch(npm: str, packages: Sequence[str], cache: Path, seconds: float) -> str | None:
-    """Fetch the packages into `cache`; return why that failed."""
-    # Into a directory of its own first: what stands under its final name is complete.
+    """Fetch the packages into `cache`; return why that failed, or None."""
+    # Into a temporary directory first, so that a directory with the final name is complete.
     with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
         quietly = ("--no-audit", "--no-fund", "--loglevel=error")
         options = (*quietly, "--ignore-scripts", "--omit=dev", "--fetch-retries=0")
@@ -93,5 +93,5 @@ async def _fetch(npm: str, packages: Sequence[str], cache: Path, seconds: float)
         if code != 0:
             return f"npm could not fetch it: {complained.decode(errors='replace').strip()[:300]}"
         os.rename(folder, cache)
-        os.mkdir(folder)  # the block wants to remove it
+        os.mkdir(folder)  # the context manager removes it
     return None

@@ -1,6 +1,6 @@
-"""Patches as a model hands them over, and everything that must come of one.
+"""Turns that apply patches: calls of the model, and the complete events and requests that must follow.
 
-Events and requests are compared whole; only the time that writing took is made the same.
+Events and requests are compared as a whole, except durations.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CALL_ID: Final = "c1"
 NO_BLOB: Final = "0" * 40
 
 OLD: Final = "alpha\nbeta\ngamma\n"
-"""A file; below, what git says of it when one line is in capitals, and when two are."""
+"""A file, and below its diffs with one and with two lines in capitals."""
 OLD_BLOB: Final = "85c30401ce288f253613cb07ee32e62128089caa"
 BETA_BLOB: Final = "e50310a98706747e5f83d131572570985b069064"
 BETA_HUNK: Final = "@@ -1,3 +1,3 @@\n alpha\n-beta\n+BETA\n gamma\n"
@@ -71,21 +71,21 @@ BOTH_BLOB: Final = "6d603e28ad29b2415fd065a92df6c2f14a100d3f"
 BOTH_HUNK: Final = "@@ -1,3 +1,3 @@\n alpha\n-beta\n-gamma\n+BETA\n+GAMMA\n"
 
 OUTSIDE_TOO: Final = {"approval-policy": "on-failure"}
-"""Outside of a sandbox, patches may then be outside of the project as well."""
+"""Settings without a sandbox, in which patches may also be outside of the project."""
 
 _SECONDS: Final = re.compile(r'"duration_seconds":\d+\.\d\}\}$')
 
 
-# --- what a model says ---------------------------------------------------------------------
+# --- calls of the model ---------------------------------------------------------------------
 
 
 def shell_call(*command: str, call_id: str = CALL_ID, **more: Any) -> Call:
-    """A call of the shell, its arguments as text: they are sent back as they came."""
+    """Build a call of the shell with its arguments as text, which is sent back unchanged."""
     return Call("shell", json.dumps({"command": command, **more}), call_id)
 
 
 def spellings(text: str) -> dict[str, Call]:
-    """Every way to hand over a patch, by a name for it."""
+    """Return every form of a call that passes a patch, by name."""
     heredoc = f"<<'EOF'\n{text}\nEOF"
     commands = {
         "argv": ("apply_patch", text),
@@ -103,7 +103,7 @@ def spellings(text: str) -> dict[str, Call]:
 
 
 def calls_for(*patches: str) -> list[Call]:
-    """One call of the function for each, named c1, c2 and so on."""
+    """Build one call of the function for each patch, with the ids c1, c2 and so on."""
     return [
         Call("apply_patch", json.dumps({"input": text}), f"c{number}")
         for number, text in enumerate(patches, start=1)
@@ -111,7 +111,7 @@ def calls_for(*patches: str) -> list[Call]:
 
 
 def sent(*calls: Call) -> list[CallSent]:
-    """The calls of one response as the next request repeats them."""
+    """Return the calls of one response as the next request repeats them."""
     repeated: list[CallSent] = []
     for number, call in enumerate(calls, start=1):
         assert isinstance(call.arguments, str)
@@ -120,7 +120,7 @@ def sent(*calls: Call) -> list[CallSent]:
     return repeated
 
 
-# --- what clients see ----------------------------------------------------------------------
+# --- events for clients ----------------------------------------------------------------------
 
 
 def added(content: str) -> OtherChange:
@@ -132,20 +132,20 @@ def updated(unified_diff: str, *, move_path: str | None = None) -> OtherChange:
 
 
 def success(*lines: str) -> str:
-    """What a patch says of itself when it was applied."""
+    """Return the text for the model after a patch was applied."""
     return "".join(f"{line}\n" for line in ("Success. Updated the following files:", *lines))
 
 
 def applied(
     changes: Mapping[str, FileChange], output: str, diff: str | None, *, call_id: str = CALL_ID
 ) -> tuple[EventMsg, ...]:
-    """All events of a patch that was applied; without a diff if the turn has changed nothing."""
+    """Build all events of a patch that was applied; without a diff if the turn has changed nothing."""
     events = _events(changes, "stdout", output, call_id)
     return events if diff is None else (*events, TurnDiff(unified_diff=diff))
 
 
 def not_written(changes: Mapping[str, FileChange], output: str, *, call_id: str = CALL_ID) -> tuple[EventMsg, ...]:
-    """All events of a patch that could not be written."""
+    """Build all events of a patch that could not be written."""
     return _events(changes, "stderr", output, call_id)
 
 
@@ -161,17 +161,17 @@ def _events(
 
 
 def turn(api: Api, *happened: EventMsg) -> tuple[EventMsg, ...]:
-    """A turn of two responses: calls and what came of them, then `Done`."""
+    """Build the events of a turn with two responses: calls with their events, then `Done`."""
     return (task_started(), *shown(api, *happened, SPENT, *said("Done")), task_complete("Done"))
 
 
 def turn_diffs(messages: Sequence[Any]) -> list[str]:
-    """All diffs that a call was shown."""
+    """Return all diffs in the events of a call."""
     return [one["unified_diff"] for one in events_in(messages) if one["type"] == "turn_diff"]
 
 
 def diff_of(path: str, blob: str, hunks: str, *, before: str = OLD_BLOB, new_path: str | None = None) -> str:
-    """A changed file, as git shows it."""
+    """Build the diff of a changed file, as git shows it."""
     names = path, new_path or path
     return (
         f"diff --git a/{names[0]} b/{names[1]}\nindex {before}..{blob}\n--- a/{names[0]}\n+++ b/{names[1]}\n{hunks}"
@@ -179,7 +179,7 @@ def diff_of(path: str, blob: str, hunks: str, *, before: str = OLD_BLOB, new_pat
 
 
 def diff_of_new_a(work: Path) -> str:
-    """A new `a.txt` with the line `a`."""
+    """Build the diff of a new file `a.txt` with the line `a`."""
     return (
         f"diff --git a/{work}/a.txt b/{work}/a.txt\nnew file mode 100644\n"
         f"index {NO_BLOB}..78981922613b2afb6025042ff6bd878ac1994e85\n"
@@ -188,26 +188,26 @@ def diff_of_new_a(work: Path) -> str:
 
 
 def at(work: Path, value: Any) -> Any:
-    """The same with the directory in place of `WORK`."""
+    """Return the value with the directory in place of `WORK`."""
     return json.loads(json.dumps(value).replace("WORK", str(work)))
 
 
-# --- what the model is told ----------------------------------------------------------------
+# --- texts for the model ----------------------------------------------------------------
 
 
 def told(output: str, *, exit_code: int = 0) -> str:
-    """The output of a call that ran to its end, in no time."""
+    """Build the output of a call that ran to its end, with a duration of zero."""
     metadata = {"exit_code": exit_code, "duration_seconds": 0.0}
     return json.dumps({"output": output, "metadata": metadata}, separators=(",", ":"), ensure_ascii=False)
 
 
 def untimed_requests(model: ScriptedModel) -> list[Any]:
-    """The bodies of all requests so far, as if everything had taken no time."""
+    """Return the bodies of all requests so far, with all durations replaced by zero."""
     return [_untimed(request.body) for request in model.requests]
 
 
 def outputs(model: ScriptedModel) -> list[tuple[str, str]]:
-    """What the latest request says of all calls so far: the id of each, and its output."""
+    """Return the id and output of every call in the latest request."""
     asked = _untimed(model.requests[-1].body)
     if "messages" in asked:
         return [(one["tool_call_id"], one["content"]) for one in asked["messages"] if one["role"] == "tool"]

@@ -1,4 +1,4 @@
-"""Requests to write by hand, and what a server says to them."""
+"""Raw requests, and checks of the answers to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 EXIT_SECONDS: Final = 90.0
-"""Two are promised; the rest is for a computer that has other things to do."""
+"""Time for a server to exit: two seconds are promised, and the computer may be busy."""
 
 STOPPED: Final = "Turn interrupted: the server was stopped"
 
@@ -77,7 +77,7 @@ def codex_pair(request_id: int, event: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def the_rest(raw: RawParley) -> list[Any]:
-    """All that the server still says until it ends, each message checked."""
+    """Return all messages until the server ends, each one checked."""
     messages: list[Any] = []
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Several processes on one home: clients that share a conversation, what they are shown, and when they answer."""
+"""Clients of several processes that share a home and a conversation."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 ASKS: Any = ASKS_FIRST
-"""For calls whose arguments are typed."""
+"""Settings that require approvals, for typed calls."""
 
 Start = Callable[..., Awaitable[ParleyProcess]]
 
 
 async def shared(start: Start) -> tuple[ParleyProcess, ParleyProcess, Conversation, Conversation]:
-    """Two processes, and a new conversation as a client of each has it."""
+    """Create a conversation that a client of each of two processes uses."""
     one, two = await start(), await start()
     here = await one.create()
     return one, two, here, two.client.conversation(here.id)
 
 
 class Asked:
-    """A client that is asked, and answers when it is told to."""
+    """A client that is asked for approvals, and answers when the test says so."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[str, ...]] = []
@@ -73,7 +73,7 @@ class Asked:
 
 
 class Shown(NamedTuple):
-    """What a client was shown, and where it stands; the pieces of what is being said put together."""
+    """What a client was shown, and the position of its stream. Deltas are joined."""
 
     msg: Event
     seq: Seq | UnsetType
@@ -82,8 +82,8 @@ class Shown(NamedTuple):
 
 
 async def turn_in(stream: Stream) -> list[Shown]:
-    """All that is shown up to the end of a turn. What one reader gets in pieces another may get whole, but nothing
-    may lie between the pieces."""
+    """Return everything that is shown up to the end of a turn. One reader may get a text in one piece and another
+    in several, but no other event may come between the pieces."""
     shown: list[Shown] = []
     async for seen in stream.detailed():
         assert seen.meta is not None
@@ -112,7 +112,7 @@ def _joined(first: Shown, second: Shown) -> Shown:
 
 
 def kept(shown: list[Shown]) -> list[Shown]:
-    """What stays: whoever begins to follow when something has been said sees no pieces of it."""
+    """Return the stored events: a client that follows later does not see the deltas."""
     return [one for one in shown if one.item is UNSET]
 
 

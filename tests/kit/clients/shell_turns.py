@@ -1,7 +1,6 @@
-"""Commands of the model, seen from outside: their events, what the model is told of them, what is left of them.
+"""Turns that run commands: their events, the model's input, and the remaining processes.
 
-What cannot be known beforehand is covered: how long something took, and into how many pieces output was
-cut. Everything else is compared whole.
+Durations and the sizes of output deltas are normalized. Everything else is compared as a whole.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ __all__ = [
 ]
 
 CHUNK_BYTES: Final = 8192
-"""No event has more of a command's output."""
+"""The most output in one event."""
 
 
 _COVERED: Final = "<covered>"
@@ -56,24 +55,24 @@ _SECONDS: Final = re.compile(r'"duration_seconds":\d+\.\d\}\}$')
 
 
 def shell(call_id: str, *command: str, **more: Any) -> Call:
-    """A call of the shell tool."""
+    """Build a call of the shell tool."""
     return Call("shell", {"command": command, **more}, call_id)
 
 
 def sh(call_id: str, script: str, **more: Any) -> Call:
-    """One that has a script run."""
+    """Build a call of the shell tool that runs a script."""
     return shell(call_id, "sh", "-c", script, **more)
 
 
 def sent(call: Call, *, item: int = 1) -> CallSent:
-    """The call as it goes back to the model, as the so-manieth item of its response."""
+    """Return the call as the next request repeats it; `item` is its number in the response."""
     assert call.call_id is not None
     text = call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
     return CallSent(call.call_id, call.name, text, f"fc_{item}", same_response=item > 1)
 
 
 def numbered(letter: str, lines: int) -> bytes:
-    """Lines of eight bytes, no two of them alike: what `seq -f LETTER%06.0f LINES` prints."""
+    """Return different lines of eight bytes each, as `seq -f LETTER%06.0f LINES` prints them."""
     return b"".join(b"%b%06d\n" % (letter.encode(), number) for number in range(1, lines + 1))
 
 
@@ -81,7 +80,7 @@ def numbered(letter: str, lines: int) -> bytes:
 
 
 def begun(call_id: str, *command: str, cwd: Path | str, parsed: Sequence[Any] | None = None) -> Any:
-    """A command starts; without `parsed` it is one of which nothing is known but its words."""
+    """Build the begin event of a command; without `parsed`, the summary is its words."""
     return {
         "type": "exec_command_begin",
         "call_id": call_id,
@@ -97,18 +96,18 @@ def output(call_id: str, data: bytes | str, *, stream: str = "stdout") -> Any:
 
 
 def ended(call_id: str, stdout: str = "", stderr: str = "", *, exit_code: int = 0) -> Any:
-    """A command ran to its end."""
+    """Build the end event of a command that ran to its end."""
     end = {"type": "exec_command_end", "call_id": call_id, "stdout": stdout, "stderr": stderr}
     return {**end, "exit_code": exit_code, "duration": _COVERED}
 
 
 def unended(call_id: str, why: str) -> Any:
-    """A command did not run to its end."""
+    """Build the end event of a command that did not run to its end."""
     return {**ended(call_id, "", why, exit_code=-1), "duration": {"secs": 0, "nanos": 0}}
 
 
 def gathered(events: Iterable[Any]) -> list[Any]:
-    """The events with what a command said in one piece for each stream, stdout first, and without times."""
+    """Return the events without durations, and with the output of each stream joined, stdout first."""
     seen: list[Any] = []
     said: dict[str, Any] = {}
     for event in events:
@@ -125,7 +124,7 @@ def gathered(events: Iterable[Any]) -> list[Any]:
 
 
 def without_duration(event: Any) -> Any:
-    """The event; of a command that ran to its end without the time that it took."""
+    """Return the event without the duration of the command."""
     if event["type"] != "exec_command_end" or event["exit_code"] == -1:
         return event
     assert sorted(event["duration"]) == ["nanos", "secs"]
@@ -135,23 +134,23 @@ def without_duration(event: Any) -> Any:
 
 
 def whole_turn(api: Api, *events: Any) -> list[Any]:
-    """A turn whose first response has calls, with their events, and whose second says that it is done."""
+    """Build the events of a turn: a response with calls, their events, and a final response."""
     tokens = [TOKEN_COUNT] if api == "responses" else []
     done = [delta("Done"), agent_message("Done"), *tokens, task_complete("Done")]
     return [TASK_STARTED, *events, *tokens, *done]
 
 
-# --- what the model is told --------------------------------------------------------------
+# --- texts for the model --------------------------------------------------------------
 
 
 def ran(said: str, *, exit_code: int = 0) -> str:
-    """What it is told of a command that ran to its end."""
+    """Build the output, for the model, of a command that ran to its end."""
     metadata = {"exit_code": exit_code, "duration_seconds": _COVERED}
     return json.dumps({"output": said, "metadata": metadata}, separators=(",", ":"), ensure_ascii=False)
 
 
 def asked(request: RecordedRequest) -> list[Any]:
-    """What was said and done so far, as the model was sent it, without the times that commands took."""
+    """Return the input of the last model request, without durations of commands."""
     said = request.body["messages"][2:] if request.api == "chat" else request.body["input"][1:]
     return [_without_seconds(item) for item in said]
 
@@ -168,27 +167,27 @@ def _without_seconds(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Turned(NamedTuple):
-    """A turn, as its client saw it and as the model was sent it in the end."""
+    """The events of a turn as its client saw them, and the input of its last model request."""
 
     events: list[Any]
     asked: list[Any]
-    """What the last request to the model had."""
+    """The input of the last model request."""
 
     @property
     def outputs(self) -> list[Any]:
-        """What the model was told of its calls, over the chat API."""
+        """The outputs of all calls, as the model was sent them over the chat API."""
         return [item for item in self.asked if item.get("role") == "tool"]
 
     @classmethod
     def of_one(cls, api: Api, call: Call, told: str, *events: Any) -> Turned:
-        """A turn with one call: its events, and what the model is told."""
+        """Return the events and the output of a turn with one call."""
         assert call.call_id is not None
         said = history(api, User("go"), sent(call), Output(call.call_id, told))
         return cls(whole_turn(api, *events), said)
 
 
 async def turn(wire: Wire, *steps: Step, api: Api = "chat", **arguments: Any) -> Turned:
-    """Have the model say this and then that it is done, in a new conversation."""
+    """Run a turn in a new conversation, in which the model sends these steps and then a final text."""
     request_id = wire.calls_made + 1
     wire.model.says(*steps)
     wire.codex(request_id, "go", config={"model_provider": api}, **arguments)
@@ -200,14 +199,14 @@ async def turn(wire: Wire, *steps: Step, api: Api = "chat", **arguments: Any) ->
 
 
 class Gate:
-    """Where a script waits until the test lets it go on: `read _ < NAME`."""
+    """A FIFO at which a script waits until the test continues it: `read _ < NAME`."""
 
     def __init__(self, place: Path) -> None:
         os.mkfifo(place)
         self._place = place
 
     async def __aenter__(self) -> Gate:
-        # For reading as well, so that neither opening it nor writing waits for the script.
+        # Opened for reading too, so that neither opening nor writing blocks.
         self._descriptor = os.open(self._place, os.O_RDWR | os.O_CLOEXEC)
         return self
 
@@ -219,10 +218,10 @@ class Gate:
 
 
 async def until_running(marker: str, number: int) -> None:
-    """Until so many processes have the marker."""
+    """Wait until this many processes have the marker."""
     await until(lambda: len(marked(marker)) >= number, lambda: f"{len(marked(marker))} run, and not {number}")
 
 
 async def nothing_left_of(marker: str) -> None:
-    """Until no process has the marker."""
+    """Wait until no process has the marker."""
     await until(lambda: not marked(marker), lambda: f"{marked(marker)} are left")

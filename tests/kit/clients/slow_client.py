@@ -1,4 +1,4 @@
-"""A client that reads when it is told to and not before, so that its server has to wait."""
+"""A client that reads only when the test says so, so that its server has to wait."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from parley.wire.mcp import PLAIN_VERSION
 __all__ = ["SlowClient"]
 
 READ_BYTES: Final = 64 * 1024
-"""What is read at once; no more than twice that is taken from the pipe before it is asked for."""
+"""The size of one read. At most twice as much is read from the pipe in advance."""
 
 
 CHECKED_OF_A_KIND: Final = 100
-"""There may be a million deltas: of each kind the first are checked whole, the others for what MCP says of them."""
+"""How many messages of each kind are checked completely; the others only as messages of MCP, because there may be a
+million."""
 
 
 class SlowClient(BaseClient):
-    """`async with SlowClient(model) as client`: a server that has been initialized."""
+    """An initialized server with a client that reads slowly. A context manager: `async with SlowClient(model)`."""
 
     def __init__(
         self, model: ScriptedModel, *, version: str = PLAIN_VERSION, **options: Unpack[ServerOptions]
@@ -100,7 +101,7 @@ class SlowClient(BaseClient):
         return message
 
     async def take_all(self) -> None:
-        """Take what the server has to say up to its end, to be read later: by then it waits for nobody for long."""
+        """Receive everything up to the end of the server's output, to be read later."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while data := await self._stdout.read(READ_BYTES):
                 self._frames += self._framer.feed(data)
@@ -109,9 +110,9 @@ class SlowClient(BaseClient):
         self._stdin.close()
 
     def memory(self) -> int:
-        """How much memory the server has now, in bytes."""
+        """Return the current memory of the server, in bytes."""
         return memory_bytes(self._process.pid, "VmRSS")
 
     def most_memory(self) -> int:
-        """How much it had when it had most."""
+        """Return the peak memory of the server, in bytes."""
         return memory_bytes(self._process.pid, "VmHWM")

@@ -1,7 +1,7 @@
-"""A client with a great many conversations: each is led at random, and held against its log.
+"""A client with very many random conversations, each of which is compared with its log.
 
-Streams are opened, left, taken over and read from anywhere, and the client now and then does not read at all.
-Whatever it does, in the end everybody has seen the same as one who was always there.
+Streams are opened, closed, taken over and read from any position, and the client sometimes stops reading. In the
+end all readers must have seen the same.
 """
 
 from __future__ import annotations
@@ -39,39 +39,37 @@ __all__ = [
 ]
 
 SEED_VARIABLE: Final = "PARLEY_SOAK_SEED"
-"""Set it to what a failed run printed to run the same again, as far as two processes allow."""
+"""Set it to the value that a failed run printed, to repeat that run as far as possible."""
 
 AT_ONCE: Final = 40
-"""Conversations in which something is done at the same time."""
+"""Number of concurrent conversations."""
 STEPS: Final = 6
-"""What is done in a stint."""
+"""Number of operations in one period of a conversation."""
 PATIENCE_SECONDS: Final = 90.0
 PAUSES: Final = 1
-"""How often in the time of a stint the client stops reading, until a long answer has passed by unread."""
+"""How often, in one period, the client stops reading while a long answer is sent."""
 
 BYTES_AN_ENTRY: Final = 384
-"""A little more than an entry costs beside its text: its struct, its position, its time, its place in the state and
-in the history; a turn has about ten."""
+"""Upper bound of the memory of an entry without its text. A turn has about ten entries."""
 BYTES_A_TURN: Final = 1024
-"""Its part of the history, from which a branch may begin, and what is known behind its messages."""
+"""Upper bound of the memory of a turn besides its entries: its part of the history and of the settings."""
 COPIES: Final = 3
-"""A text stands in the log as an event and as a record, and once more in the history."""
+"""A text is in memory three times: in an event, in a record, and in the history."""
 SLACK_BYTES: Final = 8 * 1024 * 1024
-"""What an allocator keeps of a busier moment. In a half that has tens of thousands of requests, two hundred bytes
-that each of them left behind would be more."""
+"""Free memory that the allocator may keep. A leak of two hundred bytes per request would exceed it."""
 
 INTERRUPTED: Final = " Turn interrupted"
 
 
 def new_seed() -> str:
-    """Another one each time, unless the variable says which."""
+    """Return a new seed, or the one in the environment variable."""
     seed = os.environ.get(SEED_VARIABLE) or str(SystemRandom().getrandbits(32))
     print(f"{SEED_VARIABLE}={seed}")
     return seed
 
 
 class Reading:
-    """One reader of a conversation and what it has seen."""
+    """One reader of a conversation and the view that it has built."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -93,13 +91,13 @@ class Reading:
 
 
 class Calling:
-    """A `codex` or `codex-reply` call and what it was told."""
+    """A `codex` or `codex-reply` call and the events that it received."""
 
     def __init__(self, prompt: str) -> None:
         self.prompt = prompt
         self.events: list[Any] = []
         self.cut_short = 0
-        """Texts that were whole before all of their pieces were told."""
+        """Number of texts whose final event came before all of their deltas."""
         self._pair: Any = None
         self._so_far: dict[str, str] = {}
 
@@ -124,24 +122,24 @@ class Calling:
 
 
 class Soaking(SlowClient):
-    """Brings every message to whom it concerns."""
+    """The client: passes every message to the reader, call or request that it belongs to."""
 
     def __init__(self, model: ScriptedModel, *, config: str = "") -> None:
         super().__init__(model, version=FULL_VERSION, request_max_retries=1, stream_max_retries=1, config=config)
         self.counts: Counter[str] = Counter()
         self.streams: dict[str, Reading] = {}
-        """The reader that events of a conversation belong to."""
+        """The current reader of each conversation."""
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         self.unanswered: set[str] = set()
         """Ids of messages that were sent and not answered."""
         self._opening: dict[int, tuple[str, Reading]] = {}
         self._calls: dict[int, Calling] = {}
         self.reads = asyncio.Event()
-        """Cleared while it does not read."""
+        """Cleared while the client does not read."""
         self.reads.set()
 
     async def listen(self) -> None:
-        """Read for ever."""
+        """Read messages forever."""
         while True:
             await self.reads.wait()
             self._route(await self.read())
@@ -163,7 +161,7 @@ class Soaking(SlowClient):
         elif "id" in params:
             self._calls[params["_meta"]["requestId"]].take(method, params)
         else:
-            # The answer to a send leaves before the first event of its turn.
+            # The answer to a send comes before the first event of its turn.
             assert params["msg"].get("message_id") not in self.unanswered
             self.streams[params["_meta"]["conversationId"]].take(params)
 
@@ -173,16 +171,16 @@ class Soaking(SlowClient):
             conversation, reading = opening
             self.streams[conversation] = reading
         self.unanswered.discard(message["result"].get("structuredContent", {}).get("message_id", ""))
-        self.waiting.pop(request_id).set_result(message)  # complains about a second answer
+        self.waiting.pop(request_id).set_result(message)  # fails if there is a second answer
 
     def answer(self, request_id: int) -> asyncio.Future[Any]:
-        """The one answer to come."""
+        """Return the future of the answer to a request."""
         self.counts["requests"] += 1
         future = self.waiting[request_id] = asyncio.get_running_loop().create_future()
         return future
 
     async def value(self, request_id: int) -> Any:
-        """The value of a typed result."""
+        """Return the value of a typed result."""
         message = await self.answer(request_id)
         value = message["result"]["structuredContent"]
         assert message == answered(request_id, value)
@@ -219,15 +217,15 @@ class Soaking(SlowClient):
 
 
 class Soaked:
-    """What is done in one conversation, one thing after the other, and what must come of it."""
+    """The random operations on one conversation, and the checks of their results."""
 
     def __init__(self, client: Soaking, moods: RandomModel, name: str, luck: Random) -> None:
         self.client, self._moods, self._name, self._luck = client, moods, name, luck
         self._questions = 0
         self._sent: dict[str, str] = {}
-        """All messages with an id of ours, by their id."""
+        """All messages that were sent with an id, by id."""
         self._prompts: list[str] = []
-        """All that was said in calls."""
+        """The prompts of all calls."""
         self._calls: list[tuple[Calling, int, asyncio.Future[Any]]] = []
         self._cancelled: set[int] = set()
         """Calls that were cancelled: one that the cancellation ended is not answered."""
@@ -238,7 +236,7 @@ class Soaked:
         self.turns = self.entries = self.text_bytes = 0
 
     async def begin(self) -> None:
-        """Half of them by hand, half by a `codex` call."""
+        """Create the conversation, randomly by `conversationCreate` or by a `codex` call."""
         settings = {"cwd": str(self.client.work), "config": {"model_provider": self._luck.choice(APIS)}}
         if self._luck.random() < 0.5:
             call = self.client.call("conversationCreate", prompt="", model=MODEL, **settings)
@@ -253,7 +251,7 @@ class Soaked:
         self._remember(calling, request_id, result)
 
     async def leave(self) -> None:
-        """Have nothing to do with it for a while."""
+        """Close the stream of the conversation."""
         await self._pause()
 
     async def stint(self, steps: int) -> None:
@@ -262,7 +260,8 @@ class Soaked:
         await self.settle()
 
     async def sleep_through(self, answers: int) -> None:
-        """Stop reading while a long answer is told to a stream and to a call, and read on; so many times."""
+        """Stop reading while a long answer is sent to a stream and to a call, then continue; repeat this many
+        times."""
         for _ in range(answers):
             await self._open()
             calling = Calling(f"{self._question()} {AT_LENGTH}")
@@ -301,7 +300,7 @@ class Soaked:
         self._questions += 1
         return f"{self._name} asks {self._questions}"
 
-    # --- saying ------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------
 
     async def _send(self) -> None:
         message_id = str(UUID(int=self._luck.getrandbits(128), version=4))
@@ -310,7 +309,7 @@ class Soaked:
         await self._say(message_id)
 
     async def _repeat(self) -> None:
-        """Nothing comes of a message that was sent before."""
+        """Send an earlier message again, which has no effect."""
         if self._sent:
             await self._say(self._luck.choice(list(self._sent)))
 
@@ -319,7 +318,7 @@ class Soaked:
         assert await self.client.value(self._last_send) == {"status": "ok", "message_id": message_id}
 
     async def _reply(self) -> None:
-        """Begin a turn or join the one that runs; its answer comes when it comes."""
+        """Start a turn or join the running one; the answer is checked later."""
         calling = Calling(self._question())
         request_id, result = self.client.begin_call(calling, "codex-reply", sessionId=self.id)
         self._remember(calling, request_id, result)
@@ -333,7 +332,7 @@ class Soaked:
         assert await self.client.value(call) == {"status": "ok"}
 
     async def _cancel_send(self) -> None:
-        """It is answered, so nothing comes of it."""
+        """Cancel an answered send, which has no effect."""
         if self._last_send is not None:
             self.client.cancel(self._last_send)
 
@@ -345,14 +344,14 @@ class Soaked:
     # --- reading -----------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Read on from where the last stream was; where it is still open, it is taken over."""
+        """Open a stream at the position of the last one, which is taken over if it is still open."""
         await self._begin_stream(self._beginning_at_the_last())
 
     async def _open_from_the_start(self) -> None:
         await self._begin_stream(Reading(View()))
 
     async def _take_over_at_once(self) -> None:
-        """Several streams, of which all but the last are taken over as soon as they begin."""
+        """Open several streams in succession; each takes over from the one before."""
         readings = [Reading(View()), self._beginning_at_the_last(), Reading(View())]
         with self.client.at_once():
             begun = [self.client.begin_stream(self.id, reading) for reading in readings]
@@ -368,7 +367,7 @@ class Soaked:
         assert await result == answered(request_id, {})
 
     def _beginning_at_the_last(self) -> Reading:
-        """A reader that knows what the last one knows so far; what is on its way comes to both."""
+        """Return a new reader with the view of the last one; both receive the messages that are under way."""
         reading = Reading(View())
         if self._readings:
             known = self._readings[-1].view
@@ -394,7 +393,7 @@ class Soaked:
         return page
 
     async def _over(self) -> None:
-        """Until no turn runs."""
+        """Wait until no turn runs."""
         seq, wait_seconds = 0, 0
         while True:
             call = self.client.call(
@@ -405,10 +404,10 @@ class Soaked:
                 return
             seq, wait_seconds = page["seq"], 10
 
-    # --- what must come of it ------------------------------------------------------------
+    # --- checks ------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Everything ends, and everybody has seen the same."""
+        """Wait for the end of all turns, and check that all readers have seen the same."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             results = [
                 (calling, request_id, await self._result(calling, request_id, result))
@@ -444,11 +443,11 @@ class Soaked:
         self.text_bytes = sum(len(msgspec.json.encode(event)) for event in events)
 
     async def _result(self, calling: Calling, request_id: int, result: asyncio.Future[Any]) -> Any:
-        """The answer to a call; None where its cancellation has ended it."""
+        """Return the answer to a call; None if the cancellation of the call has ended it."""
         while request_id in self._cancelled and not result.done():
             await self.client.ping()
             if calling.events and calling.events[-1].get("message") == INTERRUPTED:
-                await self.client.ping()  # an answer would have come by now
+                await self.client.ping()  # an answer would have arrived by now
                 if not result.done():
                     del self.client.waiting[request_id]
                     self.client.counts["calls that were dropped"] += 1
@@ -456,7 +455,8 @@ class Soaked:
         return await result
 
     def _check_turns(self, events: list[Any]) -> None:
-        """Each turn has one end, each message is there once, and what was said belongs to this conversation."""
+        """Check that each turn has one end, each message is in the log once, and all texts belong to this
+        conversation."""
         said = [event for event in events if event["type"] == "user_message"]
         ours = [event for event in said if event["message_id"] in self._sent]
         assert sorted(ours, key=_id_of) == sorted(
@@ -490,7 +490,7 @@ class Soaked:
         assert not running
 
     def _check_call(self, calling: Calling, request_id: int, message: Any, events: list[Any]) -> None:
-        """The call was told its part of the turn, and answered by how it ended."""
+        """Check that a call received its part of the turn, and an answer that matches its end."""
         (place,) = [
             at
             for at, event in enumerate(events)
@@ -519,7 +519,7 @@ def _id_of(event: Any) -> str:
 
 
 class Size:
-    """How large the server is, and how much of that its logs explain."""
+    """The memory of the server, and how much of it its logs explain."""
 
     def __init__(self, client: Soaking, lives: list[Soaked]) -> None:
         self.resident = client.memory()
@@ -536,7 +536,7 @@ class Size:
 
 
 async def stints(lives: list[Soaked], sleeper: Soaked) -> None:
-    """Every conversation is taken up once, some of them at a time, while the client now and then does not read."""
+    """Run one period in every conversation, some concurrently, while the client sometimes stops reading."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(life: Soaked) -> None:

@@ -1,7 +1,7 @@
-"""Runs of `codex` and `codex-reply`, as a table: what is asked, what the model replies, what must come of it.
+"""A table of `codex` and `codex-reply` runs: prompts, replies of the model, and the messages that must follow.
 
-The calls of a run are made one after another, each when the one before was answered. Every message
-to the client and every request to the model is then what the run says.
+The calls of a run are made in sequence, each after the answer to the one before. Every message to the client and
+every request to the model is compared.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from parley.wire.events import AgentMessageDelta, EventMsg
 __all__ = ["REPEATING", "RETRYING", "SPENT", "TRACES", "Trace", "Turn", "said", "traces_for"]
 
 SPENT: Final = token_count(input_tokens=10, output_tokens=5, cached=0, reasoning=0)
-"""What the scripted model says that a response cost, unless told otherwise."""
+"""The usage that the scripted model reports by default."""
 
 
 RETRYING: Final = ServerOptions(stream_max_retries=2)
-"""A server whose turns ask again after a reply that broke off."""
+"""Options of a server whose turns retry after a broken reply."""
 REPEATING: Final = ServerOptions(request_max_retries=2)
-"""A server that repeats requests that were refused in passing."""
+"""Options of a server that repeats requests after transient errors."""
 
 
 class Turn(NamedTuple):
-    """One call: its prompt, and the events and the answer that it gets."""
+    """One call: its prompt, its events and its answer."""
 
     prompt: str
     events: tuple[EventMsg, ...]
-    """Without `task_started`, `error` and `task_complete`, which follow from the rest."""
+    """The events without `task_started`, `error` and `task_complete`, which follow from the other fields."""
     answer: str
-    """The text of the answer; that of a failed turn is also the message of its `error`."""
+    """The text of the answer, and of the `error` if the turn failed."""
     failed: bool = False
 
 
@@ -59,7 +59,7 @@ class Trace(NamedTuple):
     replies: tuple[Reply, ...]
     turns: tuple[Turn, ...]
     requests: tuple[tuple[AskedFor, ...], ...]
-    """What each request to the model holds behind the context."""
+    """The history in each request to the model, after the context."""
     apis: tuple[Api, ...] = APIS
     options: ServerOptions = ServerOptions()
     sessions: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class Trace(NamedTuple):
     session, and all turns but the first are replies."""
 
     async def play(self, wire: Wire, api: Api) -> None:
-        """Run it against a server that speaks this API with its model, and compare."""
+        """Run the calls against a server that uses this API, and compare."""
         model, asked_before, first = wire.model, len(wire.model.requests), wire.calls_made + 1
         sessions_before = len(wire.sessions)
         for reply in self.replies:
@@ -110,7 +110,7 @@ class Trace(NamedTuple):
 
 
 def said(*pieces: str) -> tuple[EventMsg, ...]:
-    """A text in pieces, then whole, then its price."""
+    """Build the events of a text: its deltas, the whole text, and the token count."""
     return (*(AgentMessageDelta(delta=piece) for piece in pieces), agent_message("".join(pieces)), SPENT)
 
 
@@ -123,7 +123,7 @@ AGAIN: Final = User("again")
 
 
 def _refused(status: int, message: str, apis: tuple[Api, ...] = APIS) -> Trace:
-    """A status instead of a reply; the session goes on with the next turn."""
+    """Build a run in which the model answers with an HTTP error, and the session continues with the next turn."""
     return Trace(
         replies=(Failure(status=status, body='{"error":{"message":"scripted failure"}}'), Says(("Later",))),
         turns=(Turn("go", (), message, failed=True), Turn("again", said("Later"), "Later")),
@@ -133,7 +133,7 @@ def _refused(status: int, message: str, apis: tuple[Api, ...] = APIS) -> Trace:
 
 
 def _broken(reply: Reply, detail: str, *seen: str, apis: tuple[Api, ...] = APIS) -> Trace:
-    """A reply that is not whole; what was seen of it is gone, and the session goes on."""
+    """Build a run with an incomplete reply, whose text is discarded; the session continues."""
     message = f"stream disconnected before completion: {detail}"
     return Trace(
         replies=(reply, Says(("Later",))),
@@ -395,7 +395,7 @@ TRACES: Final[dict[str, Trace]] = {
         options=RETRYING,
     ),
     "stream_cut_after_call": Trace(
-        # The call of a broken reply was never run, so that the model is asked as if it had not been made.
+        # The call of a broken reply was not run, so the next request does not contain it.
         replies=(Cut(steps=(Call("look", "{}", "c1"),)), Says(("Done",))),
         turns=(
             Turn(
@@ -444,7 +444,7 @@ TRACES: Final[dict[str, Trace]] = {
 
 
 def traces_for(api: Api, options: ServerOptions | None = None, *, failing: bool) -> Mapping[str, Trace]:
-    """The runs over one API by name: those for a server with these options, with or without a failure."""
+    """Return the runs over one API by name: those for a server with these options, with or without a failure."""
     return {
         name: trace
         for name, trace in TRACES.items()

@@ -1,9 +1,8 @@
-"""A conversation as one client sees it, made of nothing but what it was sent.
+"""A conversation as one client sees it, built from the messages that it was sent.
 
-Follows the rule that clients are told: an event that supersedes a text ends it, an event after
-which nothing can be going on voids all open texts. What a command said stays, piece by piece, with
-gaps where some of it was left out. Complains when something comes twice, out of order, or with a
-piece missing.
+Follows the documented rule for clients: an event that supersedes a text ends it, and some events discard all open
+texts. The output of commands stays, with gaps where output was omitted. Fails if something is repeated, out of
+order or missing.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ COMMAND_ENDS = frozenset({event_type(ExecCommandEnd), event_type(PatchApplyEnd)}
 
 
 class View:
-    """What is known after all that was taken in so far."""
+    """The view after all messages so far."""
 
     def __init__(self) -> None:
         self.position = START
         self.events: dict[Seq, Any] = {}
         self.output: dict[ItemId, list[tuple[int, bytes]]] = {}
-        """What commands said: where each piece begins, and the piece."""
+        """The output of commands: the offset and the bytes of each piece."""
         self._open: dict[ItemId, tuple[str, str]] = {}
         self._running: dict[ItemId, str] = {}
-        """Whose output may go on: the call."""
+        """The calls whose output may continue."""
 
     @property
     def open(self) -> dict[ItemId, tuple[str, str]]:
-        """The type and the text of each item still being written; one without text is none."""
+        """The type and the text of each open item that has text."""
         return {item: (kind, text) for item, (kind, text) in self._open.items() if text}
 
     def resume(self) -> Seq:
-        """Forget what is open, which is sent again; the position behind which to ask for more."""
+        """Forget the open items, which are sent again; return the position for `after`."""
         self._open.clear()
         for item in self._running:
             del self.output[item]
@@ -52,7 +51,7 @@ class View:
         return self.position
 
     def reached(self, seq: Seq) -> None:
-        """A snapshot said how far it goes."""
+        """Note the position at the end of a snapshot."""
         assert seq >= self.position, f"went back from {self.position} to {seq}"
         self.position = seq
 

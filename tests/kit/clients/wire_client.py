@@ -1,4 +1,4 @@
-"""A client made of messages alone: it numbers its requests and reads what comes, in order."""
+"""A client of raw messages: it numbers its requests and reads messages in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BaseClient", "WireClient", "speaking"]
 async def speaking(
     model: ScriptedModel, *, version: str = PLAIN_VERSION, **options: Unpack[ServerOptions]
 ) -> AsyncIterator[WireClient]:
-    """A real server that has been initialized."""
+    """Start a server and initialize it."""
     async with RawParley(model, **options) as raw:
         speaker = WireClient(raw)
         await speaker.initialize(version)
@@ -30,7 +30,7 @@ async def speaking(
 
 
 class BaseClient(ABC):
-    """What every such client can do. What it is sent is read once, message by message."""
+    """The operations of a raw client. Each message is read once."""
 
     initialize_result: Any
 
@@ -50,32 +50,32 @@ class BaseClient(ABC):
 
     @abstractmethod
     async def read(self) -> Any:
-        """The next message."""
+        """Return the next message."""
 
     async def initialize(self, version: str) -> None:
         info = {"name": "talker", "version": "1"}
         params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
         self.initialize_result = await self.result_of(self.request("initialize", params))
 
-    # --- saying ----------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------
 
     def request(self, method: str, params: Any) -> int:
-        """Send a request; its id."""
+        """Send a request; return its id."""
         request_id = next(self._ids)
         self._send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         return request_id
 
     def call(self, tool: str, **arguments: Any) -> int:
-        """Call a tool; the id of the request."""
+        """Call a tool; return the id of the request."""
         return self.request("tools/call", {"name": tool, "arguments": arguments})
 
     def message(self, conversation: str, text: str, **more: Any) -> int:
-        """Say something in a conversation; the id of the request."""
+        """Send a message to a conversation; return the id of the request."""
         content = [{"type": "text", "text": text}]
         return self.call("conversationSendMessage", conversation_id=conversation, content=content, **more)
 
     def stream(self, conversation: str, **more: Any) -> int:
-        """Ask for a stream; the id of the request."""
+        """Request a stream; return the id of the request."""
         return self.call("conversationStream", conversation_id=conversation, **more)
 
     def cancel(self, request_id: int) -> None:
@@ -84,7 +84,7 @@ class BaseClient(ABC):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What is sent in this block arrives in one write."""
+        """Send everything in this block in one write."""
         self._batch = []
         yield
         batch, self._batch = self._batch, None
@@ -97,39 +97,39 @@ class BaseClient(ABC):
         else:
             self._batch.append(line)
 
-    # --- listening -------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------
 
     async def take(self, number: int) -> list[Any]:
-        """So many messages."""
+        """Return this many messages."""
         return [await self.read() for _ in range(number)]
 
     async def until(self, wanted: Callable[[Any], bool]) -> list[Any]:
-        """All messages up to and including the first that fits."""
+        """Return all messages up to and including the first that matches."""
         messages = [await self.read()]
         while not wanted(messages[-1]):
             messages.append(await self.read())
         return messages
 
     async def until_method(self, method: str) -> list[Any]:
-        """All messages up to and including the first notification with this method."""
+        """Return all messages up to and including the first notification with this method."""
         return await self.until(lambda message: bool(message.get("method") == method))
 
     async def until_answer(self, request_id: int) -> list[Any]:
-        """All messages up to and including the answer to a request."""
+        """Return all messages up to and including the answer to a request."""
         return await self.until(lambda message: message.get("id") == request_id)
 
     async def result_of(self, request_id: int) -> Any:
-        """The result of a request, whose answer must be what comes next."""
+        """Return the result of a request, which must be the next message."""
         message = await self.read()
         assert message.get("id") == request_id, f"{message} is not the answer to {request_id}"
         return message["result"]
 
     async def value_of(self, request_id: int) -> Any:
-        """The value of a typed result, whose answer must be what comes next."""
+        """Return the value of a typed result, which must be the next message."""
         return (await self.result_of(request_id))["structuredContent"]
 
     async def meanwhile(self) -> list[Any]:
-        """All that the server had to say until now: what comes before the answer to a ping."""
+        """Return all messages that the server has sent so far: those before the answer to a ping."""
         request_id = self.request("ping", {})
         *before, pong = await self.until_answer(request_id)
         assert pong == {"jsonrpc": "2.0", "id": request_id, "result": {}}
@@ -138,25 +138,25 @@ class BaseClient(ABC):
     # --- whole steps -----------------------------------------------------------------
 
     async def create(self, **more: Any) -> str:
-        """A new conversation in the work directory; its id."""
+        """Create a conversation in the work directory; return its id."""
         wanted = {"prompt": "", "model": MODEL, "cwd": str(self.work), **more}
         value = await self.value_of(self.call("conversationCreate", **wanted))
         return str(value["conversation_id"])
 
     async def open_stream(self, conversation: str, **more: Any) -> tuple[int, Any]:
-        """Open a stream where none is open: the id of its request, and the snapshot."""
+        """Open the only stream of a conversation; return the id of its request, and the snapshot."""
         request_id = self.stream(conversation, **more)
         assert await self.read() == answered(request_id, {})
         return request_id, await self.read()
 
     async def say(self, conversation: str, text: str, **more: Any) -> int:
-        """Say something and take the answer, which comes before anything else; the id of the request."""
+        """Send a message and read its answer, which must be the next message; return the id of the request."""
         request_id = self.message(conversation, text, **more)
         assert (await self.value_of(request_id))["status"] == "ok"
         return request_id
 
     async def over(self, conversation: str) -> None:
-        """Until no turn runs in a conversation that is not streamed."""
+        """Wait until no turn runs, in a conversation that is not streamed."""
         seq = 0
         while True:
             page = await self.value_of(
@@ -168,7 +168,7 @@ class BaseClient(ABC):
 
 
 class WireClient(BaseClient):
-    """Made by `speaking`."""
+    """A client of raw messages. Created by `speaking`."""
 
     def __init__(self, raw: RawParley) -> None:
         super().__init__(raw.model)

@@ -1,3 +1,3 @@
-"""Model providers that answer as the test says."""
+"""Model providers that reply as the test says."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A model that answers by what it is asked: well, slowly, with a call, at length, or not at all."""
+"""A model that chooses its reply by the message: a text, a slow text, a call, a long text, or a failure."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from parley.testing.replies import Ending
 __all__ = ["AT_LENGTH", "LET_ME_SEE", "LONG_TEXT", "RandomModel", "forgetting", "only_one"]
 
 LONG_DELTAS: Final = 10_000
-"""Deltas of such an answer: what is told of them is more than the pipe and the server's buffer hold."""
+"""Number of deltas of a long reply: their events exceed the pipe and the server's buffer."""
 LONG_TEXT: Final = "abcdefgh" * LONG_DELTAS
 AT_LENGTH: Final = "at length"
 LET_ME_SEE: Final = "Let me see."
 
 
 class RandomModel:
-    """A model that answers by what it is asked, and not always at the first try."""
+    """Chooses the reply by the message, and sometimes fails at the first attempt."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
         self._tries: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.said_at_length = asyncio.Event()
-        """The server has taken a whole long answer."""
+        """Set when the server has received a whole long reply."""
 
     def answer_to(self, question: str) -> str:
-        """What it says in the end, if it gets that far."""
+        """Return the final text of the reply to a message, if no attempt fails for good."""
         luck = Random(f"{self._seed}/answer/{question}")
         words = [luck.choice(("so", "é", "\U0001f600", '"quoted"', "much longer words")) for _ in range(20)]
         return f"[{question}] " + " ".join(words)
@@ -82,7 +82,7 @@ class RandomModel:
                 return Says((Pieces(text, luck.choice((3, 20, 1000))),))
 
     def _at_length(self, request: RecordedRequest, question: str, is_answered: bool) -> Reply:
-        """A great many deltas and then a call, whose output says that all of them were taken."""
+        """Build a reply of very many deltas and a call, whose output shows that the server has read all of them."""
         if is_answered:
             self.said_at_length.set()
             return Says((self.answer_to(question),))
@@ -94,7 +94,7 @@ class RandomModel:
 
 
 def _last_question(request: RecordedRequest) -> tuple[str, bool]:
-    """What the user said last, and whether the model has said something since."""
+    """Return the last message of the user, and whether the model has replied to it."""
     items = request.body["messages" if request.api == "chat" else "input"]
     asked = max(place for place, item in enumerate(items) if item.get("role") == "user")
     content = items[asked]["content"]
@@ -102,7 +102,7 @@ def _last_question(request: RecordedRequest) -> tuple[str, bool]:
 
 
 def forgetting(model: ScriptedModel, moods: RandomModel) -> Callable[[RecordedRequest], Reply]:
-    """Answers by mood, and does not keep what was asked: that would be far more than the server keeps."""
+    """Return a handler that replies like `moods` and discards recorded requests, which would fill the memory."""
 
     def reply(request: RecordedRequest) -> Reply:
         model.requests.clear()
@@ -112,6 +112,6 @@ def forgetting(model: ScriptedModel, moods: RandomModel) -> Callable[[RecordedRe
 
 
 def only_one(text: str) -> RawBody:
-    """A whole answer on a connection that ends with it."""
+    """Build a complete reply on a connection that is closed after it."""
     parts = render(writer_for("chat"), (text,))
     return RawBody(body=b"".join(part for part in parts if isinstance(part, bytes)))

@@ -1,4 +1,4 @@
-"""A provider on loopback that answers with raw bytes, so that cuts and resets are real."""
+"""A provider on the loopback that answers with raw bytes, so that truncation and resets are real."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Answer(Struct, frozen=True):
     raw: bytes
     then: Then = "keep"
     late: bytes = b""
-    """Sent once the peer is told to go on."""
+    """Sent after `go_on` is set."""
 
 
 class Asked(Struct, frozen=True):
@@ -49,7 +49,7 @@ class Asked(Struct, frozen=True):
 
 
 class Peer:
-    """Gives its answers one after another; the last one again and again."""
+    """Gives its answers in order, and repeats the last one."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
@@ -58,7 +58,7 @@ class Peer:
         self.client_left = asyncio.Event()
         self.go_on = asyncio.Event()
         self.all_here: asyncio.Barrier | None = None
-        """Where set: nobody is answered before everybody has asked."""
+        """If set, no request is answered before all have arrived."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -112,7 +112,7 @@ class Peer:
 
 
 class RecordingClock:
-    """A clock that stands still: whoever sleeps wakes at once, and how long it was to be is written down."""
+    """A clock that stands still: a sleep returns at once, and its length is recorded."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
@@ -133,7 +133,7 @@ def plain(status: str, body: bytes = b"", *, headers: Sequence[str] = (), then: 
 
 
 def streamed(*events: bytes, whole: bool = True, then: Then = "keep") -> Answer:
-    """One HTTP chunk for each event; without the last chunk when it is not to be whole."""
+    """Return one HTTP chunk for each event, without the last chunk if the body is incomplete."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
     return Answer(head + chunks + (b"0\r\n\r\n" if whole else b""), then)
@@ -159,7 +159,7 @@ RESPONSES_END = responses_event("response.completed", response={"id": "resp_1"})
 
 
 def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes: Any) -> Settings:
-    """Settings for a provider; what is not a field of `Settings` is one of `Provider`."""
+    """Return settings with a provider. Arguments that are not fields of `Settings` are fields of `Provider`."""
     known = {name: changes.pop(name) for name in Settings.__struct_fields__ if name in changes}
     base = Settings(
         environ=Environment(),
@@ -195,7 +195,7 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
 
 
 class Caller:
-    """Opens models of one process and asks them."""
+    """Opens models and sends requests."""
 
     def __init__(self) -> None:
         self.http = Http()

@@ -1,4 +1,4 @@
-"""`parley`, which says on stderr for how much processor time a step of its event loop took, where that was much."""
+"""`parley` that reports long steps of its event loop, by CPU time, on stderr."""
 
 from __future__ import annotations
 

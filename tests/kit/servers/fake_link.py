@@ -1,4 +1,4 @@
-"""A link to another process that the test plays: the port `Peers`, and the only link that it makes."""
+"""A link to another process that the test imitates: implements `Peers` and its only `Link`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FakeLink"]
 
 
 class FakeLink:
-    """Connects to itself and drops everything; a subclass keeps or answers what it needs."""
+    """Connects to itself and drops all messages; a subclass records or answers them."""
 
     def __init__(self, address: str) -> None:
         self.address = address

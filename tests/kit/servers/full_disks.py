@@ -14,7 +14,7 @@ from parley.testing.home import Home, ServerOptions
 __all__ = ["LimitedFiles", "SmallDisk"]
 
 LIMIT_BYTES: Final = 32 * 1024
-"""Less than a database has from its first moment on, and more than a server logs."""
+"""Less than the size of a new database, and more than a server logs."""
 
 MOUNT: Final = """\
 cp "$0/config.toml" "$0/../config.toml" && mount -t tmpfs -o size=4m none "$0" &&
@@ -23,7 +23,7 @@ cp "$0/../config.toml" "$0" && exec "$@"
 
 
 class LimitedFiles(RawParley):
-    """A server that may not write beyond a place in any file."""
+    """A server with a limit on the size of every file."""
 
     def fill(self) -> None:
         self._limit(LIMIT_BYTES)
@@ -43,7 +43,7 @@ class _SmallHome(Home):
 
 
 class SmallDisk(RawParley):
-    """A server whose home is a file system of its own, in memory, which nobody else sees."""
+    """A server whose home is a file system in memory that other processes do not see."""
 
     def __init__(self, model: ScriptedModel, **options: Unpack[ServerOptions]) -> None:
         super().__init__(model, **options)

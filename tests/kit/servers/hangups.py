@@ -1,4 +1,4 @@
-"""What SIGHUP is to the programs that a test starts, whatever it is to whoever started the tests."""
+"""Sets the disposition of SIGHUP for programs that a test starts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["hangups"]
 
 @contextmanager
 def hangups(*, ignored: bool) -> Iterator[None]:
-    """Programs that are started meanwhile ignore it, as under `nohup`, or know nothing of it yet."""
-    # A handler is not passed on to a program, and keeps us from being ended ourselves.
+    """Start programs with SIGHUP ignored, as under `nohup`, or with the default disposition."""
+    # A handler is not inherited, and keeps SIGHUP from ending the test.
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else lambda number, frame: None)
     try:
         yield

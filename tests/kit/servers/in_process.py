@@ -58,7 +58,7 @@ class InProcessServer(ServerProcess):
 
 
 def _options(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """The settings and the mode on a command line; None: it has something else."""
+    """Return the settings and the mode on a command line; None if it has other options."""
     overrides, is_ephemeral, rest = [], False, list(arguments)
     while rest:
         match rest:
@@ -72,7 +72,7 @@ def _options(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 
 class _Process(asyncio.SubprocessTransport):
-    """What a `ServerProcess` has in place of its process: a task that serves, and two pipes to it."""
+    """Replaces the process of a `ServerProcess`: a task that serves, and two pipes to it."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Process(asyncio.SubprocessTransport):
         self._server.process_exited()
         self._release()
 
-    # --- what a `ServerProcess` calls ------------------------------------------------------
+    # --- called by `ServerProcess` ------------------------------------------------------
 
     def get_pid(self) -> int:
         raise NeedsProcess("the pid of a server")
@@ -147,7 +147,7 @@ class _Process(asyncio.SubprocessTransport):
         self._to_server.close()
         self._from_server.close()
 
-    # --- what the pipes call ---------------------------------------------------------------
+    # --- called by the pipes ---------------------------------------------------------------
 
     def data_received(self, fd: int, data: bytes) -> None:
         self._server.pipe_data_received(fd, data)

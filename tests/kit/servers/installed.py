@@ -1,4 +1,4 @@
-"""Parley installed in a project's own `.venv`, as `pip install` would leave it there; no network is needed."""
+"""Parley installed in the `.venv` of a project, as by `pip install`, without the network."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ attempt("put modules into the project")(
 )
 print(json.dumps(worked))
 """
-"""A program that tries to have the server run its code. Given the project, and a file that such code writes to."""
+"""A program that tries to make the server run its code. Its arguments are the project and a file that the code
+writes."""
 
 
 class Installed(NamedTuple):
@@ -92,7 +93,8 @@ class Installed(NamedTuple):
 
 
 def install(project: Path) -> Installed:
-    """Make an environment in a project with a copy of our package; what that needs is found in the outer one."""
+    """Create a virtual environment in a project, with a copy of the package; dependencies come from the outer
+    one."""
     project.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", project / ".venv"], check=True)
     installed = Installed(project)

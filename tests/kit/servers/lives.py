@@ -1,7 +1,7 @@
-"""One life of a server after the other, in this process and on one store: conversations without any client.
+"""The runtime in this process, without clients: several in succession on one store, like restarts of a server.
 
-A message tells the agent what to do: `say WORDS`, or `run NAME` once or more, with commas between. A command
-needs somebody's yes and then does nothing but count, or wait if it is called `slow`.
+A message tells the agent what to do: `say WORDS`, or `run NAME` (several names are separated by commas). A command
+needs an approval, and is only counted; one called `slow` waits for the test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Life"]
 
 
 class Life:
-    """`async with Life(home, store) as life`; it ends in order, unless it was killed before."""
+    """The runtime from start to end. A context manager: `async with Life(home, store) as life`."""
 
     def __init__(self, home: str, store: SlowStore, *, peers: Peers | None = None, **keeping: int) -> None:
         self.store = store
@@ -45,15 +45,15 @@ class Life:
         """The commands that ran, in order."""
         self.requests: list[ModelRequest] = []
         self.settings: list[Settings] = []
-        """Those with which a model was opened."""
+        """The settings with which models were opened."""
         self.usage: TokenCount | None = None
-        """What every response says that it cost."""
+        """The usage that every response reports."""
         self.slow = asyncio.Event()
         """Set when a slow command has begun."""
         self.go_on = asyncio.Event()
-        """Lets it end."""
+        """Set to let the slow command end."""
         self.gave_back = 0
-        """How often it gave memory back."""
+        """Number of calls of `release_memory`."""
         self._home = home
         self.conversations = ConversationRegistry(
             store=store,
@@ -83,7 +83,7 @@ class Life:
         gc.collect()
 
     def killed(self, conversation: Conversation) -> None:
-        """To all others it is as if this life had ended in this moment; itself it does not know yet."""
+        """Take the lease away without notice, as if this process had been killed."""
         self.store.evict(conversation.id)
 
     # --- using it ------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Life:
         message_id: str | None = None,
         wanted: SettingsOverrides | None = None,
     ) -> Accepted:
-        """Send a message; what became of it when it was taken."""
+        """Send a message; return the result when it is accepted."""
         taken: list[Accepted] = []
         named = None if message_id is None else MessageId(message_id)
         await conversation.submit((TextItem(text=words),), message_id=named, wanted=wanted, accepted=taken.append)
@@ -117,9 +117,9 @@ class Life:
                 await conversation._log.wait_beyond(conversation.log.durable)
 
     async def until_at_rest(self, conversation: Conversation) -> None:
-        """Until others could write to it."""
+        """Wait until the lease is released."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while conversation._log.is_owner:  # noqa: ASYNC110  # nothing tells when it is given back
+            while conversation._log.is_owner:  # noqa: ASYNC110  # the release is not announced
                 await asyncio.sleep(0)
 
     # --- the agent -------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""One server with several clients in this process: all of it is real but the agent, which only asks.
+"""One server with several clients in this process. Everything is real except the agent, which only asks for
+approvals.
 
-A message is a script of what the agent wants to be allowed, one question behind the other; what came of
-each stands in `LocalServer.told`. Nothing leaves the process: clients are lists of frames.
+A message is the number of approvals that the agent asks for, one after another; the results are in
+`LocalServer.told`. Clients are lists of frames.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = ["FrameList", "LocalClient", "LocalServer", "StandingClock"]
 
 
 class _Obedient:
-    """A model that calls for one question after another: as many as the last message says."""
+    """A model that makes as many calls as the last message says."""
 
     max_retries = 0
 
@@ -62,7 +63,7 @@ class _Obedient:
 
 
 class _Asks:
-    """Hands that ask and do nothing."""
+    """Tools that ask for an approval and do nothing else."""
 
     def __init__(self, room: LocalServer, context: ToolContext) -> None:
         self._room, self._context = room, context
@@ -96,7 +97,7 @@ class _Tools:
 
 
 class StandingClock:
-    """Time that stands still until it is told to pass."""
+    """A clock that advances only when the test says so."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -117,11 +118,11 @@ class StandingClock:
                 awake.set()
 
 
-# --- the room --------------------------------------------------------------------------------
+# --- the server --------------------------------------------------------------------------------
 
 
 class LocalServer:
-    """`async with LocalServer() as room`; `home` has no config.toml."""
+    """The server. A context manager: `async with LocalServer(home)`; the home has no config.toml."""
 
     def __init__(
         self,
@@ -130,12 +131,12 @@ class LocalServer:
         *,
         store: Store | None = None,
     ) -> None:
-        """Rooms with the same store are one behind the other, as processes of one home are."""
+        """Servers with the same store act like successive processes of one home."""
         self.question: Callable[[int], tuple[ApprovalEvent, QuestionAsked]]
         self.question = question or (lambda number: command_question(number, "make", f"t{number}"))
         self.numbers = count(1)
         self.told: list[tuple[int, str]] = []
-        """What came of each question, as the model was told."""
+        """The result of each approval, as the model was sent it."""
         self.clock = StandingClock()
         self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
         self.conversations = ConversationRegistry(
@@ -160,18 +161,19 @@ class LocalServer:
             await self._tasks.__aexit__(*error)
 
     async def create(self, config: Mapping[str, Any] | None = None) -> Conversation:
-        """A conversation that no client has created."""
+        """Create a conversation without a client."""
         return await self.conversations.create(SettingsOverrides(cwd=CWD, config=dict(config or {})))
 
     async def guest(self, *, version: str = FULL_VERSION, capabilities: object = None) -> LocalClient:
-        """A client that has shaken hands, and can be asked unless its capabilities say otherwise."""
+        """Create an initialized client that can be asked, unless its capabilities say otherwise."""
         guest = self.stranger(version)
         guest.introduce(capabilities)
         await guest.answer_to("hello")
         return guest
 
     async def asking(self, *guests: LocalClient, questions: int = 1) -> Conversation:
-        """A conversation that these clients stream: the first let it ask so many questions, all were asked one."""
+        """Create a conversation that these clients stream, and that asks for approvals; wait until all clients were
+        asked for the first one."""
         conversation = await self.create()
         for guest in guests:
             await guest.stream(conversation.id)
@@ -181,30 +183,30 @@ class LocalServer:
         return conversation
 
     def stranger(self, version: str = FULL_VERSION) -> LocalClient:
-        """A client that has not shaken hands."""
+        """Create a client that is not initialized."""
         return LocalClient(self, self._tasks, version)
 
     async def settle_down(self) -> None:
-        """Until everybody has done what can be done without anybody else."""
+        """Run the event loop until all pending callbacks are done."""
         for _ in range(ROUNDS):
             await asyncio.sleep(0)
 
     async def after(self, seconds: float) -> None:
-        """Until everybody has done what there is to do so much later."""
+        """Advance the clock, and run the event loop until all pending callbacks are done."""
         self.clock.passes(seconds)
         await self.settle_down()
 
     def happened(self, conversation: ConversationId) -> list[str]:
-        """The types of all entries of a log, in order."""
+        """Return the types of all entries of a log, in order."""
         return [entry.type for one in self.conversations if one.id == conversation for entry in one.log.entries]
 
 
 ROUNDS: Final = 60
-"""More turns of the loop than the longest chain of callbacks in a room has: a whole turn takes about thirty."""
+"""More loop ticks than the longest chain of callbacks: a whole turn takes about thirty."""
 
 
 class FrameList:
-    """The way out to one client in this process."""
+    """The outbox of a client in this process: a list of frames."""
 
     def __init__(self, version: str) -> None:
         self.messages: list[Any] = []
@@ -233,7 +235,7 @@ class FrameList:
         self._waiting.append(wake)
 
     def read_on(self) -> None:
-        """There is room again."""
+        """Make the outbox writable again."""
         self.writable = True
         waiting, self._waiting = self._waiting, []
         for wake in waiting:
@@ -251,33 +253,33 @@ class LocalClient:
 
     @property
     def messages(self) -> list[Any]:
-        """All that it was sent."""
+        """All messages that it was sent."""
         return self.door.messages
 
-    # --- saying ------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------
 
     def send(self, message: Any) -> None:
         self.send_frame(encode(message))
 
     def send_frame(self, frame: bytes | Overlong) -> None:
-        """What is sent without a breath between comes as in one read."""
+        """Send one frame. Frames without an await between them arrive in one read."""
         self.connection.take(frame)
 
     def introduce(self, capabilities: object = None) -> None:
-        """Shake hands; the request has the id `hello`."""
+        """Send `initialize`; the request has the id `hello`."""
         able = {"elicitation": {}} if capabilities is None else capabilities
         info = {"name": "guest", "version": "1"}
         params = {"protocolVersion": self._version, "capabilities": able, "clientInfo": info}
         self.send(request("hello", "initialize", params))
 
     def call(self, tool: str, **arguments: Any) -> int:
-        """Call a tool; the id of the request."""
+        """Call a tool; return the id of the request."""
         request_id = next(self._ids)
         self.send(request(request_id, "tools/call", {"name": tool, "arguments": arguments}))
         return request_id
 
     async def value_of(self, request_id: int) -> Any:
-        """The value of a typed result."""
+        """Return the value of a typed result."""
         return (await self.answer_to(request_id))["result"]["structuredContent"]
 
     def cancel(self, request_id: RequestId) -> None:
@@ -288,44 +290,44 @@ class LocalClient:
         self.send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
     async def say(self, conversation: ConversationId, questions: int) -> int:
-        """Let the agent ask so many questions; the id of the request."""
+        """Send a message that makes the agent ask for this many approvals; return the id of the request."""
         content = [{"type": "text", "text": str(questions)}]
         request_id = self.call("conversationSendMessage", conversation_id=conversation, content=content)
         await self.answer_to(request_id)
         return request_id
 
     async def stream(self, conversation: ConversationId) -> int:
-        """Open a stream, and wait for its snapshot; the id of the request."""
+        """Open a stream and wait for its snapshot; return the id of the request."""
         snapshots = self.number_of("notifications/initial_state")
         request_id = self.call("conversationStream", conversation_id=conversation)
         await self.until(lambda: self.number_of("notifications/initial_state") > snapshots)
         return request_id
 
     def leave(self) -> None:
-        """Be gone from one moment to the next."""
+        """Disconnect."""
         self.connection.remove()
 
-    # --- what it was sent --------------------------------------------------------------
+    # --- received messages --------------------------------------------------------------
 
     def number_of(self, method: str) -> int:
         return sum(message.get("method") == method for message in self.messages)
 
     @property
     def asked(self) -> list[Any]:
-        """The questions it was asked, in order."""
+        """The approval requests that it was sent, in order."""
         return [one for one in self.messages if one.get("method") == ElicitationParams.METHOD]
 
     @property
     def taken_back(self) -> list[Any]:
-        """The requests that it need not answer any more, and why."""
+        """The params of the cancellations that it was sent."""
         return [one["params"] for one in self.messages if one.get("method") == "notifications/cancelled"]
 
     def event(self, kind: str) -> Any:
-        """The first event of this type that it was sent."""
+        """Return the first event of this type that it was sent."""
         return next(one["params"]["msg"] for one in self.messages if one.get("method") == kind)
 
     def heard(self, *methods: str) -> list[str]:
-        """Which of these methods it was sent, in order."""
+        """Return which of these methods it was sent, in order."""
         return [one["method"] for one in self.messages if one.get("method") in methods]
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -335,12 +337,12 @@ class LocalClient:
                 await self.door.changed.wait()
 
     async def question(self, number: int = 1) -> Any:
-        """The so-manieth question it is asked, once it is."""
+        """Wait for the approval request with this number and return it."""
         await self.until(lambda: len(self.asked) >= number)
         return self.asked[number - 1]
 
     async def answer_to(self, request_id: RequestId) -> Any:
-        """The answer to one of its own requests."""
+        """Wait for the answer to one of its requests."""
 
         def found() -> list[Any]:
             return [one for one in self.messages if "method" not in one and one["id"] == request_id]

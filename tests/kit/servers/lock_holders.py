@@ -22,7 +22,7 @@ class Held:
 
     def __init__(self, process: subprocess.Popen[bytes], holder: int) -> None:
         self._process, self.holder = process, holder
-        """The PID of the process that is to be named."""
+        """The PID of the process that error messages must name."""
 
     def release(self) -> None:
         self._process.communicate(b"\n", timeout=PATIENCE_SECONDS)
@@ -43,13 +43,13 @@ def _held(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def held_by_flock(home: Path) -> Iterator[Held]:
-    """`flock HOME/write.lock COMMAND`, until the block ends or the lock is released."""
+    """Hold the lock with `flock HOME/write.lock COMMAND`, until the block ends or the lock is released."""
     with _held("flock", str(home / "write.lock"), "sh", "-c", _HOLD) as process:
         yield Held(process, process.pid)
 
 
 @contextmanager
 def held_by_heir(home: Path) -> Iterator[Held]:
-    """A shell that holds the lock which a program took that has ended."""
+    """Hold the lock in a shell that inherited it from a program that has ended."""
     with _held("sh", "-c", f'exec 9<"$0"; flock 9; {_HOLD}', str(home / "write.lock")) as process:
         yield Held(process, process.pid)

@@ -15,7 +15,7 @@ from parley.runtime import approvals
 __all__ = ["LONG_GRACE"]
 
 LONG_GRACE: Final = (sys.executable, "-P", str(Path(__file__)))
-"""The words that run it."""
+"""The command that runs it."""
 
 if __name__ == "__main__":
     setattr(approvals, "FOLLOWERS_SECONDS", 3600.0)  # noqa: B010  # in this process alone

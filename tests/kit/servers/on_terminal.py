@@ -1,7 +1,7 @@
 """Starts a program whose stdin is a terminal: `python on_terminal.py PROGRAM ARGUMENTS...`.
 
-Bytes from our own stdin reach the program through a pseudo-terminal in raw mode. Signals are passed on,
-and our exit code is the program's. The program's stdout and stderr are ours.
+Bytes from stdin are passed to the program through a pseudo-terminal in raw mode. Signals are passed on, and the
+exit code is that of the program, which inherits stdout and stderr.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 __all__ = ["ON_TERMINAL"]
 
 ON_TERMINAL: Final = (sys.executable, str(Path(__file__)), sys.executable, "-P", "-m", "parley")
-"""The words that run `parley` with a terminal as its stdin."""
+"""The command that runs `parley` with a terminal as its stdin."""
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def _copy(terminal: int) -> None:
     while data := os.read(0, 65536):
         while data:
             data = data[os.write(terminal, data) :]
-    os.close(terminal)  # the program reads the end
+    os.close(terminal)  # the program reads the end of its input
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Conversations as one life of a server leaves them to the next, and what their logs say."""
+"""Conversations with an orphaned turn, which one `Life` leaves to the next."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["last", "leave_asking", "leave_running", "open_question", "pass_time"
 
 
 def types(conversation: Conversation, *wanted: str) -> list[str]:
-    """Which of these entries the log has, in order."""
+    """Return the types of the entries in a log that are among these, in order."""
     return [entry.type for entry in conversation.log.entries if entry.type in wanted]
 
 
 def last(conversation: Conversation, kind: str) -> dict[str, Any]:
-    """The last entry of a type."""
+    """Return the last entry of a type."""
     found = [entry.encoded for entry in conversation.log.entries if entry.type == kind]
     decoded: dict[str, Any] = msgspec.json.decode(found[-1])
     return decoded
@@ -38,7 +38,7 @@ async def settle(conversation: Conversation, decision: Settlement, *, reason: st
 
 
 async def leave_asking(life: Life, what: str = "run a") -> Conversation:
-    """A conversation whose turn waits for an answer."""
+    """Create a conversation whose turn waits for an approval."""
     conversation = await life.create()
     await life.send(conversation, what)
     await life.until(conversation, Phase.ASKING)
@@ -46,7 +46,7 @@ async def leave_asking(life: Life, what: str = "run a") -> Conversation:
 
 
 async def leave_running(life: Life) -> Conversation:
-    """A conversation whose command runs."""
+    """Create a conversation with a running command."""
     conversation = await leave_asking(life, "run slow")
     await settle(conversation, "approved")
     await life.slow.wait()
@@ -54,7 +54,7 @@ async def leave_running(life: Life) -> Conversation:
 
 
 async def pass_time(life: Life, seconds: int) -> None:
-    """Second by second, so that whoever looks now and then has looked."""
+    """Advance the clock second by second, so that polling tasks run."""
     for _ in range(seconds):
         life.clock.passes(1)
         for _ in range(3):

@@ -1,9 +1,9 @@
-"""Another process of a home, which says what a test tells it to.
+"""Another process of a home, which sends the messages that a test asks for.
 
-Its arguments are the home and how many files it may open (0: as many as the system lets it). It writes its
-address, and then every message that it is sent. Lines that a message has in `say` are said on that connection as
-they are, with the id of the request for `$id`; with `leave` the connection is ended. A line on stdin, `METHOD
-PARAMS`, is told to all others. Where stdin ends, it ends.
+Its arguments are the home and the limit of open files (0: that of the system). It prints its address, and then
+every message that it receives. If a message has `say`, these lines are sent on the same connection, with the id of
+the request for `$id`; `leave` then closes the connection. A line `METHOD PARAMS` on stdin is sent to all other
+processes. The end of stdin ends the program.
 """
 
 from __future__ import annotations

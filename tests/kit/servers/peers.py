@@ -1,4 +1,4 @@
-"""Other processes of a home, and what comes of a link to one of them."""
+"""Other processes of a home, and the messages on a link to one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_SECONDS: Final = 90
 
 
 class Peer:
-    """A process of the home other than ours."""
+    """Another process of the home."""
 
     address: str
     _process: ServerProcess
@@ -39,7 +39,7 @@ class Peer:
         self.address = await self.heard()
 
     async def heard(self) -> Any:
-        """The next message that it was sent."""
+        """Return the next message that it received."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return json.loads(await self._lines.get())
 
@@ -51,7 +51,7 @@ class Peer:
         await self._process.close()
 
     def stopped(self) -> None:
-        """It runs no more, and is still there."""
+        """Stop the process with SIGSTOP during the block."""
         os.kill(self._process.pid, signal.SIGSTOP)
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ StartPeer = Callable[..., Awaitable[Peer]]
 
 
 class Ear:
-    """A link, and all that came of it, in order."""
+    """Records everything that a link reports, in order."""
 
     def __init__(self) -> None:
         self._heard: asyncio.Queue[object] = asyncio.Queue()
@@ -91,10 +91,10 @@ class Ear:
 
 
 def saying(*lines: str) -> bytes:
-    """What makes a peer say these lines."""
+    """Build a message that makes a peer send these lines."""
     return encode({"say": lines})
 
 
 def leaving(*lines: str) -> bytes:
-    """What makes it end the connection behind them."""
+    """Build a message that makes a peer send these lines and close the connection."""
     return encode({"say": lines, "leave": True})

@@ -1,4 +1,4 @@
-"""Processes that run `parley` and start quickly: copies of a process that has loaded the modules already.
+"""Processes that run `parley` and start quickly: copies of a process that has already loaded the modules.
 
 `preloaded_processes` replaces the start of a program in `subprocess`, for the command lines `python -m parley` and
 `python -m kit.servers.PROGRAM`. The copy has its own pid, memory, descriptors, environment and directory, and is a
@@ -44,7 +44,8 @@ _Variables = tuple[tuple[str, str], ...]
 
 
 class _Preloaded:
-    """A process that has loaded the modules, once it is needed. Its descriptors are open from the beginning."""
+    """A process with loaded modules, started when it is first needed. Its descriptors are open from the
+    beginning."""
 
     def __init__(self, variables: _Variables) -> None:
         self._variables = variables
@@ -82,7 +83,7 @@ def _preloaded_with(env: Mapping[str, str]) -> _Preloaded:
 
 
 def _start(popen: Any, *given: Any, **named: Any) -> None:
-    """In place of `Popen._execute_child`."""
+    """Replaces `Popen._execute_child`."""
     how = _parameters.bind(popen, *given, **named).arguments
     request = _request(how)
     data = json.dumps(request).encode()
@@ -101,7 +102,7 @@ def _start(popen: Any, *given: Any, **named: Any) -> None:
 
 
 def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what is asked of the copy; None if only a new program can do it."""
+    """Return the request for a copy; None if only a new program can do it."""
     match how["args"]:
         case [sys.executable, "-P", "-m", "parley" as module, *arguments]:
             pass
@@ -130,7 +131,7 @@ def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
 
 @contextmanager
 def preloaded_processes() -> Iterator[None]:
-    """Start `parley` as copies, where the system can."""
+    """Start `parley` as copies, if the system supports it."""
     if sys.platform != "linux" or platform.machine() not in CLONE_NUMBERS:
         yield
         return

@@ -1,7 +1,7 @@
-"""A process that has loaded the modules of Parley, and makes copies of itself that run a module.
+"""A process that has loaded the modules of Parley, and creates copies of itself that run a module.
 
 Each request names a module and its arguments, an environment, a directory and three descriptors. The copy is a
-child of the process that asks, which therefore waits for it and signals it like any child.
+child of the requesting process, which therefore waits for it and signals it like any child.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def clone_as_sibling() -> int:
 
 
 def next_request(connection: socket.socket) -> dict[str, Any]:
-    """Return a request in the copy that is to fulfil it."""
+    """Wait for a request, and return it in the copy that fulfils it."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
         if not data:
@@ -99,5 +99,5 @@ def run(request: dict[str, Any]) -> None:
 if __name__ == "__main__":
     for name in LOADED:
         importlib.import_module(name)
-    gc.freeze()  # copies need not look at what lives until their end
+    gc.freeze()  # excluded from garbage collection in the copies
     run(next_request(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,4 +1,4 @@
-"""A conversation whose turn another process has, and that process by hand: what it is told, and what it says."""
+"""A conversation whose turn another process owns, and a fake of that process."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["FollowedTurn", "Owner"]
 
 
 class Owner(FakeLink):
-    """The port `Peers`, and the only link to the process that has the turn. It lets everybody follow."""
+    """Implements `Peers` and the only link to the owner of the turn. Lets every process follow."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.is_silent = False
-        """Whether it lets nobody follow any more; it is asked for that as for everything else."""
+        """Whether requests to follow stay unanswered too."""
         self.passed_on: list[str] = []
-        """What it was asked to do, in order."""
+        """The requests that it received, in order."""
         self.interrupted: list[EventId | None] = []
         """The turns that it was asked to interrupt."""
         self.answer_requests: list[AnswerQuestion] = []
         """The answers that it was sent."""
         self.waiting: list[Callable[[Message], None]] = []
-        """Who has no answer yet."""
+        """The callbacks of requests without an answer."""
         self._came = asyncio.Event()
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -53,14 +53,14 @@ class Owner(FakeLink):
         self._came.set()
 
     async def asked(self, number: int) -> None:
-        """Return when it was asked so often."""
+        """Wait until it has received this many requests."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.passed_on) < number:
                 self._came.clear()
                 await self._came.wait()
 
     def answers(self, result: Struct | None = None) -> None:
-        """To whoever has waited longest."""
+        """Answer the oldest request."""
         _answer(self.waiting.pop(0), result or Submitted(event_id=None, first=Seq(1)))
 
     def refuses(self, code: int, message: str) -> None:
@@ -68,7 +68,7 @@ class Owner(FakeLink):
 
 
 class FollowedTurn:
-    """`async with FollowedTurn(home) as two`: it asks in the first life, and the second one follows it."""
+    """A turn that waits for an approval in the first `Life` and is followed in the second. A context manager."""
 
     here: Conversation
     there: Conversation

@@ -1,4 +1,4 @@
-"""Servers whose last moment is known beforehand; `self_killing_program.py` is what they run."""
+"""Servers that kill themselves at a given write; `self_killing_program.py` is the program."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["MOMENTS", "Doomed", "Fate", "Moment"]
 TESTS: Final = Path(__file__).parents[2]
 
 Moment = Literal["before a commit", "behind a commit", "in a write"]
-"""Behind a commit nobody has been told of it yet; of a write to stdout half of the bytes are written."""
+"""After a commit, no client has been told of it yet. Of a write to stdout, half of the bytes are written."""
 
 MOMENTS: Final[tuple[Moment, ...]] = ("before a commit", "behind a commit", "in a write")
 
 
 class Fate(NamedTuple):
-    """When a server kills itself."""
+    """The write at which a server kills itself."""
 
     moment: Moment
     number: int
-    """The first is 1."""
+    """The number of the write, counted from 1."""
     notes: Path
-    """Where it notes how long the log of the database is behind each commit."""
+    """The file in which it records the size of the write-ahead log after each commit."""
 
     def lengths(self) -> list[int]:
-        """What it has noted."""
+        """Return the recorded sizes."""
         return [int(line) for line in self.notes.read_text().split()]
 
 
@@ -49,7 +49,7 @@ class _DoomedHome(Home):
 
 
 class Doomed(RawParley):
-    """A server that kills itself when its time has come."""
+    """A server that kills itself at a given write."""
 
     def __init__(self, model: ScriptedModel, fate: Fate, **options: Unpack[ServerOptions]) -> None:
         super().__init__(model, **options)

@@ -1,7 +1,7 @@
-"""`parley mcp`, but for its last moment: it kills itself at the so-manieth write of a kind.
+"""`parley mcp` that kills itself at a given write.
 
-Its arguments are the kind of write, its number, and a file in which it notes how long the log of the database is
-behind each commit. It knows nothing of Parley but that: what it watches are the calls of SQLite and of the system.
+Its arguments are the kind of write, its number, and a file in which it records the size of the write-ahead log
+after each commit. It only watches calls of SQLite and of the system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parley.cli.main import main
 
 
 class Fate:
-    """Counts writes of one kind, and ends the process at one of them."""
+    """Counts writes of one kind, and kills the process at one of them."""
 
     def __init__(self, moment: str, number: int, notes: str) -> None:
         self._moment, self._left = moment, number
@@ -29,7 +29,7 @@ class Fate:
         self._write = os.write
 
     def comes(self, moment: str) -> bool:
-        """Whether this is the last moment."""
+        """Count a write; return whether it is the last one."""
         if moment != self._moment:
             return False
         self._left -= 1
@@ -43,7 +43,7 @@ class Fate:
         self._write(self._notes, b"%d\n" % os.stat(self._wal).st_size)
 
     def write(self, fd: int, data: Any) -> int:
-        """In place of `os.write`."""
+        """Replaces `os.write`."""
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) == self._stdout and self.comes("in a write"):
             self._write(fd, data[: len(data) // 2])
@@ -52,7 +52,7 @@ class Fate:
 
 
 class Connection(sqlite3.Connection):
-    """One whose commits are counted."""
+    """A connection whose commits are counted."""
 
     def __init__(self, *arguments: Any, fate: Fate, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -1,4 +1,4 @@
-"""How questions are settled in a room, and what clients hear of it."""
+"""How approvals are settled on a `LocalServer`, and what clients are sent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ NO: Final = {"decision": "denied"}
 YES: Final = {"decision": "approved"}
 
 SETTLED: Final = ["question_asked", "question_settled", "approval_settled"]
-"""The entries of one question."""
+"""The types of the entries of one approval."""
 
 
 def settlements(room: LocalServer, conversation: Conversation) -> list[str]:
-    """The entries of a log that tell of questions and of the end of turns."""
+    """Return the entries of a log about approvals and the ends of turns."""
     told = (*SETTLED, "turn_ended")
     return [entry for entry in room.happened(conversation.id) if entry in told]
 
 
 def taken_back(request_id: int, decision: str) -> dict[str, Any]:
-    """What a client is told of a question that it need not answer any more."""
+    """Build the cancellation of an approval request that needs no answer any more."""
     return {"requestId": request_id, "reason": f"Question is settled: {decision}"}

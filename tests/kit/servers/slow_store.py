@@ -1,4 +1,4 @@
-"""A store in memory that outlives the processes that use it, as slow and as unreliable as the test says."""
+"""A store in memory that survives the `Life` that uses it, and delays or fails writes when the test says so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Append(NamedTuple):
 
 
 class SlowStore(MemoryStore):
-    """What is appended is on disk after `write`, and never after `fail`. Until it is `slow`, it is at once."""
+    """While `slow`, an append waits for `write` or `fail`; otherwise it is done at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,32 +53,32 @@ class SlowStore(MemoryStore):
         return done
 
     async def until_waiting(self, number: int = 1) -> None:
-        """Return when so many appends are under way."""
+        """Wait until this many appends are under way."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self._waiting) < number:
                 self._begun.clear()
                 await self._begun.wait()
 
     async def write(self) -> None:
-        """The first append that waits is done; it fails if what came before it did."""
+        """Complete the first pending append; it fails if an earlier one has failed."""
         append = self._waiting.popleft()
         error = super().append(append.lease, append.entries, append.summary).exception()
         await _settle(append.done, error)
 
     async def fail(self, error: Exception | None = None) -> None:
-        """The first append that waits fails; by default because the disk is full."""
+        """Fail the first pending append, by default because the disk is full."""
         await _settle(self._waiting.popleft().done, error or StoreFailed(DISK_FULL))
 
     async def fail_last(self) -> None:
-        """The append that came last fails; those before it are still under way."""
+        """Fail the last pending append; those before it stay pending."""
         await _settle(self._waiting.pop().done, StoreFailed(DISK_FULL))
 
     def evict(self, conversation_id: ConversationId) -> None:
-        """Whoever holds the lease has lost it, and does not know."""
+        """Take the lease away without telling its holder."""
         self._find(conversation_id).owner = None
 
     async def close(self) -> None:
-        """It stays for the next one."""
+        """Release all leases, and keep the data for the next user."""
         for kept in self._conversations.values():
             kept.owner = None
 
@@ -89,7 +89,7 @@ class SlowStore(MemoryStore):
 
 
 async def _settle(done: Future[None], error: BaseException | None) -> None:
-    """Return when whoever waited has heard of it."""
+    """Complete a future, and run the tasks that wait for it."""
     if error is None:
         done.set_result(None)
     else:

@@ -1,6 +1,6 @@
-"""A process that has a store: it does what it is told on stdin, line by line, and answers on stdout.
+"""A process with a store, which executes commands from stdin, one for each line, and answers on stdout.
 
-`StoreProcess` is its other side.
+`StoreProcess` controls it from the test.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["Answer", "StoreProcess"]
 TESTS: Final = Path(__file__).parents[2]
 
 Answer = Any
-"""What a command gives back, as JSON; an error as an object with its type."""
+"""The result of a command as JSON; an error is an object with its type."""
 
 
 class StoreProcess:
-    """A child with a store of its own. Leaving it kills it."""
+    """A child process with its own store. Leaving the block kills it."""
 
     def __init__(self, home: Path, *, inside: Sequence[str] = ()) -> None:
-        """`inside` are words in front of its command line, such as those of `unshare`."""
+        """`inside` is a prefix of its command line, such as that of `unshare`."""
         self._process = subprocess.Popen(
             (*inside, sys.executable, "-m", "kit.servers.store_process", str(home)),
             cwd=TESTS,
@@ -64,13 +64,13 @@ class StoreProcess:
         self._process.stdin.flush()
 
     def on_notification(self) -> Answer:
-        """The next answer; None: it has ended."""
+        """Return the next answer; None if the process has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else None
 
     def heard(self) -> list[Answer]:
-        """All that is left to hear of one that has ended."""
+        """Return all remaining answers of a process that has ended."""
         return list(iter(self.on_notification, None))
 
     def is_alive(self) -> bool:
@@ -105,14 +105,14 @@ class _Program:
 
     async def append(self, name: str, number: int = 1, size: int = 0) -> int:
         first = self._last[name] + 1
-        # No run of letters here is so long that it is kept apart and compressed.
+        # No run of letters is long enough to be stored as a blob.
         entries = [said(seq, f"{seq} " + os.urandom(size // 2).hex(" ")) for seq in range(first, first + number)]
         await self._store.append(self._leases[name], entries, summary(state="running", updated_at=float(first)))
         self._last[name] += number
         return self._last[name]
 
     async def append_for_ever(self, name: str) -> None:
-        """Says each time how far it has come, and how long the log of the database is then."""
+        """Append forever; report the position and the size of the write-ahead log each time."""
         wal = Path(self._home, "parley.db-wal")
         while True:
             _answer([await self.append(name, 1 + self._last[name] % 3), size_of(wal)])
@@ -126,7 +126,7 @@ class _Program:
         self._lock.__enter__()
 
     async def stop_in_a_write(self, name: str) -> None:
-        """Stop like SIGSTOP does, inside a transaction."""
+        """Stop, as by SIGSTOP, inside a transaction."""
 
         def stop(db: Connection) -> None:
             db.execute("UPDATE conversations SET title = 'x' WHERE id = ?", (name,))
@@ -135,7 +135,7 @@ class _Program:
         await self._store._write(stop)
 
     async def limit_files(self, size: int | None) -> None:
-        """No file may grow beyond that; None: none is limited any more."""
+        """Limit the size of every file; None removes the limit."""
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
@@ -157,7 +157,7 @@ class _Program:
 
 
 def size_of(path: Path) -> int:
-    """0 where the file was removed."""
+    """Return the size of a file; 0 if it was removed."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

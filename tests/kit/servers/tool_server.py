@@ -63,7 +63,7 @@ TOOLS: list[dict[str, Any]] = [
         "inputSchema": {"type": "object", "properties": {"seconds": {"type": "number", "minimum": 0}}},
     },
 ]
-"""Those of the recorded traffic. Everything else that `answer` knows can be called all the same."""
+"""The tools of the recorded traffic. Other names that `answer` knows can be called too."""
 
 MORE_TOOLS: list[dict[str, Any]] = [
     {"name": name, "inputSchema": NOTHING}
@@ -86,7 +86,7 @@ MORE_TOOLS: list[dict[str, Any]] = [
 
 LEVELS = 1000
 NESTED_JSON = '{"properties": {"a": ' * LEVELS + "{}" + "}}" * LEVELS
-"""A schema that hardly anything can read; NESTED stands for it."""
+"""A schema that is nested too deeply for most decoders; `NESTED` is its placeholder."""
 
 NESTED = "NESTED"
 
@@ -101,7 +101,7 @@ ODD_TOOLS: list[Any] = [
     {"name": "nested", "inputSchema": NESTED},
     {"name": "odd_error", "inputSchema": NOTHING},
 ]
-"""Those of the mode `odd`: `y__add`, `nested` and `odd_error` can be used."""
+"""The tools of the mode `odd`. Only `y__add`, `nested` and `odd_error` are valid."""
 
 
 def text_result(text: str, **more: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def text_result(text: str, **more: Any) -> dict[str, Any]:
 
 
 class ToolServerProgram:
-    """Answers messages one after another; `send` is how it speaks."""
+    """Answers messages in order through `send`."""
 
     def __init__(self, send: Callable[[Message], None], tools: list[Any] | None = None) -> None:
         self._send = send
@@ -145,7 +145,7 @@ class ToolServerProgram:
                 pass
 
     def _list(self, request_id: Any, cursor: str | None) -> None:
-        """In two pages."""
+        """List the tools in two pages."""
         if cursor is None:
             self._result(request_id, {"tools": self._tools[:4], "nextCursor": "rest"})
         else:
@@ -226,7 +226,7 @@ class ToolServerProgram:
 
 
 def start_child() -> subprocess.Popen[bytes]:
-    """A process in our group that holds our output, ignores SIGTERM, and would stay for ever."""
+    """Start a process in the same group that holds stdout, ignores SIGTERM and never ends."""
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
     return subprocess.Popen([sys.executable, "-c", code, *sys.argv[2:]], stdin=subprocess.DEVNULL)
 

@@ -1,4 +1,4 @@
-"""Tool servers to try the pool on: programs, an address on loopback, and a turn that uses them."""
+"""Tool servers for tests of the pool: programs, an HTTP server on the loopback, and a turn that uses them."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ __all__ = [
 ]
 
 ENVIRON: Final = {"HOME": "/nowhere", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "SECRET_KEY": "hidden"}
-"""What the pools of the tests find in their environment."""
+"""The environment of the pools in tests."""
 
 PROGRAM: Final = str(Path(__file__).with_name("tool_server.py"))
 
 
 def marker() -> str:
-    """A word by which the processes of one test can be told from all others."""
+    """Return a unique word that identifies the processes of one test."""
     return f"marker-{uuid4()}"
 
 
 def program(name: str, mode: str = "serve", *, mark: str = "", env: dict[str, str] | None = None) -> ToolServer:
-    # -P: the folder of the program holds modules that are called like those of the standard library.
+    # -P: the directory of the program has modules with names of the standard library.
     return ToolServer(
         name=name, command=sys.executable, args=("-P", PROGRAM, mode, *([mark] if mark else [])), env=env or {}
     )
 
 
 def running(mark: str) -> int:
-    """How many processes have the marker in their command line; the dead that wait to be collected do not."""
+    """Return how many processes have the marker in their command line, without zombies."""
     found = 0
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -71,12 +71,12 @@ def running(mark: str) -> int:
 
 
 async def nothing_running(mark: str) -> None:
-    """Until no process has the marker: what was killed may take a moment to be gone."""
+    """Wait until no process has the marker."""
     await until(lambda: running(mark) == 0)
 
 
 def text(result: dict[str, Any]) -> str:
-    """The text of a result that has only that."""
+    """Return the text of a result that consists of one text."""
     (block,) = result["content"]
     assert block["type"] == "text"
     return str(block["text"])
@@ -115,7 +115,7 @@ Spoil = Callable[[web.Request, Message], Awaitable[web.StreamResponse]]
 
 
 class Loopback:
-    """A tool server on loopback, over streamable HTTP; wants a bearer token if it has one."""
+    """A tool server on the loopback over streamable HTTP. Requires a bearer token if `token` is set."""
 
     def __init__(self, token: str | None = None) -> None:
         self._token = token
@@ -127,14 +127,14 @@ class Loopback:
         self.seen_tokens: list[str | None] = []
         self.redirect_to: str | None = None
         self.falls_silent = False
-        """Once it has greeted, it answers no request more."""
+        """Whether it answers no request after `initialize`."""
         self.spoils: dict[str, Spoil] = {}
-        """By method, of MCP or HTTP: what it does instead of answering."""
+        """What it does instead of answering, by method of MCP or HTTP."""
         self.seen_encodings: set[str | None] = set()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
-        """Yields its address."""
+        """Start the server and yield its URL."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/mcp", self._post)
         app.router.add_get("/mcp", self._get, allow_head=False)
@@ -152,7 +152,7 @@ class Loopback:
         self._session = None
 
     def _route(self, message: Message) -> None:
-        """To the answer of the request that it belongs to."""
+        """Pass a message to the request that it belongs to."""
         request_id = message.get("id", (message.get("params") or {}).get("progressToken"))
         if request_id in self._streams:
             self._streams[request_id].put_nowait(message)

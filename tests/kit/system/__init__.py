@@ -1,3 +1,3 @@
-"""What a test needs of the computer: commands, kernels, mounts, memory, CPU time."""
+"""Operating system helpers: commands, kernels, mounts, memory, CPU time."""
 
 __all__: list[str] = []

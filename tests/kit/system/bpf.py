@@ -1,6 +1,6 @@
-"""The kernel's packet filter, played through: what a seccomp program answers to a system call.
+"""An interpreter of BPF: returns what a seccomp program decides about a system call.
 
-Takes only what the kernel would take, written from the kernel's description of the instructions.
+Accepts only what the kernel accepts. Written from the kernel's description of the instructions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ __all__ = ["ALLOW", "KILL", "LONGEST", "Call", "Filter", "fails_with"]
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 LONGEST: Final = 4096
-"""How many instructions the kernel takes."""
+"""The most instructions that the kernel accepts."""
 
 _WORD: Final = 0xFFFFFFFF
 
 
 def fails_with(error: int) -> int:
-    """The answer that makes a call fail."""
+    """Return the result that makes a call fail with this error."""
     return 0x00050000 | error
 
 
@@ -33,7 +33,7 @@ class Call(NamedTuple):
     """The first of six; the others are 0."""
 
     def seen(self) -> list[int]:
-        """As words of 32 bits: number, architecture, two for the caller's address, and the arguments."""
+        """The call as words of 32 bits: number, architecture, two for the caller's address, and the arguments."""
         words = [self.number & _WORD, self.architecture, 0xDEAD_BEEF, 0x7FFF]
         for argument in (*self.arguments, *(0,) * (6 - len(self.arguments))):
             words += [argument & _WORD, argument >> 32 & _WORD]
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 class Filter:
-    """A program that was checked as the kernel checks it."""
+    """A program, checked as the kernel checks it."""
 
     def __init__(self, program: bytes) -> None:
         self.instructions = list(struct.iter_unpack("<HBBI", program))
@@ -66,7 +66,7 @@ class Filter:
             raise ValueError("the last instruction does not end it")
 
     def answer(self, call: Call) -> int:
-        """What becomes of the call."""
+        """Return the decision about a call."""
         words = call.seen()
         register = 0
         position = 0

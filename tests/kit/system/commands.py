@@ -1,4 +1,4 @@
-"""Running commands in tests, and counting what they leave behind."""
+"""Runs commands in tests, and counts the processes that they leave."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 PATIENCE_SECONDS: Final = 90.0
-"""For whatever takes no time worth mentioning on a computer that has nothing else to do."""
+"""Timeout of operations that take almost no time on an idle computer."""
 PYTHON: Final = (sys.executable, "-I", "-S", "-c")
 DAEMON: Final = """
 import os, signal, sys
@@ -50,12 +50,12 @@ def leave():
     if os.fork(): os._exit(0)
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
 """
-"""How a program begins that knows how to get away from whoever started it."""
+"""The start of a program that becomes a daemon, to escape from its supervisor."""
 
 
 @pytest.fixture
 async def executor() -> AsyncIterator[Executor]:
-    """Runs commands, and has ended all of them when the test is over; a folder's conftest.py takes it up."""
+    """An executor that is closed after the test. A directory's conftest.py imports this fixture."""
     executor = Executor()
     yield executor
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -77,7 +77,7 @@ def marker() -> Iterator[str]:
 
 
 class Ran(NamedTuple):
-    """What became of a command, without the time it took."""
+    """The result and the output of a command, without its duration."""
 
     exit_code: int | None = None
     stdout: bytes = b""
@@ -87,7 +87,7 @@ class Ran(NamedTuple):
 
 
 def start_of(*argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> LaunchSpec:
-    """A command that needs nothing but its words."""
+    """Build the launch spec of a command without options."""
     return LaunchSpec(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=timeout_seconds)
 
 
@@ -101,7 +101,7 @@ async def ran(
     restriction: Restriction | None = None,
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
-    """Run a command and keep all that it says."""
+    """Run a command and return all its output."""
     start = LaunchSpec(
         argv=argv,
         cwd=cwd,
@@ -115,7 +115,7 @@ async def ran(
 
 
 async def kept(run: Callable[[Output], Awaitable[CommandResult]]) -> Ran:
-    """All that a command says, which is to be run with the given output, and how it ends."""
+    """Call `run` with an output callback; return all output and how the command ended."""
     said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
     async with asyncio.timeout(2 * PATIENCE_SECONDS):
         ended = await run(lambda stream, data: said[stream].append(data))
@@ -129,16 +129,17 @@ async def kept(run: Callable[[Output], Awaitable[CommandResult]]) -> Ran:
 
 
 async def out_of_time(starter: Starter, *argv: str, says: bytes, restriction: Restriction | None = None) -> Ran:
-    """Run a command that says this and then goes on until its time is over."""
+    """Run a command that writes `says` and then runs until its timeout."""
     return await timed_out(
         lambda seconds: ran(starter, *argv, restriction=restriction, timeout_seconds=seconds), says=says
     )
 
 
 async def timed_out(run: Callable[[float], Awaitable[Ran]], *, says: bytes) -> Ran:
-    """What becomes of a command that says this and then goes on; it is to be run for the given seconds.
+    """Run a command that writes `says` and then runs until its timeout. `run` gets the timeout in seconds.
 
-    These are few; only where it did not come so far, as on a busy computer, it is run for longer.
+    The first timeout is short. If the output is incomplete, as on a busy computer, the command is run again with a
+    longer one.
     """
     result = await run(0.4)
     for seconds in (4.0, PATIENCE_SECONDS):
@@ -149,7 +150,7 @@ async def timed_out(run: Callable[[float], Awaitable[Ran]], *, says: bytes) -> R
 
 
 async def cancelled_after(ticks: int, run: Coroutine[Any, Any, object]) -> None:
-    """Let the loop go round so often, then cancel it and wait until it has ended."""
+    """Run a task for this many loop ticks, then cancel it and wait for its end."""
     task = asyncio.create_task(run)
     for _ in range(ticks):
         await asyncio.sleep(0)
@@ -159,7 +160,7 @@ async def cancelled_after(ticks: int, run: Coroutine[Any, Any, object]) -> None:
 
 
 def marked(marker: str) -> list[int]:
-    """Every process with this text among its arguments or in its environment, dead ones apart."""
+    """Return the pids of all processes with this text in their arguments or environment, without zombies."""
     found = []
     for place in Path("/proc").iterdir():
         if place.name.isdigit() and int(place.name) != os.getpid():
@@ -177,7 +178,7 @@ def open_descriptors() -> int:
 
 
 class Meter:
-    """Counts what a command says and keeps none of it: how much that was, and by how much we grew meanwhile."""
+    """Counts the output of a command without keeping it, and the growth of this process meanwhile."""
 
     def __init__(self) -> None:
         self.size = self.peak = 0
@@ -190,9 +191,9 @@ class Meter:
 
 
 _LOOK_EVERY: Final = 32 * 1024 * 1024
-"""Bytes."""
+"""How many bytes of output come between two measurements of memory."""
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """The memory of a process: of this one, unless another is named."""
+    """Return the memory of a process, by default of this one."""
     return memory_bytes(pid, "VmRSS")

@@ -1,4 +1,4 @@
-"""Running commands within bounds, in this process."""
+"""Runs sandboxed commands in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def confined(
     files: tuple[bytes, ...] = (),
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
-    """Run a command and keep all that it says."""
+    """Run a command and return all its output."""
     command = Command(
         argv=argv,
         cwd=str(cwd),

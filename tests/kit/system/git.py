@@ -1,4 +1,4 @@
-"""Git, to compare with: as it comes, without anybody's configuration."""
+"""Git without any user's configuration, to compare with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SETTINGS: Final = (
 
 
 def git(*arguments: str, cwd: Path, stdin: bytes = b"", status: int = 0) -> bytes:
-    """What git prints; it must end with this status and complain about nothing."""
+    """Run git and return its output. It must exit with this status and write nothing to stderr."""
     done = subprocess.run(
         ["git", *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments],
         cwd=cwd,

@@ -1,8 +1,7 @@
-"""Kernels that lack something: a program is started on this one, and it is told that what it asks for is not there.
+"""Runs a program as on a kernel that lacks a feature.
 
-What is taken away is refused to the program and to all that it starts, by a filter over its system
-calls, or by an empty file over the program that is missing. `python -m kit.system.kernels LACKS... -- COMMAND...`
-becomes the command on such a kernel.
+A filter of system calls makes the feature fail for the program and its children; an empty file covers a missing
+program. `python -m kit.system.kernels LACKS... -- COMMAND...` executes the command without these features.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ __all__ = ["BUBBLEWRAP", "Lack", "on_kernel"]
 
 TESTS: Final = str(Path(__file__).parents[2])
 BUBBLEWRAP: Final = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
-"""Where it may lie."""
+"""Paths where bubblewrap may be installed."""
 
 
 class Lack(Enum):
-    """What a kernel does not have."""
+    """A feature that the kernel lacks."""
 
     USER_NAMESPACES = "user-namespaces"
-    """As where they are switched off."""
+    """User namespaces are disabled."""
     RIGHTS_IN_NAMESPACES = "rights-in-namespaces"
-    """As where one may make a user namespace and then do nothing in it."""
+    """User namespaces can be created, and give no rights."""
     LANDLOCK = "landlock"
-    """As where it was not built in."""
+    """Landlock is not built into the kernel."""
     LANDLOCK_SWITCHED_ON = "landlock-switched-on"
-    """As where it was built in and is not in use."""
+    """Landlock is built in and disabled."""
     BUBBLEWRAP = "bubblewrap"
-    """Not the kernel's, but as little there."""
+    """The program bubblewrap is not installed."""
 
 
 def on_kernel(without: Iterable[Lack], command: Sequence[str]) -> tuple[str, ...]:
-    """The command line for this command on such a kernel."""
+    """Return the command line that runs a command without these features."""
     program = f"import sys; sys.path.insert(0, {TESTS!r}); from kit.system.kernels import main; main(sys.argv[1:])"
     return (sys.executable, "-I", "-S", "-c", program, *(lack.value for lack in without), "--", *command)
 
@@ -59,7 +58,7 @@ LANDLOCK_CALLS: Final = (444, 445, 446)
 
 
 def main(arguments: list[str]) -> None:
-    """Become the command behind `--` on a kernel that lacks what stands before it."""
+    """Execute the command after `--` without the features before it."""
     end = arguments.index("--")
     without, command = {Lack(word) for word in arguments[:end]}, arguments[end + 1 :]
     if Lack.BUBBLEWRAP in without:
@@ -69,7 +68,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _cover(places: Iterable[str]) -> None:
-    """Put what cannot be run over these files, for this process and its children."""
+    """Mount an empty file over these programs, for this process and its children."""
     who, group = os.getuid(), os.getgid()
     if who == 0:
         call("unshare", CLONE_NEWNS)
@@ -83,7 +82,8 @@ def _cover(places: Iterable[str]) -> None:
 
 
 def _refuse(without: set[Lack]) -> None:
-    """Lay the filter on this process. Each rule is four instructions or two, and falls through to the next."""
+    """Install the filter in this process. Each rule has two or four instructions and continues with the next
+    rule."""
     code = [_do(LOAD, NUMBER_AT)]
     if Lack.USER_NAMESPACES in without:
         code += _fails(number("clone3"), errno.ENOSYS)
@@ -115,5 +115,5 @@ def _fails(call_number: int, reason: int) -> list[bytes]:
 
 
 def _do(code: int, value: int, *, otherwise: int = 0) -> bytes:
-    """One instruction; where it is a question with the answer no, so many behind it are left out."""
+    """Encode one instruction; `otherwise` is how many instructions a condition skips if it is false."""
     return struct.pack("HBBI", code, 0, otherwise, value)

@@ -1,4 +1,4 @@
-"""The memory of a process: what it holds now, and the most that it held."""
+"""The current and the peak memory of a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Peak", "memory_bytes"]
 
 
 def memory_bytes(pid: int | None, field: Literal["VmRSS", "VmHWM"]) -> int:
-    """Return what a process holds now (`VmRSS`) or held at most (`VmHWM`); None: this process."""
+    """Return the current (`VmRSS`) or the peak (`VmHWM`) memory of a process, by default of this one."""
     status = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
     found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
     assert found is not None
@@ -18,7 +18,7 @@ def memory_bytes(pid: int | None, field: Literal["VmRSS", "VmHWM"]) -> int:
 
 
 class Peak:
-    """The most by which a process has grown since this object was made."""
+    """The peak growth of a process since this object was created."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

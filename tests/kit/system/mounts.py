@@ -1,4 +1,4 @@
-"""File systems that a test mounts for one process and whatever that starts, where the system lets it."""
+"""Mounts for one process and its children, if the system allows them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 __all__ = ["MOUNTS", "UNSHARED"]
 
 UNSHARED: Final = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
-"""Words in front of a script that may mount."""
+"""The prefix of a command line whose script may mount."""
 
 
 @cache
 def no_mounts() -> str:
-    """Why a test cannot mount something for itself; empty: it can."""
+    """Return why a test cannot mount file systems; empty if it can."""
     if shutil.which("unshare") is None:
         return "there is no unshare"
     tried = subprocess.run((*UNSHARED, "mount -t tmpfs none /tmp"), capture_output=True, text=True, check=False)

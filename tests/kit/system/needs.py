@@ -1,7 +1,7 @@
-"""What a test of the sandbox needs from the computer it runs on, tried out once and not taken from Parley's word.
+"""The sandbox mechanisms of this computer, tested once without using Parley.
 
-`BUBBLEWRAP` and `LANDLOCK` mark tests that cannot run without; `MECHANISMS` is for those that run
-in each: `@pytest.mark.parametrize("mechanism", MECHANISMS)`.
+`BUBBLEWRAP` and `LANDLOCK` mark tests that need one of them. `MECHANISMS` is for tests that run with each:
+`@pytest.mark.parametrize("mechanism", MECHANISMS)`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BUBBLEWRAP", "LANDLOCK", "MECHANISMS", "SANDBOX", "no_bubblewrap", "
 _PATIENCE_SECONDS: Final = 90.0
 
 _CREATE_RULESET: Final = 444
-"""The number of `landlock_create_ruleset` on every machine that we know."""
+"""The number of `landlock_create_ruleset` on all supported machines."""
 
 _VERSION: Final = 1
 """Asks for the version of Landlock instead of a ruleset."""
@@ -30,13 +30,13 @@ _VERSION: Final = 1
 
 @cache
 def no_bubblewrap() -> str | None:
-    """Why bubblewrap cannot confine anything here; None: it can."""
+    """Return why bubblewrap does not work here; None if it works."""
     if sys.platform != "linux":
         return "bubblewrap is for Linux"
     launcher = next((place for place in kernels.BUBBLEWRAP if os.path.exists(place)), None)
     if launcher is None:
         return f"bubblewrap is not installed: it is none of {', '.join(kernels.BUBBLEWRAP)}"
-    # In the way in which it is used: with namespaces for users, processes and the network.
+    # As Parley uses it: with namespaces for users, processes and the network.
     words = (launcher, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
     try:
         tried = subprocess.run(words, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
@@ -47,7 +47,7 @@ def no_bubblewrap() -> str | None:
 
 @cache
 def no_landlock() -> str | None:
-    """Why the kernel has no Landlock for us; None: it has."""
+    """Return why Landlock does not work here; None if it works."""
     if sys.platform != "linux":
         return "Landlock is for Linux"
     libc = ctypes.CDLL(None, use_errno=True)
@@ -62,6 +62,6 @@ SANDBOX: Final = pytest.mark.skipif(
     no_bubblewrap() is not None and no_landlock() is not None,
     reason=f"{no_bubblewrap()}; {no_landlock()}",
 )
-"""For tests that need any of them."""
+"""Marks tests that need one of the mechanisms."""
 
 MECHANISMS: Final = (pytest.param("bubblewrap", marks=BUBBLEWRAP), pytest.param("landlock", marks=LANDLOCK))

@@ -18,13 +18,13 @@ NAMED_BY: Final = "PARLEY_TEST_PYTHON"
 """The variable that names it; by default it is the system's."""
 
 PRINTED: Final = "another Python"
-"""The property of a test that is printed at the end of a run: which Python ran, and what came of it."""
+"""The property of a test that is printed at the end of a run: which Python was used, and the result."""
 
 SYSTEM: Final = "/usr/bin/python3"
 OLDEST: Final = (3, 11)
 ROOT: Final = Path(__file__).parents[3]
 SECONDS: Final = 280
-"""For setting it up: packages may have to be installed."""
+"""Time limit of the setup: packages may have to be installed."""
 
 _FACTS: Final = """
 import json, sys, sysconfig
@@ -34,7 +34,7 @@ print(json.dumps({"version": version, "abi": sysconfig.get_config_var("SOABI"), 
 
 
 class Unusable(Exception):
-    """There is no other Python to run tests with, and why."""
+    """There is no other Python to run tests with; the text says why."""
 
 
 class _Facts(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""A program that gives a descriptor of its own to somebody outside, who holds it for as long as wanted."""
+"""A program that passes a descriptor over a socket to the test, which keeps it open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["given_away"]
 async def given_away(
     place: Path, run: Callable[[str], Coroutine[Any, Any, Ran]]
 ) -> AsyncIterator[asyncio.Task[Ran]]:
-    """Run a program that connects to the socket at this place and sends a descriptor; the block holds it."""
+    """Run a program that connects to the socket at this path and sends a descriptor; the block holds the
+    descriptor."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))
         listener.listen()

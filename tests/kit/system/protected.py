@@ -1,4 +1,4 @@
-"""Git directories, and commands that change them, for tests of protected files."""
+"""Git directories for tests of protected files, and commands that change them."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def furnish(git: Path) -> None:
 
 
 class Result(Struct):
-    """What was done after a command, by paths."""
+    """What was restored or moved after a command, by path."""
 
     restored: set[str]
     moved: set[str]
     left: set[str]
     new: dict[str, str]
-    """Where files are now that were moved aside."""
+    """The new paths of files that were moved aside."""
 
 
 @contextmanager
 def command(bounds: SandboxPolicy, protected: ProtectedFiles | None = None) -> Iterator[Result]:
-    """The body of the `with` statement is what a command does; the result is filled when it has ended."""
+    """Run the block as a command that may change protected files; fill the result when it has ended."""
     protected = ProtectedFiles() if protected is None else protected
     result = Result(set(), set(), set(), {})
     running = Running([root.path for root in bounds.writable])

@@ -28,7 +28,7 @@ while True:
 
 @asynccontextmanager
 async def swapped(place: Path, *sources: Path) -> AsyncIterator[None]:
-    """While this is held, `place` is each of the sources in turn, links and files alike, and never missing."""
+    """Keep replacing `place` by each of the sources in turn during the block; `place` always exists."""
     words = (sys.executable, "-S", "-c", _PROGRAM, str(place), *map(str, sources))
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     try:

@@ -1,4 +1,4 @@
-"""All system calls of the machines that we know, in the order in which the kernel counts them.
+"""All system calls of the supported machines, in the order of their numbers.
 
 Taken from the kernel's own lists, as of Linux 6.17: a computer may have no headers, or older ones.
 """
@@ -12,7 +12,7 @@ from typing import Final
 __all__ = ["SYSTEM_CALLS"]
 
 NONE: Final = "-"
-"""A number that is given to nobody."""
+"""A number that no system call has."""
 
 X86_64: Final = """
     read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
@@ -48,7 +48,7 @@ X86_64: Final = """
     kexec_file_load bpf execveat userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect
     pkey_alloc pkey_free statx io_pgetevents rseq uretprobe
 """
-"""From 0 on."""
+"""The calls from number 0 on."""
 
 AARCH64: Final = """
     io_setup io_destroy io_submit io_cancel io_getevents setxattr lsetxattr fsetxattr getxattr lgetxattr
@@ -80,7 +80,7 @@ AARCH64: Final = """
     getrandom memfd_create bpf execveat userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2
     pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq kexec_file_load
 """
-"""From 0 on."""
+"""The calls from number 0 on."""
 
 SHARED: Final = """
     pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig
@@ -90,7 +90,7 @@ SHARED: Final = """
     futex_wait futex_requeue statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal
     setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr
 """
-"""From 424 on, where all machines count alike."""
+"""Calls from number 424 on, which are the same on all machines."""
 
 
 def _numbers(own: str) -> Mapping[str, int]:
@@ -99,4 +99,4 @@ def _numbers(own: str) -> Mapping[str, int]:
 
 
 SYSTEM_CALLS: Final[Mapping[str, Mapping[str, int]]] = {"x86_64": _numbers(X86_64), "aarch64": _numbers(AARCH64)}
-"""By what `uname` calls the machine, the number of each call by its name."""
+"""The numbers of the calls by name, by the machine name of `uname`."""

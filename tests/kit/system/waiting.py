@@ -1,4 +1,4 @@
-"""Waits for what the system does without announcing it."""
+"""Waits for conditions that the system does not announce."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LOOK_SECONDS: Final = 0.005
 
 
 async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None = None) -> None:
-    """Return as soon as a condition holds.
+    """Wait until a condition is true.
 
     Raises:
-        AssertionError: it never did; the text is that of `otherwise`.
+        AssertionError: it was not true in time; the text is that of `otherwise`.
     """
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
