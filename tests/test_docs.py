@@ -1,4 +1,4 @@
-"""The pages name all there is, link to what is there, and show code that works."""
+"""The documentation is complete, its links are valid, and its code works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name is public because `__all__` says so: every module has one, true and sorted."""
+"""Every module has a sorted and correct `__all__`."""
 
 from __future__ import annotations
 

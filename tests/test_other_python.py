@@ -1,4 +1,4 @@
-"""Parley works on the system's Python as well, which may be an older release than the one that runs the tests."""
+"""Parley works with the Python of the system, which may be older than the one that runs the tests."""
 
 from __future__ import annotations
 

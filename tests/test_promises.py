@@ -1,4 +1,4 @@
-"""Every promise of docs/protocol.md is held by a test, and every promise that a test cites is there."""
+"""Every promise of docs/protocol.md has a test, and every promise that a test cites exists."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class StoreFailed(StoreError):
     code = "store_failed"
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"the conversation cannot be written down: {detail}")
+        super().__init__(f"the conversation cannot be stored: {detail}")
         self.detail = detail
 
 

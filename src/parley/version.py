@@ -1,4 +1,4 @@
-"""The one place that knows which release this is."""
+"""The version of this release."""
 
 __all__ = ["__version__"]
 

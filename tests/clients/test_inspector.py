@@ -1,4 +1,4 @@
-"""MCP Inspector on the command line, as somebody would try a server before putting it into a client.
+"""The MCP Inspector on the command line, as a way to try a server before adding it to a client.
 
 It comes from npm, once, into a cache outside the repository. Without Node the tests are skipped
 and say so.

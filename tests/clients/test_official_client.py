@@ -1,4 +1,4 @@
-"""The official Python client over stdio: what a program that knows MCP and nothing of Parley can do with it."""
+"""The official Python client over stdio: what a program can do that knows MCP and nothing about Parley."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official TypeScript client reports no error: no progress after results, no answer to what it cancelled."""
+"""The official TypeScript client reports no error: no progress after results, no response to cancelled requests."""
 
 from __future__ import annotations
 

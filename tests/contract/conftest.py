@@ -1,4 +1,4 @@
-"""Every store that there is. Each is held to the same contract."""
+"""The stores that the contract tests run against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is asked of a store, in whatever order: it answers as a dictionary would."""
+"""Operations on a store in any order: the results are those of a dictionary."""
 
 from __future__ import annotations
 

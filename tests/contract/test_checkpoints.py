@@ -1,4 +1,4 @@
-"""A checkpoint of the projections is kept beside a log, and never changes what the log says."""
+"""A checkpoint of the projections is stored beside a log, and never changes the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that is written page by page: a conversation when it is whole, and nothing before."""
+"""A log that is written page by page: it is a conversation only when it is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only one may write to a conversation, and whoever may can be found."""
+"""Only the lease holder may write to a conversation, and the holder can be found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations are found by what they are about, latest activity first."""
+"""Lists of conversations: filters, and order by latest activity."""
 
 from __future__ import annotations
 

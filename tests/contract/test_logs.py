@@ -1,4 +1,4 @@
-"""Logs are kept as they were written, and only by whoever may write."""
+"""Logs are stored as they were written, and only the lease holder can append."""
 
 from __future__ import annotations
 

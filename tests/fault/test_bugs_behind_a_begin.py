@@ -1,4 +1,4 @@
-"""What goes wrong after a call was seen to begin: it is seen to end, and the model is told."""
+"""Bugs after the begin event of a call: the end event follows, and the model gets an output."""
 
 from __future__ import annotations
 

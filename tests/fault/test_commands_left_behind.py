@@ -1,4 +1,4 @@
-"""Whatever becomes of a command, a turn or a server: of what the command started, nothing is left."""
+"""However a command, a turn or a server ends, no process of the command is left."""
 
 from __future__ import annotations
 

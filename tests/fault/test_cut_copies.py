@@ -1,4 +1,4 @@
-"""Forks and imports that are cut in the middle: whole or not at all, and what they had written goes."""
+"""Forks and imports that are interrupted: complete or not at all, and partial data is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer of the model that breaks off behind any of its bytes is asked for again, and nothing of it stays."""
+"""A model response that is truncated at any byte is requested again, and nothing of it stays."""
 
 from __future__ import annotations
 

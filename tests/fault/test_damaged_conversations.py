@@ -1,4 +1,5 @@
-"""What is kept of a conversation is damaged: it says so, can be removed, and no other has to suffer for it."""
+"""The stored data of a conversation is damaged: it is reported, can be deleted, and affects no other
+conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that ends while something holds it up: it says what that was, and goes."""
+"""Shutdowns that something delays: the server logs the reason and exits."""
 
 from __future__ import annotations
 

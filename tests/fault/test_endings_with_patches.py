@@ -1,4 +1,4 @@
-"""A server that ends while a patch is being written: the patch is written first."""
+"""Shutdowns while a patch is being written: the patch is completed first."""
 
 from __future__ import annotations
 

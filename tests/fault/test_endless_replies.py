@@ -1,4 +1,4 @@
-"""Models that never stop talking, or never begin: the turn fails with one sentence, and the server goes on."""
+"""Models that never stop or never begin their reply: the turn fails with one sentence, and the server continues."""
 
 from __future__ import annotations
 

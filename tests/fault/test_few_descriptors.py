@@ -1,4 +1,4 @@
-"""A server that may open few files: it goes on working, or says which limit it has reached."""
+"""A server with few descriptors: it continues to work, or names the limit that it has reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody put a pipe where a file is read: nobody waits for its writer."""
+"""Pipes in place of files that the server reads: the server does not wait for a writer."""
 
 from __future__ import annotations
 

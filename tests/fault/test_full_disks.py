@@ -1,4 +1,4 @@
-"""A full disk: what cannot be written down does not happen, the rest goes on, and so does it when there is room."""
+"""Full disks: a change that cannot be stored does not happen, and the server continues when there is space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kit.system.mounts import MOUNTS
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
-CANNOT = "the conversation cannot be written down: "
+CANNOT = "the conversation cannot be stored: "
 MESSAGE = "11111111-0000-4000-8000-000000000000"
 YES = {"action": "accept", "content": {"decision": "approved"}}
 

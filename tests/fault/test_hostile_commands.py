@@ -1,4 +1,4 @@
-"""Commands that want to stay: whatever they do, nothing of them is left and nothing hangs."""
+"""Commands that try to survive: no process of them is left, and nothing hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of hostile commands side by side."""
+"""Thousands of concurrent hostile commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Parley itself lies, asked of real processes."""
+"""Where Parley is installed, as real processes find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parley installed in the `.venv` of a project that commands may write to: none of them changes what it runs."""
+"""Parley installed in the `.venv` of a project that commands may write to: no command can change its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is killed at any write, to the database or to its client: the next one knows all that was told."""
+"""A server that is killed at any write: the next one has everything that clients were told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a large message costs in memory, from the line that brings it to the last answer that shows it."""
+"""The memory that a large message needs, from its line to the last answer that contains it."""
 
 from __future__ import annotations
 

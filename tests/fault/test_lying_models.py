@@ -1,4 +1,4 @@
-"""Providers that break every rule, and a server behind which nobody waits for ever."""
+"""Providers that violate the protocol: the turn fails, and no wait is endless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Started where there is nothing any more."""
+"""Servers and commands in a working directory that was removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is stopped in order, wherever it is: what ran is told as stopped, what was asked stays open."""
+"""Orderly shutdowns at any point: a running turn ends as stopped, and an open approval stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that gets no more memory: what is too large is refused with the limit's name, and the rest goes on."""
+"""A server without free memory: messages that are too large are refused with the limit, and the rest continues."""
 
 from __future__ import annotations
 

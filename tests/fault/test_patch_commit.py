@@ -1,4 +1,4 @@
-"""Patches that are disturbed while they are written: everything is as it was, or as it should be."""
+"""Patches that are disturbed while they are written: all files have their old or all have their new content."""
 
 from __future__ import annotations
 

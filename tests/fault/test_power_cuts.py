@@ -1,4 +1,4 @@
-"""The power goes: of the database's log the disk has what was synced, and behind it whatever it likes."""
+"""Power cuts: the synced part of the write-ahead log is on disk, followed by arbitrary data."""
 
 from __future__ import annotations
 

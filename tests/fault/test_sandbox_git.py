@@ -514,7 +514,7 @@ def test_a_root_that_was_replaced_between_two_commands_is_refused(
     with pytest.raises(SandboxUnavailable) as refused:
         confined.run(before, "sh", "-c", 'echo written > "$0/new"', str(project))
 
-    assert str(refused.value) == (f"{project} may not be written to any more: another has taken its place")
+    assert str(refused.value) == (f"{project} may not be written to any more: it was replaced by another directory")
     assert [*outside.iterdir(), *(wide / "between").resolve().glob("project/new")] == []
     # The control: who does not compare writes outside, or into a directory that nobody has allowed.
     confined.run(None, "sh", "-c", 'echo written > "$0/new"', str(project))

@@ -46,12 +46,12 @@ KERNELS: Final = {
     "one without bubblewrap": Kernel((Lack.BUBBLEWRAP,), "landlock"),
     "one without Landlock": Kernel((Lack.LANDLOCK,), "bubblewrap"),
     "one without both": Kernel(
-        (Lack.USER_NAMESPACES, Lack.LANDLOCK), None, (NO_NAMESPACES, "; Landlock: the kernel has none")
+        (Lack.USER_NAMESPACES, Lack.LANDLOCK), None, (NO_NAMESPACES, "; Landlock: the kernel does not have it")
     ),
     "one without bubblewrap and with Landlock switched off": Kernel(
         (Lack.BUBBLEWRAP, Lack.LANDLOCK_SWITCHED_ON),
         None,
-        ("bubblewrap: it is not installed; Landlock: it is switched off in the kernel",),
+        ("bubblewrap: it is not installed; Landlock: it is disabled in the kernel",),
     ),
 }
 

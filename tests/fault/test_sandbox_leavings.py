@@ -1,4 +1,4 @@
-"""Whatever a confined command does to stay, when it is over nothing of it is left; nothing hangs, nothing grows."""
+"""Confined commands that try to survive: no process of them is left, nothing hangs, and memory does not grow."""
 
 from __future__ import annotations
 

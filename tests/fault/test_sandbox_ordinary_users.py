@@ -1,4 +1,4 @@
-"""What holds for a user who is not the superuser, and cannot be seen as one."""
+"""Properties of the sandbox that can only be tested as an ordinary user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who may write around the root of a command puts a link in its place, before or while it starts."""
+"""A process that may write around the root of a command replaces the root by a link, before or while it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds a confined command: its environment, its launcher, and programs that could take their place."""
+"""The environment and the launcher of a confined command, and programs that could replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hundreds of conversations of one server over many turns, with everything that can happen to them, at random."""
+"""Hundreds of random conversations of one server over many turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Thousands of conversations of a server that keeps few of them in memory: they come and go, and nobody notices."""
+"""Thousands of conversations of a server that keeps few in memory: eviction and loading are not visible to
+clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Homes that cannot hold conversations, and disks that are full: a clear sentence, and nothing is spoilt."""
+"""Homes that cannot hold conversations, and full disks: a clear error, and no damage."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_a_log_without_its_database_is_damage(tmp_path: Path) -> None:
 async def test_a_directory_in_place_of_the_database_is_told(tmp_path: Path) -> None:
     (tmp_path / "parley.db").mkdir()
 
-    assert await refusal(tmp_path) == "conversations cannot be kept here: unable to open database file"
+    assert await refusal(tmp_path) == "conversations cannot be stored here: unable to open database file"
 
 
 async def test_a_home_that_cannot_be_made_is_told_and_may_become_one(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_a_read_only_home_is_refused(tmp_path: Path) -> None:
 
     assert answer == {
         "error": "BadHome",
-        "detail": "conversations cannot be kept here: Read-only file system (os error 30)",
+        "detail": "conversations cannot be stored here: Read-only file system (os error 30)",
     }
 
 

@@ -1,4 +1,4 @@
-"""A process that dies in the middle of writing: what it was told is written is there, and others go on."""
+"""A process that is killed while it writes: confirmed writes are stored, and other processes continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one home: they exclude each other where they must, and nowhere else."""
+"""Several processes on one home exclude each other only where it is necessary."""
 
 from __future__ import annotations
 

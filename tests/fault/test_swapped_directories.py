@@ -1,4 +1,4 @@
-"""A program swaps a directory on the way to a file, over and over, while the server reads the file."""
+"""A program repeatedly replaces a directory in the path of a file while the server reads the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Far tool servers that answer with what is no answer: the call fails at once, and says why."""
+"""HTTP tool servers with invalid answers: the call fails at once and names the reason."""
 
 from __future__ import annotations
 

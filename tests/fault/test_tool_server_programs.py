@@ -1,4 +1,4 @@
-"""Programs of tool servers that something keeps from being started as they should: nothing of them is left."""
+"""Programs of tool servers whose start fails: no process is left."""
 
 from __future__ import annotations
 

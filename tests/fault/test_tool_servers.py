@@ -1,4 +1,4 @@
-"""Tool servers that crash, hang, lie or will not leave: what must survive, and what must not."""
+"""Tool servers that crash, hang, send invalid messages or do not exit."""
 
 from __future__ import annotations
 

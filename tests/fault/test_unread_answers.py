@@ -1,4 +1,4 @@
-"""A client that asks and asks and reads no answer."""
+"""A client that sends requests and reads no response."""
 
 from __future__ import annotations
 

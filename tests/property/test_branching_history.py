@@ -1,4 +1,4 @@
-"""However a conversation branches, and wherever it is summed up: each branch is what its own turns made of it."""
+"""Conversations with any branches and summaries: each branch has exactly the history of its own turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls, cancellations, interrupts and answers in any order, also all at once: who is answered, and who is not."""
+"""Calls, cancellations, interrupts and answers in any order, also in one read: which requests get a response."""
 
 from __future__ import annotations
 

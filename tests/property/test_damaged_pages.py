@@ -1,4 +1,5 @@
-"""Any page of the database is damaged: what it hits says so, and everything else is read as it was written."""
+"""Any damaged page of the database: the affected data is reported, and everything else is read as it was
+written."""
 
 from __future__ import annotations
 

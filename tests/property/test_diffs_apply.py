@@ -1,4 +1,4 @@
-"""Whatever two texts look like, their diff turns one into the other, and is as short as can be."""
+"""The diff of any two texts turns one into the other, and is as short as possible."""
 
 from __future__ import annotations
 

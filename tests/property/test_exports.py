@@ -1,4 +1,4 @@
-"""Whatever a file holds: either it is refused with a line, or what comes of it is a log like any other."""
+"""Any file is either refused with a line number, or imported as a valid log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However the bytes are cut on their way, the same frames come out."""
+"""Any division of the bytes into reads gives the same frames."""
 
 from __future__ import annotations
 

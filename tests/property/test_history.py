@@ -1,4 +1,4 @@
-"""Whatever the model calls and whenever the user speaks up, the model is sent a history it can use."""
+"""Any calls of the model and any messages of the user give a valid history for the model."""
 
 from __future__ import annotations
 

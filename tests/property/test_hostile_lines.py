@@ -1,4 +1,4 @@
-"""Whatever lines a client sends, the server lives, answers the next one, and says only valid messages."""
+"""Any lines of a client: the server continues, answers the next one, and sends only valid messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The long version of `test_hostile_lines.py`: a hundred thousand lines, other ones in each round."""
+"""The long version of `test_hostile_lines.py`: a hundred thousand lines, different in each round."""
 
 from __future__ import annotations
 

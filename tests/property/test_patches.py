@@ -1,4 +1,4 @@
-"""Whatever is edited can be said as a patch; whatever is said badly changes nothing."""
+"""Any edit can be expressed as a patch, and an invalid patch changes nothing."""
 
 from __future__ import annotations
 

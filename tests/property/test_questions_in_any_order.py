@@ -1,4 +1,4 @@
-"""Questions, answers, clients that come and go, interrupts: in any order, also all at once."""
+"""Approvals, answers, interrupts and clients that connect and leave, in any order, also in one read."""
 
 from __future__ import annotations
 

@@ -204,7 +204,10 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             typed("Question is settled: denied", "approval_settled"),
             typed(f"Session not found for session_id: {nobody['conversation_id']}", "unknown_conversation"),
             typed("Conversation does not exist", "unknown_conversation"),
-            typed("Failed to parse arguments for conversationsList: cursor is not one of ours", "bad_cursor"),
+            typed(
+                "Failed to parse arguments for conversationsList: cursor was not issued by this server",
+                "bad_cursor",
+            ),
         ]
         assert set(checked) == set(TOOL_NAMES)
 

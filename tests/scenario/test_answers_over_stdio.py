@@ -1,4 +1,4 @@
-"""What the answers of a client do, over stdio: one by one, for a session, out of order, and by a tool."""
+"""The effects of a client's answers over stdio: single, for a session, out of order, and by a tool."""
 
 from __future__ import annotations
 

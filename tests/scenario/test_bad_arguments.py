@@ -1,7 +1,6 @@
-"""Arguments that do not fit: every refusal names the tool and the field, and nothing has changed.
+"""Invalid arguments: every refusal names the tool and the field, and nothing is changed.
 
-The bad values are made from the schemas that the server itself shows, so that a new argument is
-tested from the day it is offered.
+The invalid values are derived from the server's schemas, so that a new argument is tested automatically.
 """
 
 from __future__ import annotations
@@ -423,7 +422,7 @@ async def test_a_cursor_that_was_never_given_is_refused(parley_model: ScriptedMo
         for cursor in ("", "x", "é", "bm8=", "W10=", "WzFd", "bnVsbA==", "\0"):
             result = await client.call("conversationsList", {"cursor": cursor})
 
-            assert result == refusal("conversationsList", "cursor is not one of ours"), cursor
+            assert result == refusal("conversationsList", "cursor was not issued by this server"), cursor
 
 
 @pytest.mark.promises("create.failure", "codex.failure")
@@ -456,18 +455,18 @@ async def test_settings_that_cannot_be_used_open_no_conversation(parley_model: S
 TEXT: Final = {"type": "text", "text": "go"}
 
 UNSENDABLE: Final[list[tuple[dict[str, Any], str]]] = [
-    ({"type": "image"}, "an image has to have one of `image_url`, `file_id`"),
-    ({"type": "image", "image_url": None, "detail": "low"}, "an image has to have one of `image_url`, `file_id`"),
+    ({"type": "image"}, "an image needs one of `image_url`, `file_id`"),
+    ({"type": "image", "image_url": None, "detail": "low"}, "an image needs one of `image_url`, `file_id`"),
     ({"type": "image", "image_url": ""}, "the `image_url` of an image is empty"),
     (
         {"type": "image", "image_url": "data:,", "file_id": "f"},
         "an image cannot have `image_url` and `file_id` at once",
     ),
     ({"type": "image", "file_id": "f"}, "an image by file id cannot be sent over the chat API"),
-    ({"type": "file"}, "a file has to have one of `file_url`, `file_id`, `file_data`"),
+    ({"type": "file"}, "a file needs one of `file_url`, `file_id`, `file_data`"),
     ({"type": "file", "file_url": "https://example.org/a"}, "a file by address cannot be sent over the chat API"),
-    ({"type": "file", "file_data": "AA=="}, "a file with `file_data` has to have a `filename`"),
-    ({"type": "file", "file_data": "AA", "filename": "a"}, "the `file_data` of a file has to be base64"),
+    ({"type": "file", "file_data": "AA=="}, "a file with `file_data` needs a `filename`"),
+    ({"type": "file", "file_data": "AA", "filename": "a"}, "the `file_data` of a file must be base64"),
 ]
 """Items that fit their schema and cannot be given to the model all the same, and what is said of them."""
 

@@ -1,4 +1,4 @@
-"""Messages that go on from an earlier one: what the model then sees, and when that is refused."""
+"""Messages with an earlier message as parent: what the model sees, and when this is refused."""
 
 from __future__ import annotations
 

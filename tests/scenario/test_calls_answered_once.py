@@ -1,4 +1,4 @@
-"""Several calls in one response: they run in order once it has ended, and each is answered exactly once."""
+"""Several calls in one response: they run in order after its end, and each gets exactly one output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelled requests at 2025-11-25: what a cancellation ends is not answered, and everything else is."""
+"""Cancelled requests at 2025-11-25: a request that the cancellation ends gets no response, every other one does."""
 
 from __future__ import annotations
 

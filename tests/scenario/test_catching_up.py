@@ -1,4 +1,4 @@
-"""Joining a conversation at any moment: the past as one snapshot, and live exactly behind it."""
+"""Joining a conversation at any moment: one snapshot of the past, directly followed by live events."""
 
 from __future__ import annotations
 

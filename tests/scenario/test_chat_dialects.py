@@ -1,4 +1,4 @@
-"""Chat Completions as real providers speak it: each dialect with two calls and a second request."""
+"""Chat Completions of real providers: each dialect with two calls and a second request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`parley doctor`: what is found on this computer, in words that do not change."""
+"""`parley doctor`: its findings, with stable names."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ async def test_mechanisms_are_tried_out_in_the_home_and_not_where_commands_may_w
 async def test_where_nothing_confines_it_says_why_and_what_to_do(tmp_path: Path) -> None:
     found = await doctor(tmp_path, without=(Lack.BUBBLEWRAP, Lack.LANDLOCK_SWITCHED_ON))
 
-    why = "bubblewrap: it is not installed; Landlock: it is switched off in the kernel"
+    why = "bubblewrap: it is not installed; Landlock: it is disabled in the kernel"
     assert (found.stderr, found.exit_code) == ("", 1)
     assert found.text("bubblewrap") == ["does not work: it is not installed"]
-    assert found.text("landlock") == ["does not work: it is switched off in the kernel"]
+    assert found.text("landlock") == ["does not work: it is disabled in the kernel"]
     assert found.text("sandbox") == [f"none: {why}"]
     installs = ("`apt install bubblewrap`", "`dnf install bubblewrap`")
     assert found.text("to do") == [

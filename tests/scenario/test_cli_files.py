@@ -1,4 +1,4 @@
-"""`parley export`, `import`, `backup` and `gc`: real programs on real homes, while others use them."""
+"""`parley export`, `import`, `backup` and `gc` as real programs, while servers use the home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`parley sandbox`: one command by hand, confined as the agent's are."""
+"""`parley sandbox`: one command, confined like the agent's commands."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ async def test_where_nothing_confines_nothing_is_run(project: Path) -> None:
     said = f"the command was not run, because it cannot be confined: {reason}"
     assert (done.stdout, done.exit_code, len(done.stderr.splitlines())) == ("", 125, 1)
     assert done.stderr.startswith(f"parley sandbox: {said}")
-    assert done.stderr.endswith("; Landlock: the kernel has none\n")
+    assert done.stderr.endswith("; Landlock: the kernel does not have it\n")
     assert os.listdir(project) == []
 
 

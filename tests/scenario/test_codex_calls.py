@@ -1,4 +1,4 @@
-"""`codex`: a call that runs one turn, tells each event twice, and is answered behind them all."""
+"""`codex`: a call that runs one turn, gets each event twice, and is answered after all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`codex-reply`: going on with a conversation, whoever began it, and joining a turn that runs."""
+"""`codex-reply`: continuing a conversation of any client, and joining a running turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says: live, for those who join it, for those who come later, and for those who are slow."""
+"""The output of a command: live, for clients that join, for later clients, and for slow clients."""
 
 from __future__ import annotations
 

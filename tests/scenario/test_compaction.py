@@ -1,4 +1,4 @@
-"""A conversation that outgrows its model's context window goes on with a summary."""
+"""A conversation that exceeds the context window of its model continues with a summary."""
 
 from __future__ import annotations
 

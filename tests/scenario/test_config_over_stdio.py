@@ -1,4 +1,4 @@
-"""Settings as the client of a real server meets them: who wins, what is refused, and that the server lives on."""
+"""Settings over stdio: precedence, refusals, and that the server continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a conversation beyond its turns: named, found, put away, copied, removed."""
+"""Tools for whole conversations: rename, list, archive, fork, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationCreate`, and what a new conversation says by itself."""
+"""`conversationCreate`, and the state of a new conversation."""
 
 from __future__ import annotations
 

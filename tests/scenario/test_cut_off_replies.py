@@ -1,4 +1,4 @@
-"""Replies that a provider ends before the model has finished: what is told, what is run, what is sent back."""
+"""Responses that a provider truncates: what clients are told, which calls run, and what is sent back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`parley demo`, run as somebody would who has nothing set up and no terminal."""
+"""`parley demo` without settings and without a terminal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ script, so this needs no key and no network.
    <- agent_message: the same 289 characters, whole
    <- task_complete
 
-4. Pause, and send a message while nobody watches
+4. Pause, and send a message while no client reads
    -> notifications/cancelled, with the id of the stream's request
    -> conversationSendMessage "And what if I leave?"
    <- status ok

@@ -1,4 +1,4 @@
-"""A server whose stdin ends, or which is told to end: what came before takes effect, and a question stays open."""
+"""The end of stdin, and signals to stop: earlier messages take effect, and an open approval stays open."""
 
 from __future__ import annotations
 

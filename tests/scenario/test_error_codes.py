@@ -1,4 +1,4 @@
-"""Codes of errors and the reasons of ends, which programs read instead of texts."""
+"""Error codes and the reasons of turn ends, which programs read instead of texts."""
 
 from __future__ import annotations
 

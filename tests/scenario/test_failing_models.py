@@ -1,4 +1,4 @@
-"""Models that refuse, break off or are not there: what is told of it, and that the session goes on."""
+"""Models that refuse, break off or are unreachable: what clients are told, and that the session continues."""
 
 from __future__ import annotations
 

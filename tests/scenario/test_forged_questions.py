@@ -1,4 +1,4 @@
-"""What an imported file says of an open question may be forged: a yes is taken for nothing but what was shown."""
+"""An imported file may contain a forged approval: an answer allows exactly what clients were shown."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_file_that_shows_one_thing_and_asks_another_is_refused(
     code, told = await imported(home, file)
 
     assert code == 1
-    assert f"line 9: contradicts the lines before it: the question {asked.approval_id} is not the one" in told
+    assert f"line 9: contradicts earlier lines: the question {asked.approval_id} is not the one" in told
 
 
 async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_it(

@@ -1,4 +1,4 @@
-"""Lines in, lines out: what counts as a message, and what becomes of everything else."""
+"""Lines on stdin and stdout: what counts as a message, and how other lines are handled."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_ignored_lines_are_logged_and_only_there(parley_model: ScriptedMod
         raw.send(ping(1))
         await raw.read_message()
 
-        assert raw.stderr_text().count("a line is no message and was ignored") == 1
+        assert raw.stderr_text().count("ignored a line that is not a message") == 1
         assert len(raw.frames) == 1
 
 

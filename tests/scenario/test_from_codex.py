@@ -1,4 +1,4 @@
-"""Clients of `codex mcp-server` go on with Parley: what its last releases took and answered."""
+"""Clients of `codex mcp-server` with Parley: the arguments and answers of its last releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long call does not look like a dead one."""
+"""Progress notifications during a long call."""
 
 from __future__ import annotations
 

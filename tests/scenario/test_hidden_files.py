@@ -1,4 +1,4 @@
-"""No hidden file reaches the model, by whatever name the server reads it."""
+"""No hidden file reaches the model, under any name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is sent of the conversation so far, whatever became of the turns before."""
+"""The history that a model is sent after turns that ended in any way."""
 
 from __future__ import annotations
 

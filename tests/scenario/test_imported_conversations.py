@@ -1,4 +1,4 @@
-"""Going on with what was imported: the model is sent what it would have been sent where it came from."""
+"""Continuing an imported conversation: the model is sent the same history as at its origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and files in what the user says: how each API is given them, and what is refused."""
+"""Images and files in messages: how each API gets them, and which are refused."""
 
 from __future__ import annotations
 
@@ -249,19 +249,19 @@ async def test_what_another_api_cannot_be_given_is_named_in_its_place(parley_mod
 # --- what is refused -----------------------------------------------------------------------
 
 REFUSED_BY_ALL: Final = (
-    ({"type": "image"}, "an image has to have one of `image_url`, `file_id`"),
+    ({"type": "image"}, "an image needs one of `image_url`, `file_id`"),
     ({"type": "image", "image_url": ""}, "the `image_url` of an image is empty"),
-    ({"type": "image", "image_url": None, "file_id": None}, "an image has to have one of `image_url`, `file_id`"),
+    ({"type": "image", "image_url": None, "file_id": None}, "an image needs one of `image_url`, `file_id`"),
     (
         {"type": "image", "image_url": "https://example.invalid/a.png", "file_id": "file-1"},
         "an image cannot have `image_url` and `file_id` at once",
     ),
-    (_file(), "a file has to have one of `file_url`, `file_id`, `file_data`"),
-    (_file(filename="a.txt"), "a file has to have one of `file_url`, `file_id`, `file_data`"),
+    (_file(), "a file needs one of `file_url`, `file_id`, `file_data`"),
+    (_file(filename="a.txt"), "a file needs one of `file_url`, `file_id`, `file_data`"),
     (_file(file_id=""), "the `file_id` of a file is empty"),
     (_file(file_id="file-1", file_data=PDF), "a file cannot have `file_id` and `file_data` at once"),
-    (_file(file_data=PDF), "a file with `file_data` has to have a `filename`"),
-    (_file(file_data="not base64!", filename="a.pdf"), "the `file_data` of a file has to be base64"),
+    (_file(file_data=PDF), "a file with `file_data` needs a `filename`"),
+    (_file(file_data="not base64!", filename="a.pdf"), "the `file_data` of a file must be base64"),
 )
 REFUSED_BY_CHAT: Final = (
     ({"type": "image", "file_id": "file-1"}, "an image by file id cannot be sent over the chat API"),

@@ -1,4 +1,4 @@
-"""Interrupts: whoever stops a turn, it ends once, everybody waiting is answered, and the session goes on."""
+"""Interrupts of any kind: the turn ends once, every waiting request is answered, and the session continues."""
 
 from __future__ import annotations
 

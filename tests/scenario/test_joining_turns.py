@@ -1,4 +1,4 @@
-"""Messages that come while a turn runs, and the ways to end a turn before its time."""
+"""Messages while a turn runs, and the ways to end a turn early."""
 
 from __future__ import annotations
 

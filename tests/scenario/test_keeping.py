@@ -1,4 +1,4 @@
-"""What a home keeps of its conversations, and what it does not."""
+"""What a home stores of its conversations, and what it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What coding agents that start Parley as a tool server see, by the name they give in `initialize`."""
+"""What coding agents see that start Parley as a tool server, by their name in `initialize`."""
 
 from __future__ import annotations
 

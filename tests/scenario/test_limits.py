@@ -1,4 +1,4 @@
-"""What a client sees of limits: that it is asked, what each answer does, and what an older one sees instead."""
+"""Limits as clients see them: approval requests, the effect of each answer, and older clients."""
 
 from __future__ import annotations
 

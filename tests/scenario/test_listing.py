@@ -1,4 +1,4 @@
-"""`conversationsList`: what there is, latest activity first, page by page."""
+"""`conversationsList`: latest activity first, page by page."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_a_cursor_that_is_not_ours_is_refused(parley_model: ScriptedModel)
             request = client.call("conversationsList", cursor=cursor)
 
             assert await client.read() == refused(
-                request, "Failed to parse arguments for conversationsList: cursor is not one of ours"
+                request, "Failed to parse arguments for conversationsList: cursor was not issued by this server"
             )
 
 

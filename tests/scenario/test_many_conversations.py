@@ -1,4 +1,4 @@
-"""Many conversations on one connection, all at once, each with its own words."""
+"""Many concurrent conversations on one connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that a message brings along: they hold from it on, and what does not fit changes nothing."""
+"""Settings in a message: they apply from that message on, and invalid ones change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notify program: told of each turn that is done, and never waited for."""
+"""The notify program: started after each completed turn, and never waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one home: each client sees and steers every conversation, whichever process runs it."""
+"""Several processes on one home: each client can read and use every conversation, whichever process runs it."""
 
 from __future__ import annotations
 

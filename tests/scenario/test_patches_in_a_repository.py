@@ -1,4 +1,4 @@
-"""A real repository, changed over several turns: what a turn shows of itself is what git shows of it."""
+"""Patches in a real repository over several turns: the diff of a turn is that of git."""
 
 from __future__ import annotations
 

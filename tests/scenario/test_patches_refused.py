@@ -1,4 +1,4 @@
-"""Patches that do not fit, may not be, or cannot be written: the model is told why, and nothing happens."""
+"""Patches that do not match, are forbidden or cannot be written: the model is told why, and nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan that a model shows, and the images that it looks at."""
+"""The tools `update_plan` and `view_image`."""
 
 from __future__ import annotations
 

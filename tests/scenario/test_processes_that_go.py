@@ -1,4 +1,4 @@
-"""Several processes on one home, of which one is killed, stops or stands still: what the others see and can do."""
+"""Several processes on one home, one of which is killed or stopped: what the others see and can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AGENTS.md`: the user's own notes and the project's, told to the model, and read with suspicion."""
+"""`AGENTS.md`: the notes of the user and of the project, which the server does not trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client sees of questions: how it is asked, and what becomes of those without an answer."""
+"""Approval requests as a client sees them, and approvals without an answer."""
 
 from __future__ import annotations
 

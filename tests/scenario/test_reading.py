@@ -1,4 +1,4 @@
-"""`conversationRead` and `conversationStatus`: for clients that cannot take notifications."""
+"""`conversationRead` and `conversationStatus`, for clients that cannot receive notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model thinks and what it costs: shown as it comes, sent back where its API wants that."""
+"""Reasoning and token counts: how they are shown, and sent back if the API requires it."""
 
 from __future__ import annotations
 

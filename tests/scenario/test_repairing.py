@@ -1,4 +1,4 @@
-"""`parley doctor --repair`: all that can be read of a damaged home, in a new one."""
+"""`parley doctor --repair`: copies everything that is readable in a damaged home to a new home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What failed in the sandbox, under the policy `on-failure`: somebody is asked, and it is done once more or not."""
+"""Failures in the sandbox under `on-failure`: a person is asked whether to repeat the action without it."""
 
 from __future__ import annotations
 

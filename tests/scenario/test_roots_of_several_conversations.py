@@ -1,4 +1,4 @@
-"""What a command of one conversation does to the directories of another, from turn to turn."""
+"""What a command of one conversation can do to the directories of another, over several turns."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_also_under_new_set
 
     assert [written.split(",")[0], moved.split(",")[0]] == ['{"output":"written\\n"', '{"output":"moved\\n"']
     assert told == [
-        f"execution error: {project} may not be written to any more: another has taken its place",
+        f"execution error: {project} may not be written to any more: it was replaced by another directory",
     ] * len(told)
     assert os.listdir(outside) == []
 

@@ -1,4 +1,4 @@
-"""`parley schema`, and what servers really send held against it."""
+"""`parley schema`, compared with real messages of servers."""
 
 from __future__ import annotations
 

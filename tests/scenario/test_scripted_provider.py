@@ -1,4 +1,4 @@
-"""The embedded provider: a script from a file in place of a model, seen through a real server."""
+"""The embedded provider: a script from a file in place of a model."""
 
 from __future__ import annotations
 

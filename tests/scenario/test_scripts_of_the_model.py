@@ -1,4 +1,4 @@
-"""Shell scripts of the model: plain ones run unasked, and no script keeps the server busy."""
+"""Shell scripts of the model: plain ones need no approval, and no script blocks the server."""
 
 from __future__ import annotations
 

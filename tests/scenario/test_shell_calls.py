@@ -1,4 +1,4 @@
-"""The shell tool: what a client sees of a command, and what the model is told of it."""
+"""The shell tool: the events of a command, and its output for the model."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ async def test_a_command_that_no_system_could_run_is_refused_before_anybody_is_a
 
         assert "elicitation/create" not in types_of(messages)
         told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-        assert told == ["exec command rejected: it holds a NUL character"] * 2
+        assert told == ["exec command rejected: it contains a NUL character"] * 2
 
 
 @SANDBOX

@@ -1,4 +1,4 @@
-"""A client that stops reading stops only itself: the turn goes on, and it misses nothing."""
+"""A client that stops reading: the turn continues, and the client misses nothing."""
 
 from __future__ import annotations
 

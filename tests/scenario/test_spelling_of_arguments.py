@@ -1,4 +1,4 @@
-"""Names of arguments: every usual spelling counts, and a near miss is refused before anything begins."""
+"""Names of arguments: every usual spelling is accepted, and a similar name is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stdin and stdout may be, and the log: everything that can carry lines, also when nobody reads."""
+"""Kinds of stdin and stdout, and the log on stderr, also if it is not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream as log messages: the same payloads in the same order, in an envelope that every MCP client knows."""
+"""A stream as log messages: the same payloads in the same order, in the envelope of MCP log messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that calls the tools of tool servers: what it is offered, what happens, what it is told."""
+"""Calls of tools of tool servers: the offered tools, the events, and the output for the model."""
 
 from __future__ import annotations
 

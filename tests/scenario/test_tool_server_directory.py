@@ -1,4 +1,4 @@
-"""The directory that the program of a tool server starts in: none that commands write to, unless it is named."""
+"""The working directory of a tool server's program: never one that commands write to, unless it is configured."""
 
 from __future__ import annotations
 

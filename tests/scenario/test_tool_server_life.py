@@ -1,4 +1,4 @@
-"""Tool servers from their start to their end: failures, sharing, crashes, interrupts, and what is left behind."""
+"""Tool servers from start to end: failures, sharing, crashes, interrupts, and remaining processes."""
 
 from __future__ import annotations
 

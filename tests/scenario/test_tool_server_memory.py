@@ -1,4 +1,4 @@
-"""Tool servers with huge answers: what they cost the server in memory, and what the model is told."""
+"""Tool servers with very large answers: the memory that they need, and the output for the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `parley export` and `parley backup` write: never over what the home has, nor over each other."""
+"""The files that `parley export` and `parley backup` write never replace files of the home or each other."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def names_files(content: tuple[InputItem, ...]) -> bool:
 
 
 def check_content(content: tuple[InputItem, ...]) -> None:
-    """Raises UnsupportedContent: all images and files of a message together are too large."""
+    """Check the size of a message. Raises UnsupportedContent if all its images and files together are too large."""
     if not is_text(content):
         for place, taken in enumerate(accumulate(map(_weight, content))):
             _refuse_excess(place, taken)

@@ -109,7 +109,9 @@ def _within(bounds: SandboxPolicy | None, settings: Settings, unconfined: str | 
     if not _has_sandbox(settings):
         return Granted()
     if unconfined is not None or bounds is None:
-        return RejectedByPolicy(why=f"no sandbox is available on this system: {unconfined or 'it has no bounds'}")
+        return RejectedByPolicy(
+            why=f"no sandbox is available on this system: {unconfined or 'it has no sandbox policy'}"
+        )
     return Granted(bounds=bounds, ask_again=settings.approval_policy == "on-failure")
 
 

@@ -63,7 +63,8 @@ class Roots:
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return the existing ones; never one that only a call of the model names."""
+        """Return the writable directories of the settings that exist. A directory that only a model's call names is
+        never one."""
         names = self._names(settings)
         real = {name: path for name in names if (path := _real(name)) is not None}
         self._missed.update(name for name in names if name not in real and name not in self._found)

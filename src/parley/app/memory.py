@@ -34,7 +34,7 @@ def return_large_blocks() -> None:
     By default glibc keeps blocks of up to 32 MB once such a block was freed, and messages of that size then cost
     several times what is in use.
     """
-    import ctypes  # here: it takes longer than the first answer
+    import ctypes  # imported here: the import takes longer than the first answer
 
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(MALLOC_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
@@ -49,8 +49,8 @@ def skip_final_collection() -> None:
 
 
 def release_memory() -> None:
-    """Return free pages between used ones to the system, if the allocator can: conversations have left memory."""
-    import ctypes  # here: a server that evicts nothing does without
+    """Return free memory to the system, if the allocator can. Called after conversations were evicted."""
+    import ctypes  # imported here: a server that evicts nothing does not need it
 
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -77,7 +77,7 @@ async def _limits(commands: Sandboxed) -> str:
         if limits is not None:
             memory, tasks = limits
             return f"{memory / 2**30:.1f} GiB of memory and {tasks} processes for all commands together, by systemd"
-        why = "systemd was asked for a scope and has not made it"
+        why = "systemd was asked for a scope and did not create it"
     return f"none for all commands together: {why}"
 
 

@@ -158,7 +158,7 @@ async def _converse(page: Page, client: Client, cwd: str, notifications: list[by
         await _send(page, conversation, "Hello! Who is there?")
         first = await EventRenderer(page).render_turn(stream, turn=1)
 
-    page.step("Pause, and send a message while nobody watches")
+    page.step("Pause, and send a message while no client reads")
     page.sent("notifications/cancelled, with the id of the stream's request")
     await client.ping()  # everything that was sent before has arrived now
     notifications.clear()

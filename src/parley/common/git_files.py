@@ -18,7 +18,7 @@ _MAX_BYTES: Final = 4096
 def git_dir(git_file: str) -> str | None:
     """Return the directory that a `.git` file names; None if it is not such a file.
 
-    A `.git` file stands in a worktree, in a submodule, and where `--separate-git-dir` was used.
+    Worktrees, submodules and repositories created with `--separate-git-dir` have a `.git` file.
     """
     text = _read(git_file)
     named = text.removeprefix(_PREFIX)

@@ -52,7 +52,7 @@ def abi_version() -> int:
     """Return the version of the kernel's Landlock.
 
     Raises:
-        OSError: the kernel has none (ENOSYS), or it is disabled (EOPNOTSUPP).
+        OSError: the kernel does not have it (ENOSYS), or it is disabled (EOPNOTSUPP).
     """
     return syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
 

@@ -84,9 +84,9 @@ def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
 
 
 def _end_of_redirection(script: str, place: int) -> int | None:
-    """Return the end of a redirection that writes nowhere, if one stands here.
+    """Return the end of a redirection that writes nowhere, if there is one at this position.
 
-    It is a word by itself: a number directly before it would be taken for a descriptor.
+    It must be a separate word: a number directly before it would be read as a descriptor.
     """
     if script[place - 1] not in _BLANKS:
         return None
@@ -124,7 +124,8 @@ def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int]
 
 
 def _end_of_double_quotes(script: str, place: int) -> int:
-    """Return where the closing quote stands; -1: there is none, or a character before it that a shell acts upon."""
+    """Return the position of the closing quote; -1 if there is none, or a shell would expand a character before
+    it."""
     while place < len(script):
         character = script[place]
         if character == '"':

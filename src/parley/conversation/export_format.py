@@ -111,11 +111,11 @@ def read_head(line: bytes) -> ExportHead:
     except _UNREADABLE:
         raise BadFile(1, "not the head of an export of Parley") from None
     if version != VERSION:
-        raise BadFile(1, f"an export in form {version}, and this version of Parley reads form {VERSION}")
+        raise BadFile(1, f"an export in form {version}; this version of Parley reads form {VERSION}")
     try:
         head = _heads.decode(line)
     except _UNREADABLE as error:
-        raise BadFile(1, f"the head does not fit: {error}") from None
+        raise BadFile(1, f"invalid head: {error}") from None
     if not _is_id(head.conversation_id):
         raise BadFile(1, f"{head.conversation_id!r} is not the id of a conversation")
     if head.last < 1:
@@ -143,22 +143,22 @@ def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projectio
         try:
             read = _entry_lines.decode(line)
         except _UNREADABLE as error:
-            cut_off = "" if line.endswith(b"\n") else ", and the file ends in the middle of it"
+            cut_off = "" if line.endswith(b"\n") else ", and the file ends within the line"
             raise BadFile(number, f"not an entry: {error}{cut_off}") from None
         if read.seq != seq:
-            raise BadFile(number, f"has the position {read.seq}, and {seq} was to come")
+            raise BadFile(number, f"expected position {seq}, found {read.seq}")
         if seq > head.last:
-            raise BadFile(number, f"there are more entries than the {head.last} that the first line tells of")
+            raise BadFile(number, f"more entries than the {head.last} that the first line announces")
         try:
             entry = Entry.stored(read.seq, read.at, read.type, is_event=read.is_event, body=bytes(read.body))
             _check(entry, projections)
         except _UNREADABLE as error:
-            raise BadFile(number, f"the body of {read.type!r} does not fit: {error}") from None
+            raise BadFile(number, f"invalid body of {read.type!r}: {error}") from None
         except (ValueError, LookupError) as error:
-            raise BadFile(number, f"contradicts the lines before it: {error}") from None
+            raise BadFile(number, f"contradicts earlier lines: {error}") from None
         yield entry
     if seq < head.last:
-        raise BadFile(number, f"the file ends here, behind {seq} of {head.last} entries")
+        raise BadFile(number, f"the file ends here, after {seq} of {head.last} entries")
 
 
 def _check(entry: Entry, projections: Projections) -> None:

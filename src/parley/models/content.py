@@ -121,8 +121,8 @@ def flaw_of(item: InputItem) -> str | None:
             if flaw or not isinstance(data, str):
                 return flaw
             if not item.filename:
-                return "a file with `file_data` has to have a `filename`"
-            return None if _is_base64(data) else "the `file_data` of a file has to be base64"
+                return "a file with `file_data` needs a `filename`"
+            return None if _is_base64(data) else "the `file_data` of a file must be base64"
         case _:
             return None
 
@@ -132,7 +132,7 @@ def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None
     named = [name for name, value in sources.items() if isinstance(value, str)]
     match named:
         case []:
-            return f"{what} has to have one of {', '.join(f'`{name}`' for name in sources)}"
+            return f"{what} needs one of {', '.join(f'`{name}`' for name in sources)}"
         case [name]:
             return None if sources[name] else f"the `{name}` of {what} is empty"
         case _:

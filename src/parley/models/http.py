@@ -89,7 +89,7 @@ class Http:
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
         except aiohttp.ConnectionTimeoutError:
-            raise CannotConnect(_shown(url), "nobody answered in time") from None
+            raise CannotConnect(_shown(url), "no answer in time") from None
         except TimeoutError:
             raise ModelStreamBroken(SILENT) from None
         # The library's errors hold the request with its keys: none of them is chained or passed on.
@@ -263,7 +263,7 @@ def _in_words(error: Exception) -> str:
 
     match error:
         case aiohttp.InvalidURL():
-            return "this is no address"
+            return "invalid URL"
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed"
         case aiohttp.ClientResponseError():

@@ -1,3 +1,3 @@
-"""The async middle: owns conversations, runs their turns, wakes their readers."""
+"""The runtime: owns conversations, runs their turns, and wakes their readers."""
 
 __all__: list[str] = []

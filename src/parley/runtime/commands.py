@@ -86,21 +86,22 @@ class Command:
         """The owner that it was sent to, if that has neither executed nor refused it."""
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
-        """Execute the command here; None: it is done. Raises the error for its caller."""
+        """Execute the command in this process. Return a future that is done when its effects are durable; None if
+        it is done. Raises the error for the caller."""
         raise NotImplementedError  # only `Delete` has no `apply`: the mailbox executes it
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
-        """Return what is sent to the owner; None: there is nothing to send.
+        """Return the request to send to the owner; None if there is nothing to send.
 
         `unanswered` are messages that were sent before it and not answered.
         """
         return None
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
-        """Take the owner's answer, before anything that follows from it is shown."""
+        """Process the owner's answer, before any reader sees its effects."""
 
     def is_repeated(self, local: Local) -> bool:
-        """Whether it was executed before. It is answered when that is durable."""
+        """Whether the command was executed before. The answer is sent when that is durable."""
         return False
 
 

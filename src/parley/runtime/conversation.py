@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 class Conversation:
-    """The public face of one conversation in this process."""
+    """The public interface of one conversation in this process."""
 
     def __init__(self, conversation_id: ConversationId, deps: RuntimeDeps, grants: SessionGrants) -> None:
         self.id = conversation_id

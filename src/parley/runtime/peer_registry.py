@@ -49,7 +49,7 @@ class PeerConnection:
         """Those of them whose owner has begun to tell what happens."""
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Raises NotOwned: the connection broke."""
+        """Send a request and return its result. Raises NotOwned if the connection breaks."""
         if self.link is None:
             raise NotOwned
         self.link.request(method, params, answered=answered)

@@ -111,7 +111,7 @@ class PermissionGate:
         decision = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
         asks = isinstance(decision, Ask)
         if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
-            return RejectedByPolicy(why="it holds a NUL character")  # the request could not show it
+            return RejectedByPolicy(why="it contains a NUL character")  # the request could not show it
         return decision
 
     def _is_granted(self, action: RunCommand, settings: Settings) -> bool:

@@ -50,7 +50,7 @@ class Recipients:
         self._readers[reader] = _Reader(can_be_asked, knows_limits, waits_for_turn)
 
     def remove(self, reader: Hashable) -> bool:
-        """Remove a reader; whether it was one."""
+        """Remove a reader; return whether it was registered."""
         return self._readers.pop(reader, None) is not None
 
     def deliver(self, recipient: ApprovalRecipient, approval_id: ApprovalId) -> None:
@@ -58,7 +58,7 @@ class Recipients:
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Note that a client will not answer; whether it was sent one."""
+        """Note that a client will not answer; return whether it was sent an approval."""
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
         return len(self._delivered) < before

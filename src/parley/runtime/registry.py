@@ -54,7 +54,8 @@ REEXAMINE_TICKS: Final = 5
 """Number of polls after which all conversations in memory are examined again, even if no call concerned one."""
 SOONEST_SECONDS: Final = 1.0
 EVICT_SECONDS: Final = 30.0
-"""SandboxPolicy of the time between two searches for conversations that can leave memory."""
+"""The longest time between two searches for conversations that can be evicted; `SOONEST_SECONDS` is the
+shortest."""
 
 
 class ConversationRegistry:
@@ -159,7 +160,7 @@ class ConversationRegistry:
         return self._alive.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        """Raises UnknownConversation, StoreError."""
+        """Return the state of a conversation in the store. Raises UnknownConversation, StoreError."""
         return await self._store.head(conversation_id)
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
@@ -232,7 +233,7 @@ class ConversationRegistry:
             return None
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Raises UnknownConversation, StoreError."""
+        """Archive a conversation, or restore it to the list. Raises UnknownConversation, StoreError."""
         await self._store.archive(conversation_id, archived=archived)
 
     async def delete(self, conversation_id: ConversationId, *, deadline: Deadline | None = None) -> None:
@@ -415,7 +416,7 @@ class _Polled:
 
 
 def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
-    """Called in a thread: a log may be long, and the event loop must not wait for it."""
+    """Return the entries of a fork and their summary. Called in a thread, because a log may be long."""
     taken, projections = [*map(without_grant, entries_up_to(entries, at))], Projections()
     projections.replay(taken)
     return taken, Summary.of(projections.state)

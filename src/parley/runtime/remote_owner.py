@@ -47,7 +47,7 @@ that was stopped are read from the store."""
 
 
 class RemoteOwner:
-    """The owner of one conversation, as long as it is followed."""
+    """A connection to the owner of one conversation, while it is followed."""
 
     def __init__(
         self,
@@ -105,7 +105,8 @@ class RemoteOwner:
         await self._following
 
     def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
-        """Begin if the log still ends where we asked from. What was told before belongs to an earlier following."""
+        """Begin to follow if the log still ends at the requested position. Earlier entries belong to an earlier
+        connection."""
         if following.done():
             return
         if isinstance(answer, ParleyError):

@@ -193,7 +193,7 @@ class TurnRunner:
         return event_id
 
     def _settings_of_turn(self) -> Settings:
-        """Raises ConfigError: they cannot be used as they are now."""
+        """Return the settings of the turn. Raises ConfigError if they cannot be used now."""
         return self._resolver.resolved(self._log.projections.settings_history.of_turn).settings
 
     def _run(self, turn: LocalTurn, work: Coroutine[None, None, TurnEnded]) -> None:

@@ -1,4 +1,4 @@
-"""Confines commands to their bounds, with the mechanisms of the operating system."""
+"""Runs commands in a sandbox, with the mechanisms of the operating system."""
 
 from parley.sandbox.sandboxed import Report, Sandboxed, Tried
 

@@ -216,9 +216,9 @@ def _refuse_unencodable(command: Command) -> None:
     for what, text in texts:
         try:
             if b"\0" in os.fsencode(text):
-                raise CommandNotStarted(f"{what} holds a NUL character")
+                raise CommandNotStarted(f"{what} contains a NUL character")
         except UnicodeEncodeError:
-            raise CommandNotStarted(f"{what} holds a character that cannot be encoded") from None
+            raise CommandNotStarted(f"{what} contains a character that cannot be encoded") from None
 
 
 def _refuse_missing(command: Command) -> None:

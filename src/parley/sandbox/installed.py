@@ -60,7 +60,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, policy: ResolvedPolicy) -> None:
-        """Start with the policy in which the command may write."""
+        """Set the policy of the command, from which the explanations are made."""
         named = ", ".join(map(quoted, policy.installed[:_MOST_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))

@@ -44,7 +44,7 @@ def _add(ruleset: int, rule: Rule, expected: tuple[int, int] | None) -> None:
         found = os.fstat(place)
         if expected is not None and (found.st_dev, found.st_ino) != expected:
             raise SandboxUnavailable(
-                f"{quoted(rule.path)} may not be written to any more: another has taken its place"
+                f"{quoted(rule.path)} may not be written to any more: it was replaced by another directory"
             )
         if not stat.S_ISLNK(found.st_mode):
             landlock.add_rule(ruleset, place, rule.rights & WRITE)

@@ -22,7 +22,10 @@ _TIMEOUT_SECONDS: Final = 20.0
 
 _TITLES: Final[dict[Name, str]] = {"bubblewrap": "bubblewrap", "landlock": "Landlock", "seatbelt": "Seatbelt"}
 
-_NO_LANDLOCK: Final = {errno.ENOSYS: "the kernel has none", errno.EOPNOTSUPP: "it is switched off in the kernel"}
+_NO_LANDLOCK: Final = {
+    errno.ENOSYS: "the kernel does not have it",
+    errno.EOPNOTSUPP: "it is disabled in the kernel",
+}
 
 _PROC_ERROR: Final = "mount proc"
 """Part of the launcher's error where the system does not let it mount `/proc`, as in many containers."""
@@ -62,7 +65,7 @@ async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home
 
 def not_probed(name: Name, why: str) -> ProbeResult:
     """Return the result for a mechanism whose probe failed."""
-    return ProbeResult(name=name, title=_TITLES[name], fault=f"it cannot be tried out: {why}", is_known=False)
+    return ProbeResult(name=name, title=_TITLES[name], fault=f"the self-test failed: {why}", is_known=False)
 
 
 async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | None) -> ProbeResult:
@@ -84,7 +87,7 @@ async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | N
         return replace(found, fault=f"version {version} of it is installed, and {oldest} is needed", facts=facts)
     has_size_option = supports_size(path, numbers)
     faults: list[str] = []
-    for has_proc, proc in ((True, "its own"), (False, "none: the system does not let it be mounted")):
+    for has_proc, proc in ((True, "its own"), (False, "none: the system does not allow mounting it")):
         mechanism = Bubblewrap(
             starter, protected, launcher=path, limiter=limits, has_proc=has_proc, has_size_option=has_size_option
         )

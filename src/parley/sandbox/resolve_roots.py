@@ -65,7 +65,9 @@ def _exists(root: WritableRoot) -> bool:
         raise SandboxUnavailable(f"{quoted(root.path)} cannot be examined: {error.strerror}") from None
     is_same = stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (root.device, root.inode)
     if real != root.path or not is_same:
-        raise SandboxUnavailable(f"{quoted(root.path)} may not be written to any more: another has taken its place")
+        raise SandboxUnavailable(
+            f"{quoted(root.path)} may not be written to any more: it was replaced by another directory"
+        )
     return True
 
 

@@ -1,4 +1,4 @@
-"""What the bounds of a command mean for the files that exist now: writable, protected and hidden paths.
+"""A sandbox policy resolved against the existing files: writable, protected and hidden paths.
 
 Examines files and changes nothing. Each mechanism decides how to enforce the result.
 """
@@ -67,7 +67,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
 
 
 def resolve(bounds: SandboxPolicy, *, protects_installed: bool = True) -> ResolvedPolicy:
-    """Resolve bounds. Without `protects_installed`, a root in which Parley is installed is refused.
+    """Resolve a policy. Without `protects_installed`, a root in which Parley is installed is refused.
 
     Raises:
         SandboxUnavailable: a root was replaced, or something in it cannot be protected.

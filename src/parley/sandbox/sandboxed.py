@@ -1,6 +1,6 @@
-"""Runs commands within their bounds, or not at all.
+"""Runs commands under their sandbox policy, or not at all.
 
-Chooses among the mechanisms of this system, and runs the self test of a mechanism before it is used. Does not know
+Chooses among the mechanisms of this system, and runs the self-test of a mechanism before it is used. Does not know
 how they work: their modules are imported when they are needed, so that a server without a sandbox starts quickly.
 """
 
@@ -62,7 +62,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Sandboxed:
-    """Runs commands: with bounds in a sandbox, without bounds with all rights of the user."""
+    """Runs commands: in a sandbox if they have a policy, otherwise with all rights of the user."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Sandboxed:
             return "; ".join(f"{found.title}: {found.fault}" for found in tried)
         if self._platform in _MECHANISMS:
             return f"{bounds.mechanism} is not for this system"
-        return "there is none for this system; run inside WSL2"
+        return "no mechanism for this system; run Parley inside WSL2"
 
 
 def _surrounds_installation(bounds: SandboxPolicy) -> bool:

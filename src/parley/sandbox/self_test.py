@@ -26,7 +26,7 @@ _TRANSIENT: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
     os.strerror(errno.ETIMEDOUT),
     f"killed by signal {signal.SIGKILL:d}",
-    "another has taken its place",
+    "it was replaced by another directory",
     "Can't find source",
 )
 """Parts of errors that say nothing about the mechanism: the system lacks a resource, or another process has changed

@@ -406,7 +406,7 @@ def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
 def _has_writer(descriptor: int) -> bool:
     """Return whether a process has this file open for writing; False if the file system does not say.
 
-    The kernel grants a read lease only on a file that nobody has open for writing.
+    The kernel grants a read lease only on a file that no process has open for writing.
     """
     try:
         # Should a process open the file in this moment, the kernel notifies us. SIGIO would end the server.

@@ -181,7 +181,7 @@ class Dispatch:
             self._skip(_outline(frame), MessageNestedTooDeeply(), reply)
             return
         except msgspec.DecodeError as error:
-            log.warning("a line is no message and was ignored: %s", error)
+            log.warning("ignored a line that is not a message: %s", error)
             outline = _outline(frame)
             if outline.id is not None and outline.is_answer:
                 self._refuse_answer(outline.id)
@@ -302,7 +302,7 @@ class Dispatch:
         try:
             cancelled = decode_lenient(_cancelled_decoder, bytes(message.params))
         except msgspec.DecodeError:
-            log.warning("a cancellation names no request and was ignored")
+            log.warning("ignored a cancellation that names no request")
             return
         if (call := self._calls.get(cancelled.request_id)) is not None:
             reason = cancelled.reason

@@ -87,7 +87,8 @@ class FormElicitor:
         conversation.delivered_to(self)
 
     def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
-        """Pass on an answer. The approval is still open: the answer to a withdrawn request is ignored."""
+        """Pass on an answer. Called only while the approval is open: the answer to a withdrawn request is
+        ignored."""
         decision, reason = read_answer(answer)
         if self._features.dismissal_denies and is_dismissal(answer):
             decision, reason = "denied", DISMISSED

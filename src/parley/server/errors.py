@@ -62,7 +62,7 @@ class BadCursor(InvalidRequest):
     code = "bad_cursor"
 
     def __init__(self, cursor: str) -> None:
-        super().__init__("cursor is not one of ours")
+        super().__init__("cursor was not issued by this server")
         self.cursor = cursor
 
 

@@ -170,7 +170,7 @@ class MemoryStore:
         return self._find(conversation_id).checkpoint
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """There are no files to be lost."""
+        """Do nothing: there are no files that could be lost."""
 
     async def check(self) -> None:
         self._refuse_when_closed()

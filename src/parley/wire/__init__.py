@@ -1,1 +1,1 @@
-"""What crosses the wire, as plain frozen structs: no behaviour, no event loop, no files."""
+"""The messages of the protocol as plain frozen structs: no behaviour, no event loop, no files."""

@@ -62,7 +62,7 @@ PhaseName = Literal["idle", "running", "asking"]
 
 
 class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
-    prompt: Annotated[str, Meta(description="What the user wants done.")]
+    prompt: Annotated[str, Meta(description="The task for the agent.")]
     approval_policy: Annotated[
         ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
     ] = None
@@ -75,7 +75,7 @@ class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
     ] = None
     config: Annotated[
         dict[str, Any] | None,
-        Meta(description="Settings that win over config.toml: dotted keys or nested objects."),
+        Meta(description="Settings that override config.toml: dotted keys or nested objects."),
     ] = None
     cwd: Annotated[
         str | None,
@@ -84,24 +84,24 @@ class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
     developer_instructions: Annotated[
         str | None, Meta(description="Instructions for the model in addition to the built-in ones.")
     ] = None
-    include_plan_tool: Annotated[bool | None, Meta(description="Whether the model is offered a plan to keep.")] = (
-        None
-    )
+    include_plan_tool: Annotated[
+        bool | None, Meta(description="Whether the model is offered the update_plan tool.")
+    ] = None
     model: Annotated[str | None, Meta(description="Name of the model to use.")] = None
     profile: Annotated[str | None, Meta(description="Name of a profile in config.toml.")] = None
-    sandbox: Annotated[SandboxMode | None, Meta(description="What commands may touch.")] = None
+    sandbox: Annotated[SandboxMode | None, Meta(description="Which files commands may write.")] = None
 
 
 class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
     thread_id: Annotated[str, Meta(description="The conversation to continue.")]
-    prompt: Annotated[str, Meta(description="What the user says next.")]
+    prompt: Annotated[str, Meta(description="The next message of the user.")]
 
 
 class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, rename="camel"):
     """For clients at 2025-06-18 and older."""
 
     thread_id: Annotated[str, Meta(description="The conversation to continue.")] = field(name="sessionId")
-    prompt: Annotated[str, Meta(description="What the user says next.")]
+    prompt: Annotated[str, Meta(description="The next message of the user.")]
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -135,10 +135,10 @@ class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
     approval_policy: Annotated[
         ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
     ] = None
-    sandbox: Annotated[SandboxMode | None, Meta(description="What commands may touch.")] = None
+    sandbox: Annotated[SandboxMode | None, Meta(description="Which files commands may write.")] = None
     config: Annotated[
         dict[str, Any] | None,
-        Meta(description="Settings that win over config.toml: dotted keys or nested objects."),
+        Meta(description="Settings that override config.toml: dotted keys or nested objects."),
     ] = None
     profile: Annotated[str | None, Meta(description="Name of a profile in config.toml.")] = None
     base_instructions: Annotated[
@@ -168,19 +168,20 @@ class CreateFailed(Struct, frozen=True, kw_only=True):
 
 class SendMessageArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
-    content: Annotated[tuple[InputItem, ...], Meta(description="What the user says, in order.")]
+    content: Annotated[tuple[InputItem, ...], Meta(description="The items of the message, in order.")]
     message_id: Annotated[
-        UUID | None, Meta(description="The client's own id for this message: sending it twice runs it once.")
+        UUID | None,
+        Meta(description="The client's id of this message. Sending the same message again has no effect."),
     ] = None
     parent_message_id: Annotated[UUID | None, Meta(description="An earlier message to continue from.")] = None
     model: Annotated[str | None, Meta(description="From this message on: the model.")] = None
     cwd: Annotated[str | None, Meta(description="From this message on: the working directory.")] = None
-    approval_policy: Annotated[ApprovalPolicy | None, Meta(description="From this message on: what is asked.")] = (
-        None
-    )
-    sandbox: Annotated[SandboxMode | None, Meta(description="From this message on: what commands may touch.")] = (
-        None
-    )
+    approval_policy: Annotated[
+        ApprovalPolicy | None, Meta(description="From this message on: when commands must be approved.")
+    ] = None
+    sandbox: Annotated[
+        SandboxMode | None, Meta(description="From this message on: which files commands may write.")
+    ] = None
     config: Annotated[dict[str, Any] | None, Meta(description="From this message on: other settings.")] = None
     profile: Annotated[str | None, Meta(description="From this message on: the profile.")] = None
     base_instructions: Annotated[str | None, Meta(description="From this message on: the instructions.")] = None
@@ -204,10 +205,11 @@ class Failed(Struct, frozen=True, kw_only=True):
 class ConversationStreamArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="A position: only what is newer is sent.")
+        Annotated[int, Meta(ge=0)] | None, Meta(description="A position: only later events are sent.")
     ] = None
     event_meta: Annotated[
-        bool | None, Meta(description="Whether events carry positions; by default for clients at 2025-11-25.")
+        bool | None,
+        Meta(description="Whether events have positions; the default is true for clients at 2025-11-25."),
     ] = None
     as_: Annotated[
         Literal["log"] | None,
@@ -221,13 +223,18 @@ class StreamStarted(Struct, frozen=True, kw_only=True):
 
 class ConversationsListArguments(Struct, frozen=True, kw_only=True):
     limit: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="How many at most (default 50).")
+        Annotated[int, Meta(ge=1, le=10_000)] | None,
+        Meta(description="The most conversations to return (default 50)."),
     ] = None
-    cursor: Annotated[str | None, Meta(description="`next_cursor` of the page before.")] = None
-    cwd: Annotated[str | None, Meta(description="Only those in this working directory.")] = None
-    text: Annotated[str | None, Meta(description="Only those with this in title or messages.")] = None
-    state: Annotated[PhaseName | None, Meta(description="Only those in this state.")] = None
-    archived: Annotated[bool | None, Meta(description="The archived ones instead of the others.")] = None
+    cursor: Annotated[str | None, Meta(description="`next_cursor` of the previous page.")] = None
+    cwd: Annotated[str | None, Meta(description="Only conversations in this working directory.")] = None
+    text: Annotated[
+        str | None, Meta(description="Only conversations with this text in the title or in a message.")
+    ] = None
+    state: Annotated[PhaseName | None, Meta(description="Only conversations in this state.")] = None
+    archived: Annotated[
+        bool | None, Meta(description="True lists archived conversations instead of the others.")
+    ] = None
 
 
 class ConversationSummary(Struct, frozen=True, kw_only=True):
@@ -252,18 +259,20 @@ class ConversationArguments(Struct, frozen=True, kw_only=True):
 
 class ConversationRenameArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
-    title: Annotated[str, Meta(description="What it is called from now on.", max_length=1000)]
+    title: Annotated[str, Meta(description="The new title.", max_length=1000)]
 
 
 class ConversationArchiveArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
-    archived: Annotated[bool | None, Meta(description="False puts it back into the list (default true).")] = None
+    archived: Annotated[
+        bool | None, Meta(description="False restores the conversation to the list (default true).")
+    ] = None
 
 
 class ConversationForkArguments(Struct, frozen=True, kw_only=True):
-    conversation_id: Annotated[UUID, Meta(description="The conversation to begin with.")]
+    conversation_id: Annotated[UUID, Meta(description="The conversation to copy.")]
     at_message_id: Annotated[
-        UUID | None, Meta(description="The last message that the new one has, with its answer (default: the last).")
+        UUID | None, Meta(description="The last message to copy, with its turn (default: the last message).")
     ] = None
 
 
@@ -274,14 +283,15 @@ class ConversationForked(Struct, frozen=True, kw_only=True):
 class ConversationReadArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="A position: only what is newer (default 0).")
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="A position: only later events are returned (default 0)."),
     ] = None
     limit: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="How many events at most (default 100).")
+        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="The most events to return (default 100).")
     ] = None
     wait_seconds: Annotated[
         Annotated[float, Meta(ge=0, le=50)] | None,
-        Meta(description="How long to wait when there is nothing newer (default 0)."),
+        Meta(description="How long to wait if there are no later events (default 0)."),
     ] = None
 
 
@@ -339,7 +349,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalsListArguments(Struct, frozen=True, kw_only=True):
-    conversation_id: Annotated[UUID | None, Meta(description="Only those of this conversation.")] = None
+    conversation_id: Annotated[UUID | None, Meta(description="Only approvals of this conversation.")] = None
 
 
 class ApprovalsListResult(Struct, frozen=True, kw_only=True):
@@ -348,11 +358,11 @@ class ApprovalsListResult(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAnswerArguments(Struct, frozen=True, kw_only=True):
-    approval_id: Annotated[UUID, Meta(description="The question.")]
+    approval_id: Annotated[UUID, Meta(description="The approval to answer.")]
     decision: Annotated[
-        Decision, Meta(description="Whether it may be done: once, from now on, not, or not and the agent stops.")
+        Decision, Meta(description="Approve once, approve for the session, deny, or deny and stop the turn.")
     ]
-    reason: Annotated[str | None, Meta(description="Told to the agent where it may not.")] = None
+    reason: Annotated[str | None, Meta(description="The reason of a denial, which the agent is told.")] = None
 
 
 class Tokens(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What goes over the connection to a provider, and how connections are used."""
+"""The bytes on a connection to a provider, and the reuse of connections."""
 
 from __future__ import annotations
 

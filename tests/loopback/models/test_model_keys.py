@@ -1,4 +1,4 @@
-"""Who gets which key, and that nobody ever reads one."""
+"""Which provider gets which key, and that keys appear nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of one home: how they find each other, and what one of them can do to the rest."""
+"""The processes of one home: how they find each other, and what one of them can do to the others."""
 
 from __future__ import annotations
 

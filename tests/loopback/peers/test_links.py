@@ -1,4 +1,4 @@
-"""A connection to another process: what comes of it, in which order, and how it ends."""
+"""A connection to another process: its messages, their order, and its end."""
 
 from __future__ import annotations
 

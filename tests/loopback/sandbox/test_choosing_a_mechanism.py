@@ -116,7 +116,7 @@ async def test_without_a_proc_of_its_own_a_command_sees_none() -> None:
         await sandboxed.close()
 
     assert result == Ran(exit_code=0)
-    assert dict(report.tried[0].facts)["proc"] == "none: the system does not let it be mounted"
+    assert dict(report.tried[0].facts)["proc"] == "none: the system does not allow mounting it"
 
 
 async def test_a_mechanism_is_tried_out_once_by_however_many_it_is_needed() -> None:
@@ -194,7 +194,7 @@ async def test_a_lesser_mechanism_is_not_used_because_nothing_is_known_of_a_bett
         await sandboxed.close()
         await another.close()
 
-    assert why == "bubblewrap: it cannot be tried out: Resource temporarily unavailable (os error 11)"
+    assert why == "bubblewrap: the self-test failed: Resource temporarily unavailable (os error 11)"
     assert [(report.used, report.tried[1].fault) for report in (first, second)] == [
         (None, None),
         ("bubblewrap", None),
@@ -208,7 +208,7 @@ async def test_a_mechanism_that_could_not_be_tried_out_is_tried_again() -> None:
         pinned = bounds(mechanism="landlock")
 
         assert await sandboxed.why_unconfined(pinned) == (
-            "Landlock: it cannot be tried out: Resource temporarily unavailable (os error 11)"
+            "Landlock: the self-test failed: Resource temporarily unavailable (os error 11)"
         )
         assert await sandboxed.why_unconfined(pinned) is None
     finally:
@@ -226,7 +226,7 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
     finally:
         await sandboxed.close()
 
-    assert (first, second) == ("Landlock: it cannot be tried out: File name too long (os error 36)", None)
+    assert (first, second) == ("Landlock: the self-test failed: File name too long (os error 36)", None)
 
 
 @BUBBLEWRAP
@@ -254,9 +254,9 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
             "checking the mounts failed: Connection timed out (os error 110)",
         ),
         (
-            SandboxUnavailable("/tmp/inside may not be written to any more: another has taken its place"),
+            SandboxUnavailable("/tmp/inside may not be written to any more: it was replaced by another directory"),
             b"",
-            "/tmp/inside may not be written to any more: another has taken its place",
+            "/tmp/inside may not be written to any more: it was replaced by another directory",
         ),
         (
             SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
@@ -303,7 +303,7 @@ async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
     finally:
         await sandboxed.close()
 
-    assert first == f"bubblewrap: it cannot be tried out: {told}"
+    assert first == f"bubblewrap: the self-test failed: {told}"
     assert (second.used, dict(second.tried[0].facts)["proc"]) == ("bubblewrap", "its own")
 
 
@@ -361,7 +361,7 @@ async def test_the_report_says_what_was_found(sandboxed: Sandboxed, tmp_path: Pa
 @pytest.mark.parametrize(
     ("platform", "within", "why"),
     [
-        ("win32", bounds(), "there is none for this system; run inside WSL2"),
+        ("win32", bounds(), "no mechanism for this system; run Parley inside WSL2"),
         ("darwin", bounds(mechanism="bubblewrap"), "bubblewrap is not for this system"),
     ],
 )

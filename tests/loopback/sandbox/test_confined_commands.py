@@ -196,7 +196,10 @@ async def test_a_root_that_was_replaced_is_refused(
     with pytest.raises(SandboxUnavailable) as refused:
         await confined(sandboxed, within, "touch", "root/x", cwd=tmp_path)
 
-    assert refused.value.detail == f"{tmp_path}/root may not be written to any more: another has taken its place"
+    assert (
+        refused.value.detail
+        == f"{tmp_path}/root may not be written to any more: it was replaced by another directory"
+    )
     assert list((tmp_path / "away").iterdir()) == []
 
 
@@ -339,8 +342,8 @@ async def test_a_command_that_is_killed_says_by_what(
         (("/etc/passwd",), "/", "Permission denied (os error 13)"),
         (("true",), "/no/such/directory", "No such file or directory (os error 2)"),
         (("true",), "/etc/passwd", "Not a directory (os error 20)"),
-        (("true",), "/\0", "the working directory holds a NUL character"),
-        (("true\0",), "/", "a word of the command holds a NUL character"),
+        (("true",), "/\0", "the working directory contains a NUL character"),
+        (("true\0",), "/", "a word of the command contains a NUL character"),
         ((), "/", "command args are empty"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The seccomp programs at work: what a process can still do under each, beside one without any."""
+"""The seccomp programs in the kernel: what a process can do under each, compared with a process without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Trying a mechanism out: one that leaves anything open is not relied on, and it is said what."""
+"""The self-test of a mechanism: a mechanism that allows a forbidden operation is not used, and the operation is
+named."""
 
 from __future__ import annotations
 

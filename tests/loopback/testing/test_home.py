@@ -1,4 +1,4 @@
-"""What a server under test finds around itself."""
+"""The environment of a server under test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m parley.testing` on a port that it cannot have."""
+"""`python -m parley.testing` on a port that is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real servers, as tests use them."""
+"""Server processes, as tests use them."""
 
 from __future__ import annotations
 

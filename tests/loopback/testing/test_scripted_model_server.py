@@ -1,4 +1,4 @@
-"""The scripted model, asked by a client that knows nothing but bytes."""
+"""The scripted model, tested with a raw HTTP client."""
 
 from __future__ import annotations
 

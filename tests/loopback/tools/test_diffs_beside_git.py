@@ -1,4 +1,4 @@
-"""Hunks are those of git, and git applies them all, also those of files that were made to be hard."""
+"""Hunks are those of git, and git can apply all of them, also for difficult files."""
 
 from __future__ import annotations
 

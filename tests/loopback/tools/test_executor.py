@@ -171,9 +171,9 @@ async def test_words_may_be_anything_but_nul(executor: Executor) -> None:
         (("/etc/passwd",), "/", "Permission denied (os error 13)"),
         (("/etc",), "/", "Permission denied (os error 13)"),
         (("true", "x" * 200_000), "/", "Argument list too long (os error 7)"),
-        (("true", "a\0b"), "/", "a word of the command holds a NUL character"),
-        (("true",), "/\0", "the working directory holds a NUL character"),
-        (("true", "\ud800"), "/", "a word of the command holds a character that cannot be encoded"),
+        (("true", "a\0b"), "/", "a word of the command contains a NUL character"),
+        (("true",), "/\0", "the working directory contains a NUL character"),
+        (("true", "\ud800"), "/", "a word of the command contains a character that cannot be encoded"),
     ],
 )
 async def test_a_command_that_cannot_be_started_says_why(
@@ -189,7 +189,7 @@ async def test_a_command_that_cannot_be_started_says_why(
 @pytest.mark.parametrize(
     ("env", "why"),
     [
-        ({"A": "\0"}, "the variable 'A' holds a NUL character"),
+        ({"A": "\0"}, "the variable 'A' contains a NUL character"),
         ({"A=B": "c"}, "'A=B' cannot be the name of a variable"),
         ({"": "c"}, "'' cannot be the name of a variable"),
     ],

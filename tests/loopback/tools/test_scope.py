@@ -164,37 +164,37 @@ async def test_it_is_asked_also_where_the_ends_of_children_are_ignored(computer:
         (
             "sys/fs/cgroup/user.slice/some.scope/memory.max",
             "1000000\n",
-            "memory.max of /user.slice/some.scope is set already, and they stay there",
+            "memory.max of /user.slice/some.scope is already set, and commands stay in that group",
         ),
         (
             "sys/fs/cgroup/user.slice/cpu.max",
             "50000 100000\n",
-            "cpu.max of /user.slice is set already, and they stay there",
+            "cpu.max of /user.slice is already set, and commands stay in that group",
         ),
         (
             "sys/fs/cgroup/user.slice/some.scope/memory.swap.max",
             "0\n",
-            "memory.swap.max of /user.slice/some.scope is set already, and they stay there",
+            "memory.swap.max of /user.slice/some.scope is already set, and commands stay in that group",
         ),
         (
             "sys/fs/cgroup/user.slice/io.max",
             "8:16 rbps=2097152 wbps=max riops=max wiops=max\n",
-            "io.max of /user.slice is set already, and they stay there",
+            "io.max of /user.slice is already set, and commands stay in that group",
         ),
         (
             "sys/fs/cgroup/user.slice/cpuset.cpus",
             "0-1\n",
-            "cpuset.cpus of /user.slice is set already, and they stay there",
+            "cpuset.cpus of /user.slice is already set, and commands stay in that group",
         ),
         (
             "proc/self/cgroup",
             "0::/system.slice/agents.service\n",
-            "/system.slice/agents.service is a service, and they stay there",
+            "/system.slice/agents.service is a service, and commands stay in it",
         ),
         (
             "proc/self/cgroup",
             "0::/user.slice/user@1.service/app.slice/agents.service/inner\n",
-            "/user.slice/user@1.service/app.slice/agents.service is a service, and they stay there",
+            "/user.slice/user@1.service/app.slice/agents.service is a service, and commands stay in it",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Launchers that wait with their command until somebody has looked at what they have mounted."""
+"""Launchers that wait before they start their command until their mounts are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are given files, and launchers, which say what became of the command that they start."""
+"""Programs that get files as descriptors, and launchers, which report how their command ended."""
 
 from __future__ import annotations
 

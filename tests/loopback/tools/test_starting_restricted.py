@@ -1,4 +1,4 @@
-"""Commands that give something up before they run: it is really gone, or nothing runs."""
+"""Commands with a restriction: the rights are removed, or nothing runs."""
 
 from __future__ import annotations
 

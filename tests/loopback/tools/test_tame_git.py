@@ -1,4 +1,4 @@
-"""A Git that runs unasked runs nothing that a repository has set up; without taming it would."""
+"""Git in a command without approval runs no program that a repository configures; without the settings it would."""
 
 from __future__ import annotations
 

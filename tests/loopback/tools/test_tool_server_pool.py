@@ -1,4 +1,4 @@
-"""Tool servers as a turn uses them, with real programs and a real address on loopback."""
+"""Tool servers as a turn uses them, as real programs and as an HTTP server on the loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images on the server's disk that a message names."""
+"""Local images in messages."""
 
 from __future__ import annotations
 

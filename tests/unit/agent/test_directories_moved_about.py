@@ -1,4 +1,4 @@
-"""While somebody swaps a directory for a link and back, nothing is taken for safe, and nothing comes to an end."""
+"""While a directory is repeatedly replaced by a link, no command counts as safe, and no check fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No command takes long to be read: not to be judged, not to be shown, not to be searched for a patch."""
+"""No command takes long to be checked, summarized for display, or searched for a patch."""
 
 from __future__ import annotations
 

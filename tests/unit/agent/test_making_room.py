@@ -1,4 +1,4 @@
-"""When a history has outgrown its window: what a summary is made from, what it replaces, what stays."""
+"""Compaction: what a summary is made from, what it replaces, and what stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models are known by how their names begin, whoever offers them and however they are written."""
+"""Models are recognised by the prefix of their names, in any case and with any provider prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who decides: every cell of policy and sandbox mode, for commands and patches, on systems of both kinds."""
+"""The decision for every policy and sandbox mode, for commands and patches, with and without a sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands run without a question: what they are given, how they are called, where their program lies."""
+"""Which commands need no approval: by their arguments, their names and the location of their program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a model by its name, and of a request by its length."""
+"""The context window of a model by its name, and estimates of the tokens of a request."""
 
 from __future__ import annotations
 

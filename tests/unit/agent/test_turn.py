@@ -1,4 +1,4 @@
-"""A turn from the inside: what no client can time or see, with a model and a clock that do as told."""
+"""A turn with a scripted model and clock: what clients cannot see or time."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ async def test_a_turn_tries_to_connect_for_five_seconds_at_most() -> None:
 @pytest.mark.promises("failures.connect")
 async def test_an_attempt_to_connect_that_took_long_is_the_last_one() -> None:
     notebook, clock = asked_to_go(), Pauses()
-    refused = CannotConnect("http://localhost:1/v1", "nobody answered in time", max_retries=4)
+    refused = CannotConnect("http://localhost:1/v1", "no answer in time", max_retries=4)
     takes_long = partial(setattr, clock, "time", 30.0)
     await turn_of(notebook, Replies([takes_long, refused], max_retries=5), clock)
 

@@ -1,4 +1,4 @@
-"""Importing into a store that fails in the middle, and what else cannot be seen from the command line."""
+"""Imports into a store that fails, and other cases that the command line cannot show."""
 
 from __future__ import annotations
 

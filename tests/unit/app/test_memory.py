@@ -1,4 +1,4 @@
-"""Free memory goes back to the system."""
+"""Free memory is returned to the system."""
 
 from __future__ import annotations
 

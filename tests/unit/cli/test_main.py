@@ -1,4 +1,4 @@
-"""`parley`: which subcommand is meant."""
+"""`parley`: which command is run."""
 
 from __future__ import annotations
 

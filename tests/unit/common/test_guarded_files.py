@@ -1,4 +1,4 @@
-"""Files are opened by descriptor, and what was opened is checked, not its name."""
+"""Files are opened by descriptor, and the opened file is checked, not its name."""
 
 from __future__ import annotations
 

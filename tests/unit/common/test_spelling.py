@@ -1,4 +1,4 @@
-"""Names that are nearly right."""
+"""Misspelt names."""
 
 from __future__ import annotations
 

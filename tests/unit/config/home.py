@@ -1,4 +1,4 @@
-"""A home directory with a config.toml, as the tests of this folder write it."""
+"""A home directory with a config.toml for the tests of this directory."""
 
 from __future__ import annotations
 

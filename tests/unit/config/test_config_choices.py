@@ -1,4 +1,4 @@
-"""What holds after several calls have asked for something: the later word wins, whatever its kind."""
+"""The settings after several calls: later overrides take precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/config.md has a heading for all that can be set, and its examples are right."""
+"""docs/config.md has a heading for every setting, and its examples are valid."""
 
 from __future__ import annotations
 

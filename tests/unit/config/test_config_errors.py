@@ -1,4 +1,4 @@
-"""What is said about settings that do not fit: one error, with file, line and key."""
+"""Errors about invalid settings: one error, with file, line and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the home is, and which file in it counts."""
+"""The location of the home, and which file in it is read."""
 
 from __future__ import annotations
 

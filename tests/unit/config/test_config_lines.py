@@ -1,4 +1,4 @@
-"""Where a key stands in a file, however it is written."""
+"""The line of a key in a file, in any spelling."""
 
 from __future__ import annotations
 

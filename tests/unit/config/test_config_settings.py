@@ -1,4 +1,4 @@
-"""What each setting becomes, and who wins where two sources disagree."""
+"""The value of each setting, and the precedence of its sources."""
 
 from __future__ import annotations
 

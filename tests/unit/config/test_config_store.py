@@ -1,4 +1,4 @@
-"""Settings of the home itself, which no conversation has of its own."""
+"""Settings of the home itself, which conversations cannot change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down of a call: everything but secrets, and enough to come to the same settings again."""
+"""The stored overrides of a call: everything except secrets, and enough to resolve the same settings again."""
 
 from __future__ import annotations
 

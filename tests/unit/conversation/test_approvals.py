@@ -1,4 +1,4 @@
-"""Which question is open and how the others were settled, as a log tells it."""
+"""The open approval of a log, and how the earlier ones were settled."""
 
 from __future__ import annotations
 

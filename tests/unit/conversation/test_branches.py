@@ -1,4 +1,4 @@
-"""Branches of a conversation, and summaries: what the model sees of which."""
+"""Branches and summaries of a conversation: what the model sees in each branch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation as a file: it comes back byte for byte, and one that is not whole is refused where that shows."""
+"""An exported conversation is imported byte for byte, and an incomplete file is refused with its line."""
 
 from __future__ import annotations
 
@@ -164,11 +164,11 @@ def test_a_line_of_brackets_is_refused() -> None:
 
 
 def test_a_file_that_ends_between_two_lines_is_refused() -> None:
-    assert refusal(written(log_of(*ONE_TURN))[:5]) == "line 5: the file ends here, behind 4 of 12 entries"
+    assert refusal(written(log_of(*ONE_TURN))[:5]) == "line 5: the file ends here, after 4 of 12 entries"
 
 
 def test_a_file_that_has_only_its_head_is_refused() -> None:
-    assert refusal(written(log_of(*ONE_TURN))[:1]) == "line 1: the file ends here, behind 0 of 12 entries"
+    assert refusal(written(log_of(*ONE_TURN))[:1]) == "line 1: the file ends here, after 0 of 12 entries"
 
 
 def test_a_file_that_ends_within_a_line_is_refused() -> None:
@@ -176,14 +176,14 @@ def test_a_file_that_ends_within_a_line_is_refused() -> None:
     said = refusal([*lines[:-1], lines[-1][:20]])
 
     assert said.startswith("line 5: not an entry: ")
-    assert said.endswith(", and the file ends in the middle of it")
+    assert said.endswith(", and the file ends within the line")
 
 
 def test_a_position_that_was_not_to_come_is_refused() -> None:
     lines = written(log_of(*ONE_TURN))
 
-    assert refusal([*lines[:3], *lines[4:]]) == "line 4: has the position 4, and 3 was to come"
-    assert refusal([*lines[:3], *lines[2:]]) == "line 4: has the position 2, and 3 was to come"
+    assert refusal([*lines[:3], *lines[4:]]) == "line 4: expected position 3, found 4"
+    assert refusal([*lines[:3], *lines[2:]]) == "line 4: expected position 3, found 2"
 
 
 def test_more_entries_than_were_announced_are_refused() -> None:
@@ -191,7 +191,7 @@ def test_more_entries_than_were_announced_are_refused() -> None:
 
     said = refusal([head_line(head(3)), *lines[1:]])
 
-    assert said == "line 5: there are more entries than the 3 that the first line tells of"
+    assert said == "line 5: more entries than the 3 that the first line announces"
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_more_entries_than_were_announced_are_refused() -> None:
         (b"[1]\n", "not the head of an export of Parley"),
         (b'{"id": "x", "timestamp": "y"}\n', "not the head of an export of Parley"),
         (b"\xff\xfe\n", "not the head of an export of Parley"),
-        (b'{"parley_export": 2, "new": true}\n', "an export in form 2, and this version of Parley reads form 1"),
-        (b'{"parley_export": 1}\n', "the head does not fit: Object missing required field `conversation_id`"),
+        (b'{"parley_export": 2, "new": true}\n', "an export in form 2; this version of Parley reads form 1"),
+        (b'{"parley_export": 1}\n', "invalid head: Object missing required field `conversation_id`"),
         (changed(head_line(head(1)), conversation_id="../x"), "'../x' is not the id of a conversation"),
         (changed(head_line(head(1)), last=0), "the export has no entries"),
     ],
@@ -217,43 +217,43 @@ def test_a_head_that_cannot_be_read_is_refused(line: bytes, why: str) -> None:
         (
             2,
             {"type": "turn_dreamt", "body": {"record": "turn_dreamt"}},
-            "the body of 'turn_dreamt' does not fit: a newer version of Parley wrote it",
+            "invalid body of 'turn_dreamt': a newer version of Parley wrote it",
         ),
         (
             2,
             {"body": {"record": "turn_started"}},
-            "the body of 'turn_started' does not fit: Object missing required field `event_id`",
+            "invalid body of 'turn_started': Object missing required field `event_id`",
         ),
         (
             2,
             {"body": {"record": "turn_ended", "why": "done", "message": None}},
-            "the body of 'turn_started' does not fit: it is of type 'turn_ended'",
+            "invalid body of 'turn_started': it is of type 'turn_ended'",
         ),
         (
             3,
             {"body": {"type": "task_complete", "last_agent_message": None}},
-            "the body of 'task_started' does not fit: it is of type 'task_complete'",
+            "invalid body of 'task_started': it is of type 'task_complete'",
         ),
-        (3, {"type": "hm", "body": {"type": "ha"}}, "the body of 'hm' does not fit: it is of type 'ha'"),
+        (3, {"type": "hm", "body": {"type": "ha"}}, "invalid body of 'hm': it is of type 'ha'"),
         (
             8,
             {"body": {"record": "command_output", "call_id": "c", "streams": 1}},
-            "the body of 'command_output' does not fit: Expected `array`, got `int` - at `$.streams`",
+            "invalid body of 'command_output': Expected `array`, got `int` - at `$.streams`",
         ),
         (
             4,
             {"type": "turn_started", "is_event": False, "body": {"record": "turn_started", "event_id": "2"}},
-            "contradicts the lines before it: TurnStarted while running",
+            "contradicts earlier lines: TurnStarted while running",
         ),
         (
             9,
             {"body": {"record": "call_output", "call_id": "d", "output": ""}},
-            "contradicts the lines before it: no open call 'd'",
+            "contradicts earlier lines: no open call 'd'",
         ),
         (
             9,
             {"type": "turn_ended", "body": {"record": "turn_ended", "why": "done", "message": None}},
-            "contradicts the lines before it: the turn ends without an output of the call 'c'",
+            "contradicts earlier lines: the turn ends without an output of the call 'c'",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the model is sent: the log as messages."""
+"""The history that the model is sent: the log as messages."""
 
 from __future__ import annotations
 

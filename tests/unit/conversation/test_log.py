@@ -1,4 +1,4 @@
-"""Positions, open items, and what a reader at some place in the log is handed next."""
+"""Positions, open items, and what a reader at a position is given next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding a message in a log, the end of the turn that took it, and the title given since."""
+"""The position of a message in a log, the end of its turn, and the title."""
 
 from __future__ import annotations
 

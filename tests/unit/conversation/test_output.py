@@ -1,4 +1,4 @@
-"""What is kept of the output of commands, and who is handed which part of it."""
+"""The stored part of command output, and which part each reader gets."""
 
 from __future__ import annotations
 

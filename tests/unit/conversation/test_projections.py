@@ -1,4 +1,4 @@
-"""A log that is read again says what it said when it was written, wherever one stops."""
+"""Projections of a log that is read again are those at the time of writing, at every position."""
 
 from __future__ import annotations
 

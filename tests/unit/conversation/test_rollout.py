@@ -1,4 +1,4 @@
-"""Sessions of Codex CLI: the model goes on from the history that it had there."""
+"""Sessions of Codex CLI: the model continues from the same history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked for by the time of each message, along every branch."""
+"""The settings at each message, in every branch."""
 
 from __future__ import annotations
 

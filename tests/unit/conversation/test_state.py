@@ -1,4 +1,4 @@
-"""The phase table, walked; and what else a log says about its conversation."""
+"""The table of phases, and the other parts of the state."""
 
 from __future__ import annotations
 

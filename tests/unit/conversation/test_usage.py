@@ -1,4 +1,4 @@
-"""What turns have used and what somebody let them use, as a log tells it."""
+"""The usage of turns, and the limits that a person let them exceed."""
 
 from __future__ import annotations
 

@@ -273,12 +273,12 @@ def test_what_only_chat_cannot_be_sent_is_refused_there_alone(item: InputItem, w
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        (ImageItem(), "an image has to have one of `image_url`, `file_id`"),
-        (ImageItem(image_url=None, detail="low"), "an image has to have one of `image_url`, `file_id`"),
+        (ImageItem(), "an image needs one of `image_url`, `file_id`"),
+        (ImageItem(image_url=None, detail="low"), "an image needs one of `image_url`, `file_id`"),
         (ImageItem(image_url=""), "the `image_url` of an image is empty"),
         (ImageItem(image_url=ADDRESS, file_id="f"), "an image cannot have `image_url` and `file_id` at once"),
-        (FileItem(), "a file has to have one of `file_url`, `file_id`, `file_data`"),
-        (FileItem(filename="a.pdf"), "a file has to have one of `file_url`, `file_id`, `file_data`"),
+        (FileItem(), "a file needs one of `file_url`, `file_id`, `file_data`"),
+        (FileItem(filename="a.pdf"), "a file needs one of `file_url`, `file_id`, `file_data`"),
         (FileItem(file_id=""), "the `file_id` of a file is empty"),
         (FileItem(file_data="", filename="a.pdf"), "the `file_data` of a file is empty"),
         (FileItem(file_url=ADDRESS, file_id="f"), "a file cannot have `file_url` and `file_id` at once"),
@@ -286,10 +286,10 @@ def test_what_only_chat_cannot_be_sent_is_refused_there_alone(item: InputItem, w
             FileItem(file_url=ADDRESS, file_id="f", file_data="AAAA", filename="a"),
             "a file cannot have `file_url` and `file_id` and `file_data` at once",
         ),
-        (FileItem(file_data="AAAA"), "a file with `file_data` has to have a `filename`"),
-        (FileItem(file_data="AAAA", filename=""), "a file with `file_data` has to have a `filename`"),
-        (FileItem(file_data=PICTURE, filename="a.png"), "the `file_data` of a file has to be base64"),
-        (FileItem(file_data="AAA", filename="a"), "the `file_data` of a file has to be base64"),
+        (FileItem(file_data="AAAA"), "a file with `file_data` needs a `filename`"),
+        (FileItem(file_data="AAAA", filename=""), "a file with `file_data` needs a `filename`"),
+        (FileItem(file_data=PICTURE, filename="a.png"), "the `file_data` of a file must be base64"),
+        (FileItem(file_data="AAA", filename="a"), "the `file_data` of a file must be base64"),
     ],
 )
 def test_an_item_that_says_too_little_or_too_much_is_refused_everywhere(

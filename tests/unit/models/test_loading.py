@@ -1,4 +1,4 @@
-"""The HTTP library is loaded in a thread, which nobody must be in when the process ends."""
+"""The HTTP library is loaded in a thread, which must have ended before the process ends."""
 
 from __future__ import annotations
 

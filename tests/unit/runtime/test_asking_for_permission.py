@@ -1,4 +1,4 @@
-"""What is asked and written down of an action, and what a failure to settle it costs."""
+"""The approval request and the records of an action, and failures to store its settlement."""
 
 from __future__ import annotations
 

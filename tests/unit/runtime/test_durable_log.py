@@ -1,4 +1,4 @@
-"""Writing to a store that takes its time: what is on disk is shown, in order, and what fails has not happened."""
+"""Writes to a slow store: durable entries are shown in order, and a failed write has no effect."""
 
 from __future__ import annotations
 

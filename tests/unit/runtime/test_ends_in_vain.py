@@ -1,4 +1,4 @@
-"""Turns that cannot be ended in order: the disk is full, the server is on its way out."""
+"""Turns whose end cannot be stored: the disk is full, or the server shuts down."""
 
 from __future__ import annotations
 

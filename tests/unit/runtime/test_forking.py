@@ -1,4 +1,4 @@
-"""A fork has all of its source, with the title that it has now; nobody waits for it."""
+"""A fork has all entries of its source and the current title, and blocks nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input that the disk has no room for was not said: the model never hears of it."""
+"""Input that cannot be stored: the model is never sent it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Turns that one process leaves: what asked goes on in the next one, and what ran is ended there."""
+"""Orphaned turns: one that waited for an approval continues in the next process, and one that ran is ended
+there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Titles, removal and interrupts, also where there is no room to write them down."""
+"""Titles, deletion and interrupts, also when they cannot be stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one process leaves and the next one finds: conversations, their settings, and what is not there."""
+"""Conversations and settings that the next process loads, and what it cannot load."""
 
 from __future__ import annotations
 

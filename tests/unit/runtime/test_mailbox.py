@@ -1,4 +1,4 @@
-"""What clients wish for is done in the order in which it came, wherever the turn is and whatever becomes of it."""
+"""Commands are executed in order, whichever process owns the turn and however the ownership changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody is asked about, because nobody could see what they allow."""
+"""Actions that are refused without a request, because the request could not show them."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked
 
     verdict = await authorize(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 
-    assert verdict == RejectedByPolicy(why="it holds a NUL character")
+    assert verdict == RejectedByPolicy(why="it contains a NUL character")
     assert questions.open is None

@@ -1,4 +1,4 @@
-"""Following another process: what it tells is taken in once, in order, and where it goes on from what is known."""
+"""Following another process: its entries are applied once, in order, from the last known position."""
 
 from __future__ import annotations
 

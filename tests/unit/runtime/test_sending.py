@@ -1,4 +1,4 @@
-"""Messages that are sent again, and messages that could not be taken."""
+"""Messages that are sent again, and messages that cannot be accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that has a turn and does not answer: whoever wants something of it waits for so long, and no longer."""
+"""An owner that does not answer: commands wait until their deadline and no longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A turn whose process is gone is taken over by whoever looks first, whatever it looked for."""
+"""An orphaned turn is taken over by the first process that needs the conversation, for any reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One turn is over and the next has begun, and neither of it is on disk yet."""
+"""One turn is over and the next has begun, and neither is durable yet."""
 
 from __future__ import annotations
 

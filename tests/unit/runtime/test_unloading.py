@@ -1,4 +1,4 @@
-"""Which conversations leave memory, and what of them stays."""
+"""Which conversations are evicted from memory, and what stays of them."""
 
 from __future__ import annotations
 

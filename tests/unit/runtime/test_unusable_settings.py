@@ -1,4 +1,5 @@
-"""A turn was left asking, and its settings cannot be used any more: it can be ended, and goes on when they can."""
+"""A turn that waits for an approval with settings that are no longer valid: it can be ended, and continues when
+they are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking for what other processes have written, where they did not say so."""
+"""Polling for entries of other processes that sent no notification."""
 
 from __future__ import annotations
 

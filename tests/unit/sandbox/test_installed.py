@@ -1,4 +1,4 @@
-"""What a command is told of the policy where Parley is installed, and what is refused because of them."""
+"""The explanation for commands that cannot write where Parley is installed, and refused working directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protected files are restored when no command runs that may write to them, and are left alone otherwise."""
+"""Protected files are restored only while no command runs that may write to them."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ def test_a_root_that_another_has_taken_the_place_of_is_refused(project: Path, tm
     elif what == "file":
         inner.write_text("")
 
-    assert refusal(chosen) == f"{inner} may not be written to any more: another has taken its place"
+    assert refusal(chosen) == f"{inner} may not be written to any more: it was replaced by another directory"
 
 
 def test_a_root_that_is_gone_is_none(project: Path) -> None:

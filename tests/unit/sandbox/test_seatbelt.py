@@ -1,4 +1,4 @@
-"""The profile for macOS, read as text and played through; nothing of it is run."""
+"""The profile for macOS, interpreted as text; it is never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of system calls, held against the kernel's own lists."""
+"""The numbers of system calls, compared with the kernel's own lists."""
 
 from __future__ import annotations
 

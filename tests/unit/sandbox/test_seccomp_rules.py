@@ -1,4 +1,4 @@
-"""What the seccomp programs answer to every system call, beside the same rules said in plain Python."""
+"""The decision of the seccomp programs about every system call, compared with the same rules in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protected files are as before when a command has ended; files that a command added are moved aside."""
+"""Protected files are as before after a command; files that it added are moved aside."""
 
 from __future__ import annotations
 

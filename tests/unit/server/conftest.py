@@ -1,4 +1,4 @@
-"""What tests of the server start from."""
+"""Fixtures for tests of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several clients and one question: whose answer counts, whose does not, and what the others hear of it."""
+"""Several clients and one approval: whose answer counts, and what the other clients are sent."""
 
 from __future__ import annotations
 

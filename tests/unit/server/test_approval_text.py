@@ -1,4 +1,4 @@
-"""A question in the words of each version."""
+"""The text of an approval request at each version."""
 
 from __future__ import annotations
 

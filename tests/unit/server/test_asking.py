@@ -1,4 +1,4 @@
-"""Several clients and one question: who is asked, when, and by which request."""
+"""Several clients and one approval: which clients are asked, when, and by which request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that come while the server ends: each hears so, and not what does not work any more."""
+"""Calls during a shutdown: each is told that the server shuts down, not the error that follows from it."""
 
 from __future__ import annotations
 

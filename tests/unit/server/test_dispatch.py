@@ -1,4 +1,4 @@
-"""What a client says cannot keep the next from being taken."""
+"""No message of a client keeps the next one from being handled."""
 
 from __future__ import annotations
 

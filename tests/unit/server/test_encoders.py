@@ -1,4 +1,4 @@
-"""Frames are bytes put around bytes; these hold them to the structs that clients decode."""
+"""Encoders concatenate bytes; the frames are compared with the structs that clients decode."""
 
 from __future__ import annotations
 

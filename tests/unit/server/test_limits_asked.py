@@ -1,4 +1,4 @@
-"""Who is asked whether a turn may go on: clients of both versions, those that cannot be asked, and nobody."""
+"""Which clients are asked whether a turn may exceed a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A question while nobody who reads can be asked: how long it waits, and what becomes of it."""
+"""Approvals while no reading client can be asked: how long they wait, and how they are settled."""
 
 from __future__ import annotations
 

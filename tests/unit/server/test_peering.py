@@ -1,4 +1,4 @@
-"""What another process wishes for is done in the order in which it came, or all of it elsewhere."""
+"""Requests of another process are executed in order, or all of them by another owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person is shown of a command is what would run, with nothing in it that cannot be seen."""
+"""An approval request shows exactly the command that would run, without invisible characters."""
 
 from __future__ import annotations
 

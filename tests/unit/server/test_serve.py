@@ -1,4 +1,4 @@
-"""Several clients of one server: each comes and goes without the others noticing."""
+"""Several clients of one server: each connects and leaves without an effect on the others."""
 
 from __future__ import annotations
 

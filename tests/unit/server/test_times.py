@@ -1,4 +1,4 @@
-"""Moments, whatever a log says."""
+"""Formatted times, also of invalid values."""
 
 from __future__ import annotations
 

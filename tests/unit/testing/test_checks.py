@@ -1,4 +1,4 @@
-"""What `check_message` lets pass and what it does not."""
+"""Which messages `check_message` accepts."""
 
 from __future__ import annotations
 

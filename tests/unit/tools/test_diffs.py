@@ -1,4 +1,4 @@
-"""Hunks read as git writes them, and cost no more than they may."""
+"""Hunks have the format of git, and their cost is limited."""
 
 from __future__ import annotations
 

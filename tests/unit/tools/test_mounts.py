@@ -1,4 +1,4 @@
-"""What the kernel says of mounts, and what a launcher was told to mount."""
+"""The mounts that the kernel reports, compared with those that a launcher was told to make."""
 
 from __future__ import annotations
 

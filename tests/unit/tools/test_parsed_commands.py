@@ -1,4 +1,4 @@
-"""What commands seem to do, for display: the cases of the original first, then ours."""
+"""Summaries of commands for display: first the cases of the original server, then ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands are patches, and which only look like one."""
+"""Which commands pass a patch, and which only look like it."""
 
 from __future__ import annotations
 

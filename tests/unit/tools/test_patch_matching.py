@@ -1,4 +1,4 @@
-"""Where chunks are put, and what stays as it was."""
+"""The positions of chunks in a file, and the unchanged lines."""
 
 from __future__ import annotations
 

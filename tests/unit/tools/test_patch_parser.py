@@ -1,4 +1,4 @@
-"""Patches as hunks, and what is said of text that is no patch."""
+"""Patches as hunks, and errors for text that is not a patch."""
 
 from __future__ import annotations
 

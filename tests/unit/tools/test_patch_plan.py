@@ -1,4 +1,4 @@
-"""What a patch would do, and what it may not; then the files after it."""
+"""The effect of a patch, refused patches, and the files afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One patch of the model: its arguments, its events in their order, and what the model is told."""
+"""One patch of the model: its arguments, its events in order, and the output for the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two small tools: a plan for people to see, and an image for the model to see."""
+"""The tools `update_plan` and `view_image`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of tool servers that are nested beyond reason."""
+"""Messages of tool servers that are nested too deeply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is offered the tools of tool servers as."""
+"""The names under which a model is offered the tools of tool servers."""
 
 from __future__ import annotations
 

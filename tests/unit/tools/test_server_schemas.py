@@ -1,4 +1,4 @@
-"""What a model is told of a tool's input: a reduced schema that every model API takes."""
+"""The input schema of a tool, reduced to what every model API accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a tool server's list a model is offered."""
+"""Which tools of a tool server's list a model is offered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One command of the model: its arguments, its events, and what the model is told."""
+"""One command of the model: its arguments, its events, and the output for the model."""
 
 from __future__ import annotations
 

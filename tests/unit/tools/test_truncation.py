@@ -1,4 +1,4 @@
-"""What is shown of a command's output."""
+"""Truncation of a command's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diff of a turn outside of any repository: what its files are called, and that reading them is safe."""
+"""The diff of a turn outside of a repository: the names of files, and safe reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors at both ends: what leaves in one write, who waits, and who is woken."""
+"""Descriptors at both ends: which frames are written together, and who waits and is woken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets in a directory: who may come in, how far a path may go, and what is left behind."""
+"""Sockets in a directory: access, long paths, and leftovers."""
 
 from __future__ import annotations
 

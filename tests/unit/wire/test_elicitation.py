@@ -1,4 +1,4 @@
-"""Questions as clients old and new are asked them, and every form an answer may take."""
+"""Approval requests for older and newer clients, and every form of an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each event of the protocol, as a client reads it and as a log is read back."""
+"""Each event of the protocol, as clients read it and as a log stores it."""
 
 from __future__ import annotations
 

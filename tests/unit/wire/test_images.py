@@ -1,4 +1,4 @@
-"""Images are told apart by their bytes, and taken when they are whole."""
+"""Images are recognised by their content, and accepted if they are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envelopes: lenient when read, exact when written."""
+"""Envelopes: lenient decoding, exact encoding."""
 
 from __future__ import annotations
 

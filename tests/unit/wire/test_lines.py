@@ -1,4 +1,4 @@
-"""Bytes to lines and to server-sent events, at the seams one would stumble over."""
+"""Splitting bytes into lines and server-sent events, at every boundary."""
 
 from __future__ import annotations
 

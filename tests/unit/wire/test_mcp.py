@@ -1,4 +1,4 @@
-"""The part of MCP we speak: what clients are answered, and what they may send."""
+"""The structs of MCP: answers for clients, and messages of clients."""
 
 from __future__ import annotations
 

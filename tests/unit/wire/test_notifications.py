@@ -1,4 +1,4 @@
-"""What the server says unasked, down to which keys are absent."""
+"""Notifications of the server, including which members are absent."""
 
 from __future__ import annotations
 

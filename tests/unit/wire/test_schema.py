@@ -1,4 +1,4 @@
-"""Schemas of the six tools, word for word as clients compare them; descriptions are ours to choose."""
+"""Schemas of the six original tools, exactly as clients compare them; only the descriptions are ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events, cut anywhere."""
+"""Server-sent events, split at any byte."""
 
 from __future__ import annotations
 

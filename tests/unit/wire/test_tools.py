@@ -1,4 +1,4 @@
-"""Arguments as clients send them, results as clients read them."""
+"""Arguments as clients send them, and results as clients read them."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ _OF_QUESTIONS: Final[Mapping[tuple[bool, str], type[QuestionAsked | QuestionSett
 
 
 def with_own_questions(entry: Entry, conversation_id: ConversationId) -> Entry:
-    """Return a new approval id: an answer names an approval by its id alone, and a copy has its own."""
+    """Return the entry with a new approval id, because an answer names an approval by its id alone."""
     kind = _OF_QUESTIONS.get((entry.is_event, entry.type))
     if kind is None:
         return entry

@@ -71,7 +71,7 @@ TOOLS: Final = ToolTable(
             "Start a conversation with a coding agent, run one request to its end, and return the agent's last "
             "message. For work that may take more than a minute use conversationCreate, conversationSendMessage "
             "and conversationRead instead. If this call times out, the agent goes on: conversationsList finds the "
-            "conversation and conversationRead shows what came of it."
+            "conversation and conversationRead shows the result."
         ),
         args=CodexArguments,
         result=CodexResult,
@@ -97,7 +97,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationCreate",
         title="Create a conversation",
-        description="Open a conversation with a coding agent. Nothing is sent to the model yet.",
+        description="Create a conversation with a coding agent. Nothing is sent to the model yet.",
         args=ConversationCreateArguments,
         plain_args=PlainConversationCreateArguments,
         result=ConversationCreated,
@@ -108,7 +108,10 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationSendMessage",
         title="Send a message",
-        description="Say something in a conversation; the agent works in the background. Stream or read to follow.",
+        description=(
+            "Send a message to the agent of a conversation. Returns at once; the agent works in the background. "
+            "Use conversationRead or conversationStream to see what it does."
+        ),
         args=SendMessageArguments,
         result=MessageAccepted,
         run=send,
@@ -118,7 +121,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationStream",
         title="Stream a conversation",
-        description="Get all that happened in a conversation, then all that happens, as notifications. "
+        description="Send all events of a conversation so far as notifications, and then live events. "
         "Cancel this request to pause.",
         args=ConversationStreamArguments,
         result=StreamStarted,
@@ -129,7 +132,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationsList",
         title="List conversations",
-        description="All conversations, latest activity first.",
+        description="List conversations, latest activity first.",
         args=ConversationsListArguments,
         result=ConversationsListResult,
         run=list_conversations,
@@ -139,8 +142,8 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationRead",
         title="Read a conversation",
-        description="What is newer than a position, waiting for it if asked to. "
-        "For clients that cannot take notifications.",
+        description="Return the events after a position; with wait_seconds, wait for the next ones. "
+        "For clients that cannot receive notifications.",
         args=ConversationReadArguments,
         result=ConversationReadResult,
         run=read,
@@ -150,7 +153,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationInterrupt",
         title="Interrupt the agent",
-        description="Stop what the agent is doing; the conversation goes on with the next message.",
+        description="Interrupt the running turn. The next message continues the conversation.",
         args=ConversationArguments,
         result=PlainOk,
         run=interrupt,
@@ -160,7 +163,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationStatus",
         title="Status of a conversation",
-        description="Whether the agent is idle, working or waiting for an answer, and what it has cost so far.",
+        description="Return whether the agent is idle, working or waiting for an approval, and its token usage.",
         args=ConversationArguments,
         result=ConversationStatusResult,
         run=status,
@@ -170,7 +173,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationRename",
         title="Rename a conversation",
-        description="Give a conversation a title of your own.",
+        description="Set the title of a conversation.",
         args=ConversationRenameArguments,
         result=PlainOk,
         run=rename,
@@ -180,7 +183,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationArchive",
         title="Archive a conversation",
-        description="Take a conversation out of the list, or put it back. Nothing of it is lost.",
+        description="Remove a conversation from the list, or restore it to the list. Nothing is deleted.",
         args=ConversationArchiveArguments,
         result=PlainOk,
         run=archive,
@@ -190,7 +193,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationDelete",
         title="Delete a conversation",
-        description="Remove a conversation for ever. Not while its agent works.",
+        description="Delete a conversation permanently. Fails while its agent works.",
         args=ConversationArguments,
         result=PlainOk,
         run=delete,
@@ -200,7 +203,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationFork",
         title="Fork a conversation",
-        description="Begin a new conversation with all that happened in another, up to a message and its answer.",
+        description="Create a conversation with the history of another one, up to a message if one is named.",
         args=ConversationForkArguments,
         result=ConversationForked,
         run=fork,
@@ -209,8 +212,8 @@ TOOLS: Final = ToolTable(
     ),
     Tool(
         "approvalsList",
-        title="List open questions",
-        description="What agents wait to be allowed, the oldest first: of all conversations, or of one.",
+        title="List open approvals",
+        description="List the approvals that agents wait for, oldest first, of all conversations or of one.",
         args=ApprovalsListArguments,
         result=ApprovalsListResult,
         run=list_questions,
@@ -219,8 +222,8 @@ TOOLS: Final = ToolTable(
     ),
     Tool(
         "approvalAnswer",
-        title="Answer a question",
-        description="Decide whether an agent may do what it waits to be allowed. The first answer counts.",
+        title="Answer an approval",
+        description="Approve or deny an action that an agent waits for. The first answer counts.",
         args=ApprovalAnswerArguments,
         result=PlainOk,
         run=answer_question,

@@ -69,7 +69,7 @@ class Home:
     """The locks of a home and the threads that read it, which are open before the database is."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError."""
+        """Open the locks of a home and start its reading threads. Raises OSError."""
         self.path = path
         self.was_used = was_used(path)
         self.lock = WriteLock(path)
@@ -359,7 +359,9 @@ def version_of(home: str, db: Connection) -> int:
 def _use_log(home: str, db: Connection) -> None:
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise BadHome(home, "conversations cannot be kept here: the file system has no memory that processes share")
+        raise BadHome(
+            home, "conversations cannot be stored here: the file system has no memory that processes share"
+        )
 
 
 def _migrate(home: str, db: Connection) -> None:

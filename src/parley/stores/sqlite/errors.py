@@ -33,7 +33,7 @@ def store_error(home: str, error: Exception) -> Exception:
     if code in _DAMAGED:
         return BadHome(home, f"the database is damaged ({error}); nothing in it was changed. {REPAIR}")
     if code == sqlite3.SQLITE_READONLY:
-        return BadHome(home, "conversations cannot be kept here: it is read-only")
+        return BadHome(home, "conversations cannot be stored here: it is read-only")
     if code == sqlite3.SQLITE_BUSY:
         holder = holder_of(os.path.join(home, SHARED_MEMORY), os.path.join(home, DATABASE))
         return StoreFailed(f"{error}, by {holder}" if holder is not None else str(error))
@@ -45,9 +45,9 @@ def store_error(home: str, error: Exception) -> Exception:
 def opening_error(home: str, error: Exception) -> Exception:
     """Like `store_error`, but OS errors become `BadHome` unless they are transient."""
     if isinstance(error, OSError):
-        return BadHome(home, f"conversations cannot be kept here: {os_detail(error)}")
+        return BadHome(home, f"conversations cannot be stored here: {os_detail(error)}")
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_CANTOPEN:
-        return BadHome(home, f"conversations cannot be kept here: {_no_file_can_be_opened() or error}")
+        return BadHome(home, f"conversations cannot be stored here: {_no_file_can_be_opened() or error}")
     return store_error(home, error)
 
 

@@ -78,11 +78,12 @@ def prepare_home(home: str) -> None:
             sync_directory(os.path.dirname(os.path.abspath(home)))
         device = os.stat(home).st_dev
     except OSError as error:
-        raise BadHome(home, f"the home cannot be made: {os_detail(error)}") from error
+        raise BadHome(home, f"the home cannot be created: {os_detail(error)}") from error
     found = file_system(_mounts(), os.major(device), os.minor(device))
     if found in NETWORK_FILE_SYSTEMS:
         raise BadHome(
-            home, f"conversations cannot be kept on a network file system ({found}); set PARLEY_HOME to a local one"
+            home,
+            f"conversations cannot be stored on a network file system ({found}); set PARLEY_HOME to a local one",
         )
 
 
@@ -133,7 +134,7 @@ class DatabaseFiles:
     """
 
     def __init__(self, home: str) -> None:
-        """Raises OSError: one of them does not exist."""
+        """Record the identities of the files. Raises OSError if one of them does not exist."""
         paths = [os.path.join(home, name) for name in (DATABASE, LOG, SHARED_MEMORY)]
         self._files = [(path, identity_of(os.stat(path))) for path in paths]
 

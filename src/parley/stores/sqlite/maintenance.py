@@ -95,7 +95,7 @@ def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
 
     def refuse_when_cancelled(*_: int) -> None:
         if cancelled.is_set():
-            raise StoreFailed("the copy was given up")
+            raise StoreFailed("the copy was cancelled")
 
     if os.path.lexists(path):
         return False
@@ -150,7 +150,7 @@ def _problems(db: Connection) -> Iterator[str]:
         yield f"{count} entries have lost text"
     for digest, data in db.execute("SELECT hash, data FROM blobs"):
         if not _is_sound(digest, data):
-            yield "an image or an output is not what was written"
+            yield "an image or an output is damaged"
 
 
 def _is_sound(digest: bytes, data: bytes) -> bool:

@@ -236,6 +236,6 @@ class _Salvage:
             return None
 
     def _blob(self, digest: bytes) -> bytes:
-        """Raises ValueError, sqlite3.Error."""
+        """Return the decoded bytes of a blob. Raises ValueError, sqlite3.Error."""
         ((packed,),) = fetch_around_damage(self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         return decompress(packed)

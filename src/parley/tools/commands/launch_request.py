@@ -65,7 +65,7 @@ def _as_bytes(text: str, what: str) -> bytes:
     try:
         data = os.fsencode(text)
     except UnicodeEncodeError:
-        raise CommandNotStarted(f"{what} holds a character that cannot be encoded") from None
+        raise CommandNotStarted(f"{what} contains a character that cannot be encoded") from None
     if b"\0" in data:
-        raise CommandNotStarted(f"{what} holds a NUL character")
+        raise CommandNotStarted(f"{what} contains a NUL character")
     return data

@@ -56,10 +56,10 @@ def why_none(root: str) -> str | None:
     groups = list(_groups(_own_group(root)))
     unit = next((group for group in groups if group.endswith(UNITS)), "")
     if unit.endswith(".service") and not os.path.basename(unit).startswith(USER_MANAGER):
-        return f"{unit} is a service, and they stay there"
+        return f"{unit} is a service, and commands stay in it"
     for group in groups:
         if name := _limit_of(root, group):
-            return f"{name} of {group} is set already, and they stay there"
+            return f"{name} of {group} is already set, and commands stay in that group"
     return None
 
 

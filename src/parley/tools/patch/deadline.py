@@ -22,11 +22,12 @@ class CancelToken:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """May be called from any thread, at any time."""
+        """End the work. May be called from any thread."""
         self._is_cancelled = True
 
     def check(self) -> None:
-        """
+        """Check whether to continue.
+
         Raises:
             PatchRefused: the work was cancelled.
         """
@@ -42,7 +43,8 @@ class Deadline:
         self._cancel = cancel or CancelToken()
 
     def check(self) -> None:
-        """
+        """Check whether to continue.
+
         Raises:
             PatchRefused: the time is over, or the work was cancelled.
         """

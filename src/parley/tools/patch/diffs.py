@@ -39,7 +39,8 @@ class Effort:
         """True if the steps did not suffice: lines are shown as replaced although both versions may have them."""
 
     def check(self) -> None:
-        """
+        """Check whether to continue.
+
         Raises:
             PatchRefused: the work was cancelled.
         """

@@ -1,4 +1,4 @@
-"""What is cut out of a body and put back is what it was."""
+"""A body without its blobs can be restored exactly."""
 
 from __future__ import annotations
 

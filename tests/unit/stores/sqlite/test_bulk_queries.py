@@ -1,4 +1,4 @@
-"""Many conversations that are written to at once: each as if it were alone, in as few statements as one."""
+"""Concurrent writes to many conversations: each has the same effect as alone, with few statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the database is opened: what durability and sharing depend on, and cannot be seen from outside."""
+"""Options of the open database that durability and sharing depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has a conversation: the same for locks on bytes and for locks on files."""
+"""Locks of leases, with byte locks and with file locks."""
 
 from __future__ import annotations
 

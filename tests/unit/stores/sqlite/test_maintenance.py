@@ -1,4 +1,4 @@
-"""Copies of a database that others write at the same time."""
+"""Copies of a database while other processes write to it."""
 
 from __future__ import annotations
 

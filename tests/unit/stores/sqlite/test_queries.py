@@ -1,4 +1,4 @@
-"""A look at the database: whatever becomes of it, the database is let go of."""
+"""A read of the database ends its transaction, however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database of an older version is migrated when it is opened, and keeps what it holds."""
+"""A database of an older version is migrated when it is opened, and keeps its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the database promises: nothing before it is needed, blobs kept once, space given back, copies."""
+"""Properties of the SQLite store only: lazy opening, shared blobs, reclaimed space, copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that writes: what fails changes nothing, and fails alone."""
+"""The writer thread: a failed write changes nothing and affects no other write."""
 
 from __future__ import annotations
 
