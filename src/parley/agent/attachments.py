@@ -20,7 +20,7 @@ from parley.errors import UnsupportedContent
 from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem, is_text
 
-__all__ = ["check_content", "names_files", "read_content", "within_bounds"]
+__all__ = ["check_content", "limit_attachments", "names_files", "read_content"]
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _refuse_excess(place: int, taken: int) -> None:
 # --- the history -------------------------------------------------------------------------
 
 
-def within_bounds(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
+def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
     """Replace the oldest images and files of a history by text if all are too large for one request.
 
     Returns the same object if they are not. What is left out once stays out as the history grows.

@@ -15,7 +15,7 @@ from typing import Final, assert_never
 
 from parley.agent.limits import counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
-from parley.agent.retry import REFUSED_AS_SUCH, ask_patiently
+from parley.agent.retry import REFUSED_AS_SUCH, with_retries
 from parley.agent.tokens import context_window, estimate
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
@@ -172,7 +172,7 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
                     elif isinstance(chunk, ResponseDone) and chunk.usage is not None:
                         usage.append(chunk.usage)
 
-    await ask_patiently(listen, model, transcript, clock)
+    await with_retries(listen, model, transcript, clock)
     summary = "".join(pieces).strip()
     await transcript.append(*(usage or estimated_cost(request, [MessageItem(text=summary)], limits)))
     return summary

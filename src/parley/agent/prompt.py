@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from parley.agent.attachments import within_bounds
+from parley.agent.attachments import limit_attachments
 from parley.agent.instructions import instructions_for
 from parley.common.git_files import is_repository
 from parley.common.guarded_files import DirFds, read_named
@@ -39,7 +39,7 @@ def request_for(
         instructions=instructions_for(settings.model) if instructions is None else instructions,
         developer_instructions=settings.developer_instructions,
         context=tuple(context),
-        history=within_bounds(history),
+        history=limit_attachments(history),
         breaks=breaks,
         tools=tools,
     )

@@ -13,7 +13,7 @@ from parley.ports.transcript import Transcript
 from parley.wire.events import BackgroundEvent
 from parley.wire.text import replace_surrogates
 
-__all__ = ["REFUSED_AS_SUCH", "ask_patiently", "is_overflow"]
+__all__ = ["REFUSED_AS_SUCH", "is_overflow", "with_retries"]
 
 REFUSED_AS_SUCH: Final = frozenset({400, 413, 422})
 """Statuses that are about the request itself, not about the account or a temporary fault."""
@@ -42,7 +42,7 @@ CONNECT_SECONDS: Final = 5.0
 with a wrong URL."""
 
 
-async def ask_patiently(
+async def with_retries(
     attempt: Callable[[], Awaitable[None]], model: Model, transcript: Transcript, clock: Clock
 ) -> None:
     """Try until it succeeds or no retry is left; announce each retry with an event.
@@ -86,10 +86,10 @@ class _Stopwatch:
 
 
 async def _announce(error: ModelError, number: int, most: int, delay: float, transcript: Transcript) -> None:
-    note = f"stream error: {error}; retrying {number}/{most} in {_spoken(delay)}…"
+    note = f"stream error: {error}; retrying {number}/{most} in {_formatted_delay(delay)}…"
     await transcript.append(BackgroundEvent(message=replace_surrogates(note)))
 
 
-def _spoken(seconds: float) -> str:
+def _formatted_delay(seconds: float) -> str:
     """Format a delay: `187.5ms`, `1.6s`."""
     return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"

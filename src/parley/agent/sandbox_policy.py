@@ -17,7 +17,7 @@ from parley.config.installation import installed_paths
 from parley.config.types import Settings
 from parley.ports.commands import SandboxPolicy, WritableRoot
 
-__all__ = ["Roots", "bounds_for", "read_only"]
+__all__ = ["Roots", "policy_for", "read_only"]
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def read_only(settings: Settings) -> SandboxPolicy:
     return SandboxPolicy(hidden=settings.withheld_paths, mechanism=settings.sandbox.mechanism)
 
 
-def bounds_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
+def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
     """Return the policy of these settings; None: no sandbox."""
     if settings.sandbox_mode == "danger-full-access":
         return None

@@ -19,7 +19,7 @@ from parley.agent.compaction import TokenMeter, compact_if_needed
 from parley.agent.errors import ReplyCutOff
 from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
-from parley.agent.retry import REFUSED_AS_SUCH, ask_patiently, is_overflow
+from parley.agent.retry import REFUSED_AS_SUCH, is_overflow, with_retries
 from parley.config.types import Settings
 from parley.conversation.log import ENDS, ItemKind, LogPayload
 from parley.conversation.records import (
@@ -103,7 +103,7 @@ async def run_turn(
             asked = ModelAsked(inputs=len(history.waiting))
             items, cuts = history.for_request()
             request = request_for(settings, items, tools.specs(), breaks=cuts)
-            await ask_patiently(
+            await with_retries(
                 partial(_listen, transcript, model, request, response, settings),
                 model,
                 transcript,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-__all__ = ["look_only_at_what_is_new", "release_memory", "return_large_blocks", "skip_final_collection"]
+__all__ = ["freeze_existing_objects", "release_memory", "return_large_blocks", "skip_final_collection"]
 
 
 COLLECT_AFTER: Final = (50_000, 50, 50)
@@ -22,7 +22,7 @@ MALLOC_MMAP_THRESHOLD: Final = -3
 LARGE_BLOCK_BYTES: Final = 1024 * 1024
 
 
-def look_only_at_what_is_new() -> None:
+def freeze_existing_objects() -> None:
     """Exclude the objects that exist now from garbage collection: they live until the process ends."""
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

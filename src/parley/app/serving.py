@@ -15,7 +15,7 @@ from typing import Final
 from parley.app.available_memory import why_too_large
 from parley.app.commands import sandboxed_commands
 from parley.app.memory import (
-    look_only_at_what_is_new,
+    freeze_existing_objects,
     release_memory,
     return_large_blocks,
     skip_final_collection,
@@ -91,7 +91,7 @@ class Server:
             peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
             store=_memory_store() if is_ephemeral else SqliteStore(lambda: loader.home),
             choose=loader.choose,
-            keeping=loader.store_settings,
+            store_settings=loader.store_settings,
             clock=clock,
             open_model=model_opener(http=self._http, clock=clock),
             tools=self._tools,
@@ -143,7 +143,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     )
     transport = DescriptorTransport(why_too_large=why_too_large)
     _take_signals(transport, server.conversations)
-    look_only_at_what_is_new()
+    freeze_existing_objects()
     try:
         await server.serve(transport)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from parley.agent.sandbox_policy import Roots, bounds_for, read_only
+from parley.agent.sandbox_policy import Roots, policy_for, read_only
 from parley.app.commands import sandboxed_commands
 from parley.config.types import Settings
 from parley.errors import BadHome, SandboxUnavailable, StoreFailed
@@ -30,7 +30,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
         CommandNotStarted: the program does not exist, or the system refused to start it.
         SandboxUnavailable: the command cannot be confined; it was not run.
     """
-    bounds = bounds_for(settings, Roots())
+    bounds = policy_for(settings, Roots())
     if bounds is None:
         raise SandboxUnavailable(f"{settings.sandbox_mode} does not confine commands")
     command = Command(

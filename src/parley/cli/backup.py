@@ -27,14 +27,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from parley.app.files.homes import why_not_over
+    from parley.app.files.homes import why_not_overwrite
 
     path: str = args.file
     try:
         if os.path.lexists(path):
             raise FileExistsError
         home = settings_loader().home
-        if (why_not := why_not_over(home, path)) is not None:
+        if (why_not := why_not_overwrite(home, path)) is not None:
             raise CommandFailed(f"{quoted(path)} {why_not}")
         code = run_until_signal(_back_up(home, path))
     except FileExistsError:

@@ -117,7 +117,7 @@ async def _demonstrate(page: Page) -> int:
         if b'"method":' in frame[:40]:  # a response has an id there
             notifications.append(frame)
 
-    doorbell = _Doorbell(page)
+    doorbell = _Approver(page)
     with tempfile.TemporaryDirectory(prefix="parley-demo-") as place:
         home, project = _prepare(place)
         page.step("Start a server")
@@ -184,7 +184,7 @@ async def _converse(page: Page, client: Client, cwd: str, notifications: list[by
     return True
 
 
-async def _work(page: Page, client: Client, project: str, doorbell: _Doorbell) -> None:
+async def _work(page: Page, client: Client, project: str, doorbell: _Approver) -> None:
     """Let the agent change a file, run commands, and ask for an approval."""
     page.step("Let the agent work in a sandbox, and answer when it wants to leave it")
     page.sent("conversationCreate, sandbox workspace-write, approval_policy on-request")
@@ -221,7 +221,7 @@ def _prepare(place: str) -> tuple[str, str]:
     return str(home), str(project)
 
 
-class _Doorbell:
+class _Approver:
     """Answers the approval request of the demo, after its event was printed."""
 
     def __init__(self, page: Page) -> None:

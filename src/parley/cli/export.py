@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
         if os.path.lexists(path) and not args.force:
             raise FileExistsError
 
-        from parley.app.files.homes import why_not_over
+        from parley.app.files.homes import why_not_overwrite
 
-        if (why_not := why_not_over(home, path)) is not None:
+        if (why_not := why_not_overwrite(home, path)) is not None:
             raise CommandFailed(f"{quoted(path)} {why_not}")
         return run_until_signal(_to_file(home, args.id, path, over=args.force))
     except FileExistsError:
@@ -80,9 +80,9 @@ def _to_stdout(home: str, conversation_id: str) -> int:
 
 
 async def _to_file(home: str, conversation_id: str, path: str, *, over: bool) -> int:
-    from parley.app.files.exporting import written_whole
+    from parley.app.files.exporting import atomic_write
 
-    with written_whole(path, over=over) as file:
+    with atomic_write(path, over=over) as file:
         await _export(home, conversation_id, file.write)
     return 0
 

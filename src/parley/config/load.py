@@ -54,7 +54,7 @@ from parley.config.types import (
 from parley.config.unknown_keys import refuse_misspelt, unknown_keys
 from parley.errors import BadSetting
 
-__all__ = ["Loader", "refuse_misfits"]
+__all__ = ["Loader", "check_overrides"]
 
 _REMEMBERED: Final = 64
 """How many resolved combinations are cached: enough for those that clients really use, and a bound for a client
@@ -115,7 +115,7 @@ class Loader:
         if before is None:
             return self._begin(wanted, argument)
         values = merge(before.values, into={})
-        settings = self._lay(wanted, argument, values, (self._overrides, argument))
+        settings = self._apply_call(wanted, argument, values, (self._overrides, argument))
         if values == before.values:
             return before
         return ResolvedSettings(values, before.settings if settings == before.settings else settings)
@@ -171,7 +171,7 @@ class Loader:
             values = merge(DEFAULTS, into={})
             for source in sources[:2]:
                 merge(source.values, into=values)
-            settings = self._lay(wanted, argument, values, sources, profile=values.get("profile"))
+            settings = self._apply_call(wanted, argument, values, sources, profile=values.get("profile"))
             chosen = ResolvedSettings(values, settings)
             # Instructions from a file are not cached: the file may change.
             if settings.base_instructions is wanted.base_instructions:
@@ -180,7 +180,7 @@ class Loader:
                 self._made[key] = chosen
         return chosen
 
-    def _lay(
+    def _apply_call(
         self,
         wanted: SettingsOverrides,
         argument: Source,
@@ -271,7 +271,7 @@ class Loader:
         named = (path for path in sandbox.hidden_paths if user or not path.startswith("~"))
         hidden = (os.path.join(self._server_dir, user, path.removeprefix("~/")) for path in named)
         paths = (home, *hidden)
-        return replace(sandbox, hidden_paths=tuple(dict.fromkeys((*paths, *_led_to(paths)))))
+        return replace(sandbox, hidden_paths=tuple(dict.fromkeys((*paths, *_targets_of_links(paths)))))
 
     def _provider(
         self, name: str, tables: Mapping[str, dict[str, Any]], home: str, sources: Sequence[Source]
@@ -322,7 +322,7 @@ def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath
     return tuple(dict.fromkeys(map(written_key, lost)))
 
 
-def refuse_misfits(wanted: SettingsOverrides) -> None:
+def check_overrides(wanted: SettingsOverrides) -> None:
     """Check the overrides of a call without resolving them: profiles and providers need not exist.
 
     Raises:
@@ -390,7 +390,7 @@ def _home_of_account() -> str:
         return ""
 
 
-def _led_to(paths: Iterable[str]) -> Iterator[str]:
+def _targets_of_links(paths: Iterable[str]) -> Iterator[str]:
     """Yield the targets of paths that are links: a target stays hidden when the link is removed."""
     for path in paths:
         try:

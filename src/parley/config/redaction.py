@@ -16,7 +16,7 @@ from parley.config.schema import SETTINGS
 from parley.config.toml_lines import KeyPath, read_key
 from parley.config.types import SettingsOverrides
 
-__all__ = ["kept", "wanted_again"]
+__all__ = ["kept", "stored_overrides"]
 
 _OF_TOOL_SERVERS: Final = "mcp_servers"
 
@@ -38,7 +38,7 @@ def kept(wanted: SettingsOverrides) -> dict[str, Any]:
     return asked
 
 
-def wanted_again(asked: dict[str, Any]) -> SettingsOverrides:
+def stored_overrides(asked: dict[str, Any]) -> SettingsOverrides:
     """Return the overrides that `kept` returned as a mapping."""
     return msgspec.convert(asked, SettingsOverrides)
 

@@ -52,9 +52,9 @@ def position_of(entries: Sequence[Entry], message_id: MessageId) -> Seq:
     raise UnknownMessage
 
 
-def last_text(entries: Sequence[Entry], *, up_to: Seq) -> str | None:
+def last_text(entries: Sequence[Entry], *, until_position: Seq) -> str | None:
     """Return the last text of the latest turn that was completed at or before a position."""
-    for entry in (entries[position - 1] for position in range(up_to, 0, -1)):
+    for entry in (entries[position - 1] for position in range(until_position, 0, -1)):
         if entry.is_event and entry.type == _COMPLETE:
             return _completed.decode(entry.encoded).last_agent_message
     return None

@@ -352,7 +352,7 @@ class ChatDecoder:
                         text = self._read(delta, chunks, has_halves=has_halves)
                     if text:
                         if self._is_thinking:
-                            add_chunk(self._thought_through())
+                            add_chunk(self._end_reasoning())
                         add_text(text)
                         add_chunk(TextDelta(text))
                     if delta.tool_calls:
@@ -425,7 +425,7 @@ class ChatDecoder:
             raise ModelStreamBroken(self._failure)
         chunks: list[Chunk] = []
         if self._is_thinking:
-            chunks.append(self._thought_through())
+            chunks.append(self._end_reasoning())
         if rest := self._text.joiner.end():
             self._text.append(rest)
             chunks.append(TextDelta(rest))
@@ -442,7 +442,7 @@ class ChatDecoder:
         chunks.append(ResponseDone(self._usage, cut_by))
         return chunks
 
-    def _thought_through(self) -> ReasoningDone:
+    def _end_reasoning(self) -> ReasoningDone:
         """End the current reasoning: the model began its text, or the response ended."""
         assert self._reasoning is not None  # it began the thought
         self._is_thinking = False

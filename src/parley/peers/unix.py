@@ -87,7 +87,7 @@ class UnixPeers:
             log.warning("cannot connect to %s: %s", address, str(error) or "its backlog is full")
         return None
 
-    def tell_all(self, method: str, params: bytes) -> None:
+    def notify_all(self, method: str, params: bytes) -> None:
         if self._closed:
             return
         if not self._untold:
@@ -166,8 +166,8 @@ class UnixPeers:
         self._reading.discard(task)
 
     def _tell(self) -> None:
-        untold, self._untold = self._untold, []
-        if not untold or self._closed:
+        not_notified, self._untold = self._untold, []
+        if not not_notified or self._closed:
             return
         try:
             names = names_in(self._directory)
@@ -177,7 +177,7 @@ class UnixPeers:
         for name in names:
             link = None if name == self.address else self._link_to(name)
             if link is not None and link.keeps_up:
-                for method, params in untold:
+                for method, params in not_notified:
                     link.notify(method, params)
         if self._forgetting is not None:
             self._forgetting.cancel()

@@ -55,7 +55,7 @@ class Peers(Protocol):
         """
         ...
 
-    def tell_all(self, method: str, params: bytes) -> None:
+    def notify_all(self, method: str, params: bytes) -> None:
         """Notify every other process soon. A process that is not reached finds the news in the store."""
         ...
 

@@ -119,7 +119,7 @@ class OpenApprovals:
             self.open is not None
             and self._log.is_owner
             and self._approvals.when_nobody == "return"
-            and self._recipients.only_wait
+            and self._recipients.only_waiting_calls
             and not self._recipients.can_be_asked
         )
 
@@ -352,12 +352,12 @@ class OpenApprovals:
             self._polled, self._recipients.polled = None, False
 
     def _patience_seconds(self) -> float | None:
-        return self._recipients.patience_seconds(
+        return self._recipients.max_wait_seconds(
             self._approvals, about_limit=self._open_limit is not None, knows_limits=self.knows_limits
         )
 
     async def _time_out(self, seconds: float) -> None:
-        denies_at_once = self._recipients.only_wait and self._approvals.when_nobody == "deny"
+        denies_at_once = self._recipients.only_waiting_calls and self._approvals.when_nobody == "deny"
         left = self.seconds_for_followers if denies_at_once else max(0.0, seconds - self._spent_seconds)
         if seconds and left:
             await self._clock.sleep(left)

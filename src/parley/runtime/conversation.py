@@ -332,7 +332,7 @@ class Conversation:
             )
         )
 
-    async def interrupt_wherever(self, *, deadline: Deadline | None = None) -> None:
+    async def interrupt_unfinished(self, *, deadline: Deadline | None = None) -> None:
         """Interrupt the unfinished turn, if there is one, in whichever process.
 
         Raises:

@@ -397,7 +397,7 @@ class Mailbox:
 
         Owners that do not answer are waited for `LAST_ANSWERS_SECONDS`.
         """
-        self._ownership.hurry()
+        self._ownership.stop_waiting_for_owner()
         self._ownership.leave_remote_turn()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_SECONDS):

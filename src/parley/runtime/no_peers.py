@@ -22,7 +22,7 @@ class NoPeers:
     ) -> None:
         return None
 
-    def tell_all(self, method: str, params: bytes) -> None:
+    def notify_all(self, method: str, params: bytes) -> None:
         pass
 
     def has_others(self) -> bool:

@@ -224,7 +224,7 @@ class Ownership:
                 self.remote = remote
                 self._move(OwnershipEvent.FOLLOWED)
 
-    def hurry(self) -> None:
+    def stop_waiting_for_owner(self) -> None:
         """End the wait for a process that does not answer: the server shuts down."""
         if self._connecting is not None and not self._connecting.expired():
             self._connecting.reschedule(asyncio.get_running_loop().time())

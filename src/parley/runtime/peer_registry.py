@@ -97,7 +97,7 @@ class PeerRegistry:
 
     def announce(self, conversation_id: ConversationId) -> None:
         """Tell the others that a turn begins in a conversation, or that it changed or was deleted."""
-        self._peers.tell_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
+        self._peers.notify_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
 
     def has_peers(self) -> bool:
         """Whether another process uses the home now."""

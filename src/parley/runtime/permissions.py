@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from parley.agent.limits import AskToContinue
 from parley.agent.policy import AFTER_FAILURE, Ask, Decision, decide
-from parley.agent.sandbox_policy import bounds_for, read_only
+from parley.agent.sandbox_policy import policy_for, read_only
 from parley.config.types import Settings
 from parley.conversation.records import QuestionAsked
 from parley.ports.clock import Clock
@@ -63,7 +63,7 @@ class PermissionGate:
 
     def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
         """Return the function that decides about the actions of a turn, which begins or is resumed now."""
-        bounds = bounds_for(settings, self._grants.roots)
+        bounds = policy_for(settings, self._grants.roots)
 
         async def authorize(action: Action) -> Verdict:
             nonlocal resumed

@@ -101,16 +101,16 @@ class Recipients:
         return all(one.knows_limits for one in self._readers.values())
 
     @property
-    def only_wait(self) -> bool:
+    def only_waiting_calls(self) -> bool:
         """Whether every client is a call that waits for the turn."""
         polls = self.polled and self.poller_can_answer
         return not polls and all(one.waits_for_turn for one in self._readers.values())
 
-    def patience_seconds(self, approvals: Approvals, *, about_limit: bool, knows_limits: bool) -> float | None:
+    def max_wait_seconds(self, approvals: Approvals, *, about_limit: bool, knows_limits: bool) -> float | None:
         """Return how long clients that cannot be asked may be kept waiting; None: for as long as it takes."""
         if about_limit and not knows_limits:
             return 0.0  # older clients know no such approval, only the end of the turn (docs/protocol.md#limits)
-        if self.only_wait and approvals.when_nobody != "wait":
+        if self.only_waiting_calls and approvals.when_nobody != "wait":
             # "return": the call that waits is answered with the approval, which stays open.
             return FOLLOWERS_SECONDS if approvals.when_nobody == "deny" else None
         holds = approvals.on_timeout == "hold" or not approvals.timeout_seconds

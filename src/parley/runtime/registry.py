@@ -71,7 +71,7 @@ class ConversationRegistry:
         tools: Tools,
         commands: CommandRunner,
         peers: Peers | None = None,
-        keeping: Callable[[], StoreSettings] = StoreSettings,
+        store_settings: Callable[[], StoreSettings] = StoreSettings,
         release_memory: Callable[[], None] = lambda: None,
     ) -> None:
         """`commands` runs the commands of the tools; `release_memory` is called after conversations have left
@@ -104,7 +104,7 @@ class ConversationRegistry:
         self._grants: dict[ConversationId, SessionGrants] = {}
         """Also of conversations that have left memory: they hold until the process ends."""
         store.watch(self._lose)
-        self._keeping, self._release_memory = keeping, release_memory
+        self._store_settings, self._release_memory = store_settings, release_memory
         self._evicting: asyncio.Task[None] | None = None
 
     async def create(self, wanted: SettingsOverrides) -> Conversation:
@@ -259,7 +259,7 @@ class ConversationRegistry:
         """
         conversation = await self.find(conversation_id)
         log = conversation.log
-        taken, summary = await asyncio.to_thread(_taken_up_to, log.entries[: log.durable], at)
+        taken, summary = await asyncio.to_thread(_fork_entries, log.entries[: log.durable], at)
         forked = ConversationId(str(uuid4()))
         await bulk_create(self._store, forked, self._unless_closing(taken), summary)
         return forked
@@ -358,27 +358,27 @@ class ConversationRegistry:
 
     def _settings(self) -> StoreSettings:
         try:
-            return self._keeping()
+            return self._store_settings()
         except ConfigError:  # a client that creates a conversation is told
             return StoreSettings()
 
     async def _evict_unused(self) -> None:
         """Evict conversations that are not used, as long as there are any in memory."""
         while self._kept:
-            keeping = self._settings()
-            await self._deps.clock.sleep(max(SOONEST_SECONDS, min(EVICT_SECONDS, keeping.idle_seconds)))
-            if self._evict(keeping):
+            limits = self._settings()
+            await self._deps.clock.sleep(max(SOONEST_SECONDS, min(EVICT_SECONDS, limits.idle_seconds)))
+            if self._evict(limits):
                 self._release_memory()
         self._evicting = None
 
-    def _evict(self, keeping: StoreSettings) -> int:
+    def _evict(self, limits: StoreSettings) -> int:
         """Evict conversations that are not used; return how many."""
         now = self._deps.clock.now()
         idle = [one for one in self._kept.values() if one.is_evictable]
         evicted = [
             one
-            for surplus, one in enumerate(idle, start=keeping.idle_conversations - len(idle))
-            if surplus < 0 or now - self._used[one.id] >= keeping.idle_seconds
+            for surplus, one in enumerate(idle, start=limits.idle_conversations - len(idle))
+            if surplus < 0 or now - self._used[one.id] >= limits.idle_seconds
         ]
         for one in evicted:
             self._forget(one.id, is_deleted=one.is_deleted)
@@ -415,7 +415,7 @@ class _Polled:
                 self.unfinished.add(conversation_id)
 
 
-def _taken_up_to(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
+def _fork_entries(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
     """Return the entries of a fork and their summary. Called in a thread, because a log may be long."""
     taken, projections = [*map(without_grant, entries_up_to(entries, at))], Projections()
     projections.replay(taken)

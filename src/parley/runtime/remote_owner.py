@@ -94,8 +94,8 @@ class RemoteOwner:
             self.end()
             raise
         if not self.is_over:
-            self._approvals.subscribe(self, self._tell_audience)
-            self._tell_audience()
+            self._approvals.subscribe(self, self._report_readers)
+            self._report_readers()
 
     async def _request_to_follow(self) -> None:
         self._following = asyncio.get_running_loop().create_future()
@@ -159,7 +159,7 @@ class RemoteOwner:
 
         self._connection.request(method, encode(params), answered=take)
 
-    def _tell_audience(self) -> None:
+    def _report_readers(self) -> None:
         """Tell the owner which clients are here: it decides how long an approval waits."""
         recipients = self._recipients
         audience = PeerRead(

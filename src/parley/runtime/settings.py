@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parley.config.redaction import kept, wanted_again
+from parley.config.redaction import kept, stored_overrides
 from parley.config.types import ResolvedSettings, SettingsOverrides
 from parley.conversation.records import SettingsChosen
 from parley.conversation.settings_history import SettingsChange
@@ -33,7 +33,7 @@ class SettingsResolver:
     def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
         """Return the record of a change, without its secrets."""
         settings, asked = chosen.settings, kept(wanted)
-        self.has_secrets |= wanted_again(asked) != wanted
+        self.has_secrets |= stored_overrides(asked) != wanted
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked={**asked, "cwd": settings.cwd})
 
     def resolved(self, change: SettingsChange) -> ResolvedSettings:
@@ -49,6 +49,6 @@ class SettingsResolver:
             step = step.before
         chosen = None if step is None else self._known[step.by]
         for one in reversed(unknown):
-            chosen = self._known[one.by] = self.resolve(wanted_again(one.asked), chosen)
+            chosen = self._known[one.by] = self.resolve(stored_overrides(one.asked), chosen)
         assert chosen is not None  # a chain has at least one change
         return chosen

@@ -345,7 +345,7 @@ class TurnRunner:
     def _notify(self, turn: LocalTurn, ended: TurnEnded) -> None:
         if ended.why == "done" and turn.settings is not None and turn.settings.notify:
             inputs = tuple(map(text_of, self._log.projections.state.inputs.values()))
-            said = last_text(self._log.log.entries, up_to=self._log.log.last)
+            said = last_text(self._log.log.entries, until_position=self._log.log.last)
             run_notify_program(turn.settings, turn.event_id, inputs, said)
 
     async def _append_end_of(self, turn: LocalTurn, until: float | None = None) -> None:

@@ -60,7 +60,7 @@ class ResultNotes:
         self._earlier = f"An earlier call stopped waiting before its turn ended. That turn ended with:\n{cut}"
 
     @property
-    def about_the_work(self) -> str:
+    def work_notes(self) -> str:
         """The notes that the model needs to judge the result; usually empty."""
         more = self._denied - len(self._not_done)
         rest = f"Not done for the same reasons: {more} more." if more else None
@@ -73,7 +73,7 @@ class ResultNotes:
             f"Conversation {self._conversation_id}. To continue it, call `codex-reply` with "
             f'`threadId` "{self._conversation_id}" and a `prompt`.'
         )
-        return "\n".join(filter(None, (self.about_the_work, how)))
+        return "\n".join(filter(None, (self.work_notes, how)))
 
 
 def returned_question(asked: QuestionAsked, conversation_id: ConversationId, *, may_answer: bool) -> str:

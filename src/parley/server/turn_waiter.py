@@ -140,7 +140,7 @@ class TurnWaiter:
                 self._leave()
                 self._call.call.drop()
             elif ended.why == "done":
-                text = last_text(self._conversation.log.entries, up_to=entry.seq)
+                text = last_text(self._conversation.log.entries, until_position=entry.seq)
                 self._end(TurnEnded(why="done", message=text))
             else:
                 self._end(ended)
@@ -169,7 +169,7 @@ class TurnWaiter:
         ends = [entry for entry in entries[left:before] if entry.type == _ENDED]
         if ends:
             ended = msgspec.json.decode(ends[-1].encoded, type=TurnEnded)
-            text = last_text(entries, up_to=ends[-1].seq) if ended.why == "done" else ended.message
+            text = last_text(entries, until_position=ends[-1].seq) if ended.why == "done" else ended.message
             self._notes.earlier_turn(text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
@@ -212,7 +212,7 @@ class TurnWaiter:
         shown = text
         if self._features.explains_results:
             content = (*content, TextContent(text=self._notes.text))
-            shown = "\n\n".join(filter(None, (text, self._notes.about_the_work)))
+            shown = "\n\n".join(filter(None, (text, self._notes.work_notes)))
         if self._features.additions:
             conversation_id = self._conversation.id
             structured = CodexResult(

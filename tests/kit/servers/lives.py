@@ -38,7 +38,7 @@ __all__ = ["Life"]
 class Life:
     """The runtime from start to end. A context manager: `async with Life(home, store) as life`."""
 
-    def __init__(self, home: str, store: SlowStore, *, peers: Peers | None = None, **keeping: int) -> None:
+    def __init__(self, home: str, store: SlowStore, *, peers: Peers | None = None, **store_settings: int) -> None:
         self.store = store
         self.clock = StandingClock()
         self.ran: list[str] = []
@@ -63,7 +63,7 @@ class Life:
             tools=self,
             commands=NoCommands(),
             peers=peers,
-            keeping=lambda: StoreSettings(**keeping),
+            store_settings=lambda: StoreSettings(**store_settings),
             release_memory=self._release_memory,
         )
 

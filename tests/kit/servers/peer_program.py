@@ -26,7 +26,7 @@ async def main(home: str, most_files: int) -> None:
     write(peers.address)
     while line := await asyncio.to_thread(sys.stdin.readline):
         method, _, params = line.strip().partition(" ")
-        peers.tell_all(method, params.encode())
+        peers.notify_all(method, params.encode())
     await peers.close()
 
 

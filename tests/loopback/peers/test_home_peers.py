@@ -24,7 +24,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 
 
 async def test_nothing_is_made_before_it_is_asked_for(peers: UnixPeers, home: Path) -> None:
-    peers.tell_all("changed", b"{}")
+    peers.notify_all("changed", b"{}")
     nobody = await peers.connect(
         "1-0123456789abcdef.sock", on_notification=lambda method, params: None, gone=lambda: None
     )
@@ -48,7 +48,7 @@ async def test_a_home_without_room_for_a_socket_is_a_failure_that_has_a_name(hom
 
     with pytest.raises(StoreFailed):
         await peers.listen()
-    peers.tell_all("changed", b"{}")
+    peers.notify_all("changed", b"{}")
     await peers.close()
 
 
@@ -57,7 +57,7 @@ async def test_all_the_others_are_told_in_order(peers: UnixPeers, start: StartPe
     others = [await start(), await start()]
 
     for number in range(3):
-        peers.tell_all("changed", b'{"n":%d}' % number)
+        peers.notify_all("changed", b'{"n":%d}' % number)
     told = [[(await other.heard())["params"] for _ in range(3)] for other in others]
     others[0].tells("changed", '{"n":3}')
 
@@ -81,7 +81,7 @@ async def test_telling_more_takes_no_second_connection(home: Path) -> None:
     await listening.peers.listen()
 
     for number in range(3):
-        telling.tell_all("changed", b"%d" % number)
+        telling.notify_all("changed", b"%d" % number)
         assert await listening.next() == (1, b'{"jsonrpc":"2.0","method":"changed","params":%d}' % number)
 
     await asyncio.gather(listening.peers.close(), telling.close())
@@ -91,7 +91,7 @@ async def test_a_connection_that_was_made_to_tell_is_let_go_when_there_is_no_new
     listening, telling = Register(home), UnixPeers(str(home), _ignore, keep_seconds=0)
     await listening.peers.listen()
 
-    telling.tell_all("changed", b"{}")
+    telling.notify_all("changed", b"{}")
 
     assert await listening.next() == (1, b'{"jsonrpc":"2.0","method":"changed","params":{}}')
     assert await listening.next() == (1, "let go")
@@ -101,9 +101,9 @@ async def test_a_connection_that_was_made_to_tell_is_let_go_when_there_is_no_new
 async def test_what_was_told_just_before_the_end_arrives(peers: UnixPeers, start: StartPeer) -> None:
     other = await start()
 
-    peers.tell_all("changed", b'{"n":1}')
+    peers.notify_all("changed", b'{"n":1}')
     await peers.close()
-    peers.tell_all("changed", b'{"n":2}')
+    peers.notify_all("changed", b'{"n":2}')
 
     assert (await other.heard())["params"] == {"n": 1}
 
@@ -112,11 +112,11 @@ async def test_the_name_of_one_that_was_killed_goes_and_the_rest_is_told(
     peers: UnixPeers, start: StartPeer, home: Path
 ) -> None:
     killed, other = await start(), await start()
-    peers.tell_all("changed", b'{"n":1}')
+    peers.notify_all("changed", b'{"n":1}')
     await other.heard()
     await killed.killed()
 
-    peers.tell_all("changed", b'{"n":2}')
+    peers.notify_all("changed", b'{"n":2}')
 
     assert (await other.heard())["params"] == {"n": 2}
     ear = Ear()
@@ -130,7 +130,7 @@ async def test_one_that_does_not_run_holds_nobody_up(peers: UnixPeers, start: St
     stopped.stopped()
 
     for number in range(10):
-        peers.tell_all("changed", b'{"n":%d,"much":"%b"}' % (number, b"x" * 2**16))  # more than the system keeps
+        peers.notify_all("changed", b'{"n":%d,"much":"%b"}' % (number, b"x" * 2**16))  # more than the system keeps
         assert (await other.heard())["params"]["n"] == number
 
 
@@ -148,7 +148,7 @@ async def test_little_is_kept_for_one_that_does_not_read(home: Path) -> None:
     listening, telling = UnixPeers(str(home), serve), UnixPeers(str(home), _ignore)
     await listening.listen()
     for _ in range(50):
-        telling.tell_all("changed", b'{"much":"%b"}' % (b"x" * 2**16))
+        telling.notify_all("changed", b'{"much":"%b"}' % (b"x" * 2**16))
         await asyncio.sleep(0)
     reads.set()
     await telling.close()
@@ -232,7 +232,7 @@ async def test_the_end_waits_for_nobody_and_leaves_nothing(home: Path, start: St
     ear, peer = Ear(), await start()
     await ear.on(peers, peer.address)
     peer.tells("changed", "{}")
-    peers.tell_all("changed", b"{}")
+    peers.notify_all("changed", b"{}")
     async with asyncio.timeout(PATIENCE_SECONDS):
         await served.wait()
         await peers.close()

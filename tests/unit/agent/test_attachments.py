@@ -10,7 +10,7 @@ import pytest
 from kit.builders.images import JPEG, PNG, as_data_url, large_png
 from kit.builders.records import call
 from kit.models.raw_provider import settings
-from parley.agent.attachments import read_content, within_bounds
+from parley.agent.attachments import limit_attachments, read_content
 from parley.agent.prompt import request_for
 from parley.config.types import Sandbox
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
@@ -177,8 +177,8 @@ def test_a_history_that_fits_is_sent_as_it_is() -> None:
         said(image(40)),
     ]
 
-    assert within_bounds(history, room=100) is history
-    assert within_bounds([], room=0) == []
+    assert limit_attachments(history, room=100) is history
+    assert limit_attachments([], room=0) == []
 
 
 def test_words_stand_for_the_oldest_images_and_files_that_do_not_fit() -> None:
@@ -193,14 +193,14 @@ def test_words_stand_for_the_oldest_images_and_files_that_do_not_fit() -> None:
         said(image(40)),
     ]
 
-    assert within_bounds(history, room=189) == [said(look, words("the file old.txt"), *far), *history[1:]]
-    assert within_bounds(history, room=149) == [
+    assert limit_attachments(history, room=189) == [said(look, words("the file old.txt"), *far), *history[1:]]
+    assert limit_attachments(history, room=149) == [
         said(look, words("the file old.txt"), *far),
         *between,
         said(words("an image"), again, image(60)),
         said(image(40)),
     ]
-    assert within_bounds(history, room=39) == [
+    assert limit_attachments(history, room=39) == [
         said(look, words("the file old.txt"), *far),
         *between,
         said(words("an image"), again, words("an image")),
@@ -211,8 +211,8 @@ def test_words_stand_for_the_oldest_images_and_files_that_do_not_fit() -> None:
 def test_what_was_left_out_does_not_come_back() -> None:
     history: list[HistoryItem] = [said(image(30)), said(image(90)), said(image(40))]
 
-    assert within_bounds(history[:2], room=100) == [said(words("an image")), history[1]]
-    assert within_bounds(history, room=100) == [said(words("an image")), said(words("an image")), history[2]]
+    assert limit_attachments(history[:2], room=100) == [said(words("an image")), history[1]]
+    assert limit_attachments(history, room=100) == [said(words("an image")), said(words("an image")), history[2]]
 
 
 @pytest.mark.promises("send.room")

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.models.raw_provider import settings
-from parley.agent.sandbox_policy import Roots, bounds_for, read_only
+from parley.agent.sandbox_policy import Roots, policy_for, read_only
 from parley.config.types import Environment, Sandbox, Settings, WorkspaceWrite
 from parley.ports.commands import SandboxPolicy, WritableRoot
 
@@ -161,5 +161,5 @@ def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: Sand
         workspace_write=WorkspaceWrite(network_access=network, exclude_slash_tmp=True),
     )
 
-    assert bounds_for(chosen, Roots()) == bounds
+    assert policy_for(chosen, Roots()) == bounds
     assert read_only(chosen) == SandboxPolicy(hidden=HIDDEN, mechanism="landlock")

@@ -172,14 +172,14 @@ async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
     notices = [one.message for one in notebook.happened if isinstance(one, BackgroundEvent)]
     lost = "stream error: stream disconnected before completion: gone; retrying"
     assert notices == [
-        f"{lost} {number}/5 in {_spoken(seconds)}…" for number, seconds in enumerate(clock.seconds, 1)
+        f"{lost} {number}/5 in {_formatted_delay(seconds)}…" for number, seconds in enumerate(clock.seconds, 1)
     ]
     assert len(clock.seconds) == 5
     assert model.histories == [(UserItem((TextItem(text="go"),)),)] * 6
     assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
 
 
-def _spoken(seconds: float) -> str:
+def _formatted_delay(seconds: float) -> str:
     return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"
 
 
@@ -192,7 +192,7 @@ async def test_a_turn_tries_to_connect_for_five_seconds_at_most() -> None:
     assert 2.5 < sum(clock.seconds) <= 5
     notices = [one.message for one in notebook.happened if isinstance(one, BackgroundEvent)]
     assert notices == [
-        f"stream error: {refused}; retrying {number}/100 in {_spoken(seconds)}…"
+        f"stream error: {refused}; retrying {number}/100 in {_formatted_delay(seconds)}…"
         for number, seconds in enumerate(clock.seconds, 1)
     ]
     assert notebook.happened[-1] == turn_ended("failed", str(refused), "cannot_connect")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from parley.config.redaction import kept, wanted_again
+from parley.config.redaction import kept, stored_overrides
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides, ToolServer
 from unit.config.home import Home
 
@@ -102,7 +102,7 @@ def test_no_secret_is_kept_however_it_is_spelled_and_the_rest_comes_to_the_same(
 
     asked = written(wanted)
     assert SECRET not in str(asked)
-    assert loader.choose(wanted_again(asked)).settings == without_secrets(chosen.settings)
+    assert loader.choose(stored_overrides(asked)).settings == without_secrets(chosen.settings)
 
 
 EVERYTHING = SettingsOverrides(
@@ -138,8 +138,8 @@ EVERYTHING = SettingsOverrides(
 def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: SettingsOverrides) -> None:
     home.write('[profiles.careful]\nmodel_reasoning_summary = "none"\n')
 
-    assert wanted_again(written(wanted)) == wanted
-    assert home.resolve(wanted_again(written(wanted))) == home.resolve(wanted)
+    assert stored_overrides(written(wanted)) == wanted
+    assert home.resolve(stored_overrides(written(wanted))) == home.resolve(wanted)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_several_calls_behind_each_other_come_to_the_same_again(home: Home) -> N
     again: ResolvedSettings | None = None
     for wanted in calls:
         first = loader.choose(wanted, first)
-        again = loader.choose(wanted_again(written(wanted)), again)
+        again = loader.choose(stored_overrides(written(wanted)), again)
 
     assert first is not None
     assert again is not None
@@ -189,7 +189,7 @@ def test_several_calls_behind_each_other_come_to_the_same_again(home: Home) -> N
 
 def servers_again(home: Home, wanted: SettingsOverrides) -> tuple[ToolServer, ...]:
     """The tool servers of a conversation that another process has read from the log."""
-    return home.loader().choose(wanted_again(written(wanted))).settings.mcp_servers
+    return home.loader().choose(stored_overrides(written(wanted))).settings.mcp_servers
 
 
 def test_a_tool_server_that_the_file_has_whole_is_not_missing_anything(home: Home) -> None:
@@ -215,4 +215,4 @@ def test_what_was_not_stored_is_still_known_after_it_was_read_and_written_again(
     asked = SettingsOverrides(config={"mcp_servers.s": {"command": "serve", "args": [SECRET]}})
     once = written(asked)
 
-    assert written(wanted_again(once)) == once
+    assert written(stored_overrides(once)) == once

@@ -75,7 +75,7 @@ def test_what_came_of_a_turn_is_found_also_when_another_has_ended_since() -> Non
     second = turn_started("2"), agent_message("Two"), task_complete("Two"), turn_ended()
     log.append((settings_chosen(), *first, *second, turn_started("3"), agent_message("Three")), at=1.0)
 
-    assert [last_text(log.entries, up_to=Seq(place)) for place in (2, 4, 7, 8, log.last)] == [
+    assert [last_text(log.entries, until_position=Seq(place)) for place in (2, 4, 7, 8, log.last)] == [
         None,
         "One",
         "Two",

@@ -87,7 +87,7 @@ async def test_whoever_is_told_last_who_has_the_turn_keeps_his_place(home: str, 
         await two.second.send(two.second.conversations.get(two.here.id), words)
 
     async def interrupt() -> None:
-        await two.second.conversations.get(two.here.id).interrupt_wherever()
+        await two.second.conversations.get(two.here.id).interrupt_unfinished()
 
     async with FollowedTurn(home, store) as two:
         store.is_held = True
@@ -135,7 +135,7 @@ async def test_what_was_passed_on_in_vain_is_done_here_in_the_same_order(home: s
         await two.owner.asked(1)
         two.owner_is_killed()
         await calls
-        await two.here.interrupt_wherever()
+        await two.here.interrupt_unfinished()
 
         assert said(two.here) == ["run slow", *(f"say {number}" for number in NUMBERS)]
 
@@ -158,7 +158,7 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
     async with FollowedTurn(home) as two:
         calls = asyncio.gather(
             two.second.send(two.here, "say one"),
-            two.here.interrupt_wherever(),
+            two.here.interrupt_unfinished(),
             two.second.send(two.here, "say two"),
             two.here.rename("Foxes"),
         )
@@ -173,7 +173,7 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
 
 async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind_it(home: str) -> None:
     async with FollowedTurn(home) as two:
-        calls = asyncio.gather(two.here.interrupt_wherever(), two.second.send(two.here, "say one"))
+        calls = asyncio.gather(two.here.interrupt_unfinished(), two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         await begun()
         two.here._ownership.stop_following()  # as of one that was stopped, and has it before it
@@ -202,7 +202,7 @@ async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_ta
         answering = conversation.answer(question.approval_id, "approved", by="client")
         await store.until_waiting(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await conversation.interrupt_wherever()
+            await conversation.interrupt_unfinished()
         assert conversation.turn is not None
         cut_short = conversation.turn.cut_short
         store.slow = False

@@ -45,7 +45,7 @@ async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
 
         following = here.reconcile()
         asked = [await silent.asked.get()]
-        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_wherever())]
+        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_unfinished())]
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         now = loop.time
@@ -68,7 +68,7 @@ async def test_a_server_that_ends_does_not_wait_for_one_that_it_cannot_follow(ho
         await first.send(there, "run a")
         await first.until(there, Phase.ASKING)
 
-        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_wherever())]
+        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_unfinished())]
         await silent.asked.get()
         began = asyncio.get_running_loop().time()
         await second.conversations.stop()

@@ -46,7 +46,7 @@ async def test_answers_a_message_and_an_interrupt_at_once_leave_one_end(tmp_path
             await asyncio.gather(
                 *(here.answer(question, "approved", by="client") for _ in range(3)),
                 second.send(here, "say Hello"),
-                here.interrupt_wherever(),
+                here.interrupt_unfinished(),
                 return_exceptions=True,
             )
         await second.until(here, Phase.IDLE)

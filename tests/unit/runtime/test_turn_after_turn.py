@@ -51,7 +51,7 @@ async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
         conversation, second, taken = await between(life, store)
-        interrupted = asyncio.create_task(conversation.interrupt_wherever())
+        interrupted = asyncio.create_task(conversation.interrupt_unfinished())
         await asyncio.sleep(0)
         await catch_up(conversation, store)
         await asyncio.gather(second, interrupted)

@@ -49,7 +49,7 @@ async def test_it_can_be_ended_and_then_deleted(home: str, by: str) -> None:
         if by == "an answer":
             await settle(found, "abort")
         else:
-            await found.interrupt_wherever()
+            await found.interrupt_unfinished()
         await life.until(found, Phase.IDLE)
 
         assert last(found, "turn_ended")["why"] == "interrupted"

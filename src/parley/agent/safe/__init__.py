@@ -69,7 +69,7 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
             elsewhere = tuple(place.replace("~", home) for place in _LOGIN_PLACES)
             return (
                 is_known(shell)
-                and not _may_be_told_otherwise(home, writable)
+                and not _login_files_may_be_written(home, writable)
                 and _is_safe_script(script, partial(is_known, elsewhere=elsewhere))
             )
         case _:
@@ -112,7 +112,7 @@ def _name(program: str) -> str | None:
     return name if folder + slash in ("", *_SYSTEM) else None
 
 
-def _may_be_told_otherwise(home: str, writable: Sequence[str]) -> bool:
+def _login_files_may_be_written(home: str, writable: Sequence[str]) -> bool:
     """Return whether the agent may have written a file that a login shell runs before the script."""
     return not home.startswith("/") or not all(
         lies_out_of_reach(os.path.join(home, name), writable) for name in _LOGIN_FILES

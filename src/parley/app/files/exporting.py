@@ -12,7 +12,7 @@ from parley.ports.store import Store
 from parley.stores.sqlite.files import AtomicFile, directory_of, sync_directory
 from parley.wire.ids import ConversationId
 
-__all__ = ["export_conversation", "written_whole"]
+__all__ = ["atomic_write", "export_conversation"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
@@ -43,7 +43,7 @@ async def export_conversation(store: Store, named: str, write: Callable[[bytes],
 
 
 @contextmanager
-def written_whole(path: str, *, over: bool) -> Iterator[BinaryIO]:
+def atomic_write(path: str, *, over: bool) -> Iterator[BinaryIO]:
     """Write a file atomically: it appears, complete and synced, when the block ends without an error.
 
     `over`: replace an existing file.

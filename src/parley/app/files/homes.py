@@ -17,7 +17,7 @@ from parley.stores.sqlite.files import DATABASE, directory_of
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, ConversationId, Seq
 
-__all__ = ["entries_until", "open_home", "why_not_over"]
+__all__ = ["entries_until", "open_home", "why_not_overwrite"]
 
 NEEDED: Final = "is a file that the home itself needs"
 ALLOWED: Final = (".jsonl", ".db")
@@ -47,7 +47,7 @@ def _refuse_empty(home: str) -> None:
         raise BadHome(home, "there are no conversations here")
 
 
-def why_not_over(home: str, path: str) -> str | None:
+def why_not_overwrite(home: str, path: str) -> str | None:
     """Return why a path must not be overwritten; None: it may."""
     is_there = os.path.lexists(path)
     if os.path.basename(path) in ("", os.curdir, os.pardir):

@@ -16,7 +16,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from parley.app.files.homes import entries_until
-from parley.app.files.source import SourceFile, with_own_questions
+from parley.app.files.source import SourceFile, with_new_approval_id
 from parley.common.os_errors import os_detail
 from parley.config.types import Settings
 from parley.conversation.export_format import entry_line
@@ -72,7 +72,7 @@ async def import_file(
     """
     file = SourceFile(path, settings)
     try:
-        if (what := file.what_else_it_is()) is not None:
+        if (what := file.why_not_importable()) is not None:
             return Imported(Outcome.FAILED if is_named else Outcome.SKIPPED, what)
         summary = await file.check()
         # With a time in the future, all later activity would be listed with that time.
@@ -81,7 +81,7 @@ async def import_file(
             return Imported(Outcome.SKIPPED, "it contains no messages")
         while True:
             place = ConversationId(str(uuid4())) if new_id else await _place_for(store, file)
-            if isinstance(place, _Here):
+            if isinstance(place, _Existing):
                 return Imported(Outcome.ALREADY_HERE, f"already here as {place.conversation_id}")
             try:
                 await bulk_create(store, place, await _entries(store, file, place), summary, archived=file.archived)
@@ -101,18 +101,18 @@ async def import_file(
     return Imported(Outcome.IMPORTED, f"imported as {place}{told}, {file.count} entries{lost}")
 
 
-class _Here(NamedTuple):
+class _Existing(NamedTuple):
     """A conversation that begins with the content of the file."""
 
     conversation_id: ConversationId
 
 
-async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Here:
+async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Existing:
     """Return the conversation that has the file, or else a free id for it."""
     for conversation_id in file.ids():
         try:
             if await _is_all_in(store, conversation_id, file):
-                return _Here(conversation_id)
+                return _Existing(conversation_id)
         except Unreadable:
             continue
         except UnknownConversation:
@@ -148,7 +148,7 @@ async def _entries(store: Store, file: SourceFile, conversation_id: Conversation
         file.approval_ids and await store.has_approvals(file.approval_ids)
     )
     entries = map(without_grant, file.entries())
-    return (with_own_questions(entry, conversation_id) for entry in entries) if is_copy else entries
+    return (with_new_approval_id(entry, conversation_id) for entry in entries) if is_copy else entries
 
 
 def _is_same(kept: Entry, told: Entry | None, conversation_id: ConversationId) -> bool:
@@ -157,4 +157,4 @@ def _is_same(kept: Entry, told: Entry | None, conversation_id: ConversationId) -
         return False
     if kept.type == told.type == _SETTINGS_CHOSEN or entry_line(kept) == entry_line(told):
         return True
-    return entry_line(kept) == entry_line(with_own_questions(told, conversation_id))
+    return entry_line(kept) == entry_line(with_new_approval_id(told, conversation_id))

@@ -18,8 +18,8 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec.structs import replace
 
-from parley.config.load import refuse_misfits
-from parley.config.redaction import kept, wanted_again
+from parley.config.load import check_overrides
+from parley.config.redaction import kept, stored_overrides
 from parley.config.types import Settings, SettingsOverrides
 from parley.conversation.export_format import LATEST, Line, read_entries, read_head
 from parley.conversation.log import Entry, Log
@@ -32,7 +32,7 @@ from parley.wire.events import ApprovalSettled, event_type
 from parley.wire.ids import ApprovalId, ConversationId
 from parley.wire.jsonrpc import encode
 
-__all__ = ["SourceFile", "with_own_questions"]
+__all__ = ["SourceFile", "with_new_approval_id"]
 
 LINE_BYTES: Final = 256 * 1024**2
 """Longer lines are refused without reading them into memory. Parley writes none."""
@@ -59,7 +59,7 @@ class SourceFile:
         """True if it has only the settings that the import adds."""
         return self._is_rollout and self.count == 1
 
-    def what_else_it_is(self) -> str | None:
+    def why_not_importable(self) -> str | None:
         """Return why the file has no conversation; None: it may have one.
 
         Raises:
@@ -157,8 +157,8 @@ def _with_usual_settings(entry: Entry) -> Entry:
         return entry
     try:
         chosen = msgspec.json.decode(entry.encoded, type=SettingsChosen)
-        wanted = wanted_again(chosen.asked)
-        refuse_misfits(wanted)
+        wanted = stored_overrides(chosen.asked)
+        check_overrides(wanted)
     except (msgspec.ValidationError, BadSetting) as error:
         raise BadFile(entry.seq + 1, f"invalid settings: {error}") from None
     asked = kept(wanted)
@@ -172,7 +172,7 @@ _OF_QUESTIONS: Final[Mapping[tuple[bool, str], type[QuestionAsked | QuestionSett
 }
 
 
-def with_own_questions(entry: Entry, conversation_id: ConversationId) -> Entry:
+def with_new_approval_id(entry: Entry, conversation_id: ConversationId) -> Entry:
     """Return the entry with a new approval id, because an answer names an approval by its id alone."""
     kind = _OF_QUESTIONS.get((entry.is_event, entry.type))
     if kind is None:

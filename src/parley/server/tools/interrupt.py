@@ -10,5 +10,5 @@ __all__ = ["interrupt"]
 
 
 async def interrupt(call: ToolCall, args: ConversationArguments) -> CallToolResult:
-    await call.conversation_for_command(args.conversation_id).interrupt_wherever(deadline=call.deadline)
+    await call.conversation_for_command(args.conversation_id).interrupt_unfinished(deadline=call.deadline)
     return typed_result(PlainOk())

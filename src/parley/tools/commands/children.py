@@ -45,7 +45,7 @@ class Children:
         """Return a descriptor that is readable when a child has ended or a signal has arrived."""
         return self._woken
 
-    def told_to_end(self) -> bool:
+    def received_sigterm(self) -> bool:
         """Return True if SIGTERM has arrived, and discard all signals received so far."""
         is_told = False
         try:

@@ -79,7 +79,7 @@ class _ForkServer:
         ending = False
         while True:
             ready = [descriptor for descriptor, _ in poller.poll()]
-            ending |= self._children.told_to_end()
+            ending |= self._children.received_sigterm()
             if not ending and self._executor.fileno() in ready:
                 ending = not self._accept()
                 if not ending:
