@@ -122,7 +122,7 @@ def test_imports_go_up_the_list_and_no_adapter_imports_another() -> None:
     assert not downward, "\n".join(downward)
 
 
-def test_what_is_for_everybody_needs_nothing_of_ours() -> None:
+def test_public_modules_import_nothing_private() -> None:
     ours = [found for found in all_imports() if found.layer in FOR_EVERYBODY and is_ours(found.module)]
 
     assert [found for found in ours if not (found.layer == "common" and is_common(found.module))] == []

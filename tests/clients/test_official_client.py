@@ -188,7 +188,7 @@ async def test_it_creates_sends_and_reads_until_the_turn_is_done(parley_model: S
         }
 
 
-async def test_it_runs_codex_and_codex_reply_and_hears_of_their_progress(parley_model: ScriptedModel) -> None:
+async def test_it_runs_codex_and_codex_reply_and_is_told_of_their_progress(parley_model: ScriptedModel) -> None:
     parley_model.says("fir", HOLD, "st")
     parley_model.says("second")
     heard: list[tuple[float, float | None, str | None]] = []

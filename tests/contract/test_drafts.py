@@ -12,7 +12,7 @@ from parley.errors import StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query, Store
 
 
-async def test_nobody_sees_a_draft_before_it_is_whole(store: Store) -> None:
+async def test_a_draft_is_invisible_until_it_is_complete(store: Store) -> None:
     draft = await store.draft()
     await draft.add(answers(1, PAGE))
     await draft.add(answers(PAGE + 1, PAGE + 10))
@@ -29,7 +29,7 @@ async def test_nobody_sees_a_draft_before_it_is_whole(store: Store) -> None:
     assert (head.last, head.owner, head.summary, head.archived) == (PAGE + 10, None, summary("Whole"), True)
 
 
-async def test_what_was_a_draft_is_gone_on_with_as_any_other(store: Store) -> None:
+async def test_a_finished_draft_is_a_normal_conversation(store: Store) -> None:
     draft = await store.draft()
     await draft.add(answers(1, 2))
     await draft.finish(FIRST, summary())

@@ -22,7 +22,7 @@ async def test_a_lease_is_taken_once(store: Store) -> None:
     assert (refused.value.pid, refused.value.address) == (os.getpid(), "here")
 
 
-async def test_of_many_who_want_it_one_gets_it(store: Store) -> None:
+async def test_of_many_processes_one_acquires_the_lease(store: Store) -> None:
     await store.create(FIRST, [], summary())
 
     got = await asyncio.gather(*(store.acquire(FIRST, address="") for _ in range(10)), return_exceptions=True)
@@ -91,7 +91,7 @@ async def has_it(store: Store) -> bool:
     return True
 
 
-async def test_whoever_stops_waiting_for_a_lease_does_not_keep_it(store: Store) -> None:
+async def test_a_cancelled_wait_for_a_lease_does_not_keep_it(store: Store) -> None:
     await store.create(FIRST, [], summary())
     for ticks in range(6):
         waiting = asyncio.ensure_future(store.acquire(FIRST, address=""))

@@ -78,7 +78,7 @@ async def test_an_append_over_what_is_there_is_fenced(store: Store) -> None:
     assert (await store.head(FIRST)).summary == summary()
 
 
-async def test_an_append_behind_something_that_is_missing_fails(store: Store) -> None:
+async def test_an_append_after_something_that_is_missing_fails(store: Store) -> None:
     lease = await begun(store, said(1, "one"))
 
     with pytest.raises(StoreFailed):
@@ -132,7 +132,7 @@ async def test_long_logs_are_read_in_pages(store: Store) -> None:
     ]
 
 
-async def test_nobody_has_what_was_just_made(store: Store) -> None:
+async def test_a_new_conversation_has_no_owner(store: Store) -> None:
     await store.create(FIRST, [said(1, "one")], summary(), archived=True)
 
     assert await store.head(FIRST) == Head(last=Seq(1), epoch=0, owner=None, summary=summary(), archived=True)

@@ -210,7 +210,7 @@ async def _ask_again(conversation: Conversation, stream: Stream) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_an_answer_cut_behind_any_byte_is_shown_once_and_whole(
+async def test_an_answer_cut_after_any_byte_is_shown_once_and_whole(
     parley_model: ScriptedModel, api: Api, how: Ending
 ) -> None:
     model = Breaking(api, how)

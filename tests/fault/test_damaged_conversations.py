@@ -132,7 +132,7 @@ async def test_a_list_shows_what_it_can(parley_model: ScriptedModel, tmp_path: P
     assert (states, left) == (["idle"] * len(names), [SOUND])
 
 
-async def test_one_that_is_damaged_is_removed_with_the_others_that_are_not_needed(tmp_path: Path) -> None:
+async def test_a_damaged_conversation_is_removed_with_the_other_unneeded_ones(tmp_path: Path) -> None:
     damaged = await damaged_home(tmp_path)
     store = SqliteStore(str(tmp_path))
     for name in (*damaged, SOUND):

@@ -157,7 +157,7 @@ async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
         assert "before the home is closed: its disk is slow, or another process holds" in wire.raw.stderr_text()
 
 
-async def test_whoever_waits_for_one_that_was_stopped_while_it_wrote_is_answered_at_the_end(
+async def test_a_call_that_waits_for_a_process_stopped_while_writing_is_answered(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"

@@ -35,7 +35,7 @@ async def read(client: ApprovingClient, conversation: str) -> Any:
 
 @pytest.mark.promises("keeping.full")
 @pytest.mark.parametrize("disk", DISKS)
-async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when_there_is_room(
+async def test_a_turn_that_cannot_be_stored_fails_and_its_end_is_told_when_there_is_room(
     parley_model: ScriptedModel, tmp_path: Path, disk: Disk
 ) -> None:
     raw = disk(parley_model, home=tmp_path / "home")
@@ -82,7 +82,7 @@ async def test_a_turn_that_cannot_be_written_down_fails_and_its_end_is_told_when
 
 @pytest.mark.promises("keeping.full")
 @pytest.mark.parametrize("disk", DISKS)
-async def test_an_answer_that_cannot_be_written_down_leaves_the_question_open_and_counts_when_there_is_room(
+async def test_an_answer_that_cannot_be_stored_leaves_the_question_open_and_counts_when_there_is_room(
     parley_model: ScriptedModel, tmp_path: Path, disk: Disk
 ) -> None:
     raw = disk(parley_model, home=tmp_path / "home")

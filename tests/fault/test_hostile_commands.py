@@ -163,7 +163,7 @@ for number in range(1000):
     assert (result, marked(marker)) == (Ran(exit_code=0, stdout=b"x" * 1000), [])
 
 
-async def test_somebody_outside_who_holds_the_pipe_delays_the_end_by_half_a_second(
+async def test_a_process_outside_that_holds_the_pipe_delays_the_end_by_half_a_second(
     executor: Executor, tmp_path: Path
 ) -> None:
     script = """

@@ -194,7 +194,7 @@ async def test_text_of_a_message_that_is_declared_whole_without_it_is_kept(parle
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_a_script_that_calls_for_ever_can_be_interrupted(parley_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_a_script_that_calls_forever_can_be_interrupted(parley_model: ScriptedModel, tmp_path: Path) -> None:
     script = tmp_path / "calls.json"
     script.write_text(json.dumps({"replies": [[{"call": {"name": "shell"}}]]}))
     config = f"model_provider = 'scripted'\n[model_providers.scripted]\nscript = '{script}'\n"
@@ -209,7 +209,7 @@ async def test_a_script_that_calls_for_ever_can_be_interrupted(parley_model: Scr
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_thousands_of_calls_in_one_response_hold_nobody_up(parley_model: ScriptedModel) -> None:
+async def test_thousands_of_calls_in_one_response_do_not_block_other_clients(parley_model: ScriptedModel) -> None:
     calls = [
         responses_event(
             "response.output_item.done",

@@ -9,7 +9,7 @@ from pathlib import Path
 import parley
 
 
-async def test_a_server_that_is_started_in_a_directory_that_is_gone_says_so_in_one_line(tmp_path: Path) -> None:
+async def test_a_server_that_is_started_in_a_directory_that_is_gone_reports_it_in_one_line(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     start = 'rmdir "$PWD" && exec "$0" -m parley mcp'

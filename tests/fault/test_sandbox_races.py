@@ -97,7 +97,7 @@ asyncio.run(main())
 
 @BUBBLEWRAP
 @LANDLOCK
-def test_bubblewrap_is_not_used_where_nobody_may_look_at_its_mounts(tmp_path: Path) -> None:
+def test_bubblewrap_is_not_used_where_its_mounts_cannot_be_read(tmp_path: Path) -> None:
     launcher = tmp_path / "bwrap"
     prepared = f"""
         cp /usr/bin/bwrap {launcher}; chmod 4755 {launcher}; mount --bind {launcher} /usr/bin/bwrap

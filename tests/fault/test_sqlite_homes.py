@@ -99,7 +99,7 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "parley.db").read_bytes() == b"Dear diary, " * 1000
 
 
-async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+async def test_a_database_of_another_program_is_not_changed(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "parley.db")
     db.execute("CREATE TABLE diary (day)")
     db.close()

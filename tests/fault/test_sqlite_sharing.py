@@ -137,7 +137,7 @@ async def test_no_holder_is_told_of_a_deletion_that_has_only_just_been_done(
     assert told == []
 
 
-async def test_the_epoch_stops_one_who_still_believes_to_be_the_owner(tmp_path: Path) -> None:
+async def test_the_epoch_stops_a_former_owner(tmp_path: Path) -> None:
     """A lock may be lost: the file is replaced, or a file system forgets it."""
     zombie = SqliteStore(str(tmp_path))
     await zombie.create(FIRST, [], summary())
@@ -180,7 +180,7 @@ async def test_a_stopped_process_keeps_others_from_writing_not_from_reading(tmp_
 
 
 @pytest.mark.long
-async def test_closing_does_not_wait_for_ever_for_a_stopped_process(tmp_path: Path) -> None:
+async def test_closing_does_not_wait_forever_for_a_stopped_process(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path))
     await store.create(FIRST, [], summary())
     lease = await store.acquire(FIRST, address="")
@@ -198,7 +198,7 @@ async def test_closing_does_not_wait_for_ever_for_a_stopped_process(tmp_path: Pa
     assert found == []
 
 
-async def test_nobody_starves_while_another_writes_without_pause(tmp_path: Path) -> None:
+async def test_no_writer_starves_while_another_writes_without_pause(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path))
     await store.create(FIRST, [], summary())
     await store.create(OTHER, [], summary())

@@ -186,7 +186,7 @@ async def test_one_call_is_not_told_why_another_failed() -> None:
         assert (refused, await slow) == ("the server answered 403 Forbidden", UNREADABLE)
 
 
-async def test_a_stream_that_ends_at_once_is_not_opened_at_once_for_ever() -> None:
+async def test_a_stream_that_ends_at_once_is_not_opened_at_once_forever() -> None:
     opened = 0
 
     async def spoil(request: web.Request, message: Message) -> web.StreamResponse:

@@ -114,7 +114,7 @@ async def test_a_server_that_never_answers_is_given_up_and_ended(mark: str) -> N
         await until(lambda: not running(mark))
 
 
-async def test_nobody_else_waits_while_a_server_starts(mark: str) -> None:
+async def test_other_calls_do_not_wait_while_a_server_starts(mark: str) -> None:
     async with closing(ServerPool(ENVIRON)) as pool, pool.lease([program("x")]) as lease:
         starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
         await until(lambda: running(mark) == 1)
@@ -126,7 +126,7 @@ async def test_nobody_else_waits_while_a_server_starts(mark: str) -> None:
         await starting
 
 
-async def test_every_conversation_hears_of_a_failed_server_without_a_second_try(tmp_path: Path) -> None:
+async def test_every_conversation_is_told_of_a_failed_server_without_a_second_try(tmp_path: Path) -> None:
     script = tmp_path / "server"
     script.write_text("#!/bin/sh\necho tried >> tries\nexit 3\n".replace("tries", str(tmp_path / "tries")))
     script.chmod(0o755)
@@ -155,7 +155,7 @@ async def test_a_server_that_was_mended_is_found_after_a_while(tmp_path: Path) -
         assert await failures(pool, server) == []
 
 
-async def test_a_server_that_failed_is_tried_again_behind_the_backs_of_later_turns(
+async def test_a_server_that_failed_is_started_again_without_delaying_later_turns(
     tmp_path: Path, mark: str
 ) -> None:
     server = ToolServer(name="x", command=str(tmp_path / "server"))
@@ -186,9 +186,7 @@ async def test_a_turn_does_not_wait_for_a_server_that_is_started_again_after_a_c
             assert specs
 
 
-async def test_a_server_that_fails_is_not_waited_for_anew_when_nobody_has_used_it_for_long(
-    tmp_path: Path, mark: str
-) -> None:
+async def test_an_idle_server_that_failed_is_not_waited_for_again(tmp_path: Path, mark: str) -> None:
     server = ToolServer(name="x", command=str(tmp_path / "server"))
     expected = ["`x` No such file or directory (os error 2)"]
     timing = Timing(answer_seconds=1000, retry_seconds=0, idle_seconds=0)
@@ -232,7 +230,7 @@ async def test_garbage_between_the_answers_is_skipped(pool: ServerPool) -> None:
         assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
 
 
-async def test_ten_megabytes_on_stderr_hold_up_nobody_and_are_logged_in_short_lines(
+async def test_ten_megabytes_on_stderr_block_nothing_and_are_logged_in_short_lines(
     pool: ServerPool, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO, "parley.tools.servers.program")
@@ -326,7 +324,7 @@ async def test_a_crash_is_noticed_though_a_child_holds_the_output(pool: ServerPo
     await pool.close()
 
 
-async def test_a_server_that_cannot_be_started_again_says_so_to_the_model(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_be_started_again_reports_it_to_the_model(tmp_path: Path) -> None:
     python = program("x").command
     assert python is not None
     (tmp_path / "server").symlink_to(python)
@@ -349,7 +347,7 @@ async def test_a_server_that_cannot_be_started_again_says_so_to_the_model(tmp_pa
 # --- cancelling --------------------------------------------------------------------------
 
 
-async def test_cancelling_a_call_stops_it_at_the_server_and_disturbs_nobody(pool: ServerPool) -> None:
+async def test_cancelling_a_call_stops_it_at_the_server_and_affects_no_other_call(pool: ServerPool) -> None:
     notebook = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
         tools = ServerTools(context(notebook), lease)
@@ -417,7 +415,7 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
 
 
 @pytest.mark.parametrize("where", ["program", "address"])
-async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_lives_on(where: str) -> None:
+async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_continues(where: str) -> None:
     notebook, loopback = RecordingTranscript(), Loopback()
     async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool:
         server = program("x") if where == "program" else ToolServer(name="x", url=url)
@@ -498,7 +496,7 @@ async def test_a_server_that_is_stopped_in_its_tracks_is_ended_too() -> None:
     await until(lambda: running(mark) == 0)
 
 
-async def test_closing_does_not_wait_for_an_address_that_does_not_hear_the_farewell() -> None:
+async def test_closing_does_not_wait_for_an_http_server_that_does_not_answer() -> None:
     loopback = Loopback()
     async with loopback.open() as url:
         async with closing(ServerPool(ENVIRON)) as pool, pool.lease([ToolServer(name="x", url=url)]) as lease:
@@ -527,7 +525,7 @@ async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
             await call_text(lease, "x__add", {"a": 1, "b": 2})
 
 
-async def test_many_lives_leave_no_descriptor_and_no_task_behind(mark: str) -> None:
+async def test_many_starts_and_ends_leave_no_descriptor_and_no_task(mark: str) -> None:
     def left() -> tuple[int, int]:
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
@@ -551,7 +549,7 @@ async def test_many_lives_leave_no_descriptor_and_no_task_behind(mark: str) -> N
 # --- addresses ---------------------------------------------------------------------------
 
 
-async def test_an_address_where_nobody_answers_is_a_failure(pool: ServerPool) -> None:
+async def test_an_address_without_a_server_is_a_failure(pool: ServerPool) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         server = ToolServer(name="far", url=f"http://127.0.0.1:{taken.getsockname()[1]}/mcp")

@@ -58,7 +58,7 @@ def asked_once(home: Home) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes],
 
 
 @pytest.mark.promises("framing.slow-client")
-async def test_behind_16_mb_of_unread_answers_a_client_is_not_read_from_until_it_reads(home: Home) -> None:
+async def test_after_16_mb_of_unread_answers_a_client_is_not_read_from_until_it_reads(home: Home) -> None:
     asked, size, unread, ids, rest = await asyncio.to_thread(_ask_without_reading, home)
 
     assert asked < ANSWERED_AT_MOST // size, "the server read on without end"

@@ -131,7 +131,7 @@ def ask(bench: HostBench) -> None:
 
 
 @pytest.mark.check('6. an approval with `when_nobody = "deny"`')
-async def test_an_approval_is_denied_and_the_result_says_so(bench: HostBench) -> None:
+async def test_an_approval_is_denied_and_the_result_reports_it(bench: HostBench) -> None:
     bench.config = ASKS
     ask(bench)
 

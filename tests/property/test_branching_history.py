@@ -145,7 +145,7 @@ def test_every_branch_is_what_a_whole_copy_of_it_would_be(turns: list[Turn]) -> 
 
 
 @given(turns=st.lists(turns, min_size=1, max_size=8))
-def test_one_can_go_back_to_any_message_at_the_end(turns: list[Turn]) -> None:
+def test_every_message_can_be_a_parent_at_the_end(turns: list[Turn]) -> None:
     conversation = Conversation()
     for turn in turns:
         conversation.live_through(turn)

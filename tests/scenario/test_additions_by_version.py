@@ -281,7 +281,7 @@ async def test_the_answer_to_a_send_has_the_messages_id_only_for_the_newest_revi
 
 @pytest.mark.promises("versions.plain")
 @pytest.mark.parametrize("version", [OLDER[0], OLDER[-1]])
-async def test_older_clients_are_not_sent_what_the_user_said(parley_model: ScriptedModel, version: str) -> None:
+async def test_older_clients_are_not_sent_messages_of_the_user(parley_model: ScriptedModel, version: str) -> None:
     async with speaking(parley_model, version=version) as client:
         conversation = await client.create()
         await client.open_stream(conversation, event_meta=True)
@@ -307,7 +307,7 @@ async def test_older_clients_are_not_sent_what_the_user_said(parley_model: Scrip
 
 
 @pytest.mark.promises("versions.full")
-async def test_the_newest_clients_are_sent_what_the_user_said_where_it_was_said(
+async def test_the_newest_clients_are_sent_messages_of_the_user_in_order(
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
@@ -334,7 +334,7 @@ async def test_the_newest_clients_are_sent_what_the_user_said_where_it_was_said(
         ]
 
 
-async def test_the_newest_clients_hear_what_the_user_said_from_a_codex_call_too(
+async def test_the_newest_clients_hear_messages_of_the_user_from_a_codex_call_too(
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:

@@ -235,7 +235,7 @@ async def test_what_comes_in_one_read_takes_effect_in_its_order(parley_model: Sc
 
 
 @pytest.mark.promises("approvals.answer", "approvals.list")
-async def test_a_tool_answers_for_anybody(parley_model: ScriptedModel) -> None:
+async def test_the_tool_answers_approvals_of_any_client(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION) as client:
         parley_model.says(shell("c1", "touch", "a"))
         parley_model.says("Done")

@@ -391,7 +391,7 @@ async def test_a_session_id_that_is_no_uuid_is_refused(parley_model: ScriptedMod
 
 
 @pytest.mark.promises("send.failure")
-async def test_a_message_without_content_is_refused_before_anybody_looks_for_its_conversation(
+async def test_a_message_without_content_is_refused_before_its_conversation_is_loaded(
     parley_model: ScriptedModel,
 ) -> None:
     async with caller(parley_model) as client:

@@ -125,7 +125,7 @@ async def test_all_branches_stay_in_the_log_and_say_where_they_begin(parley_mode
 
 
 @either_api
-async def test_a_branch_may_begin_behind_a_turn_that_failed_was_interrupted_or_was_joined(
+async def test_a_branch_may_begin_after_a_turn_that_failed_was_interrupted_or_was_joined(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api, version=FULL_VERSION) as client:
@@ -170,7 +170,7 @@ async def test_a_branch_may_begin_behind_a_turn_that_failed_was_interrupted_or_w
         ]
 
 
-async def test_what_is_said_behind_an_interrupt_may_be_a_branch(parley_model: ScriptedModel) -> None:
+async def test_what_is_said_after_an_interrupt_may_be_a_branch(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)
@@ -237,7 +237,7 @@ async def test_the_settings_of_a_branch_are_those_in_force_at_its_parent(parley_
         assert there not in parley_model.requests[-2].body["messages"][1]["content"]
 
 
-async def test_settings_that_joined_a_turn_are_in_force_behind_the_message_that_brought_them(
+async def test_settings_that_joined_a_turn_are_in_force_after_the_message_that_brought_them(
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
@@ -304,7 +304,7 @@ async def test_a_parent_that_does_not_exist_is_refused(parley_model: ScriptedMod
         assert len(parley_model.requests) == 3
 
 
-async def test_older_clients_may_name_a_parent_that_nobody_knows(parley_model: ScriptedModel) -> None:
+async def test_older_clients_may_name_an_unknown_parent(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=PLAIN_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)

@@ -154,7 +154,7 @@ async def test_good_and_bad_calls_of_one_response_are_each_answered_in_their_pla
 
 @pytest.mark.promises("calls.answered-once")
 @both_apis
-async def test_calls_that_share_an_id_are_answered_each_behind_itself(
+async def test_calls_that_share_an_id_have_their_output_directly_after_each(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = [shell("same", "echo", word) for word in ("one", "two", "three")]
@@ -208,7 +208,7 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(parle
 
 @pytest.mark.promises("calls.answered-once", "calls.in-order")
 @either_api
-async def test_an_interrupt_ends_the_call_that_runs_and_those_behind_it_never_begin(
+async def test_an_interrupt_ends_the_call_that_runs_and_those_after_it_never_begin(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = shell("c1", "echo", "one"), sh("c2", "echo two; sleep 1000"), shell("c3", "touch", "proof")
@@ -269,7 +269,7 @@ async def test_an_interrupt_of_one_of_two_calls_with_one_id_aborts_both(parley_m
         assert [*client.work.iterdir()] == []
 
 
-async def test_input_that_joins_while_a_command_runs_stands_behind_all_outputs(
+async def test_input_that_joins_while_a_command_runs_comes_after_all_outputs(
     parley_model: ScriptedModel,
 ) -> None:
     calls = sh("c1", "echo waiting; read _ < gate"), shell("c2", "echo", "two")

@@ -92,7 +92,7 @@ def so_far(text: str, *, item: str = FIRST) -> Any:
 
 @pytest.mark.promises("catchup.mid-sentence", "catchup.no-gap")
 @either_api
-async def test_who_joins_behind_any_delta_has_the_text_so_far_and_then_the_rest(
+async def test_a_client_that_joins_after_any_delta_gets_the_text_so_far_and_then_the_rest(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as client:
@@ -260,7 +260,7 @@ async def test_a_position_beyond_the_end_is_refused_and_leaves_the_open_stream_a
 
 
 @pytest.mark.promises("stream.meta", "stream.after")
-async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(parley_model: ScriptedModel) -> None:
+async def test_positions_rise_and_a_client_can_continue_from_each_of_them(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         parley_model.says("Let me ", "look.", Call("no_such_tool", {}, call_id="c1"))
         parley_model.says("Found ", "nothing.")
@@ -301,7 +301,7 @@ async def test_positions_rise_and_a_client_can_go_on_from_each_of_them(parley_mo
 
 @pytest.mark.promises("catchup.mid-sentence", "catchup.finished-alone")
 @either_api
-async def test_who_joins_within_a_turns_second_text_has_the_first_one_whole(
+async def test_a_client_that_joins_in_the_second_text_gets_the_first_one_complete(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as client:
@@ -412,7 +412,7 @@ def view_of(snapshot: Any, *live_events: Any) -> View:
 
 @pytest.mark.promises("catchup.no-gap")
 @either_api
-async def test_who_pauses_and_resumes_all_the_time_sees_what_one_sees_who_is_always_there(
+async def test_a_client_that_pauses_and_resumes_often_sees_the_same_as_a_permanent_one(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api, version=FULL_VERSION) as client:

@@ -159,7 +159,7 @@ async def _say(wire: Wire, conversation: str, text: str, **more: object) -> None
 @pytest.mark.parametrize(
     ("then", "member"), [("deepseek", "reasoning_content"), ("kimi", "reasoning_content"), ("gemini", "tool_calls")]
 )
-async def test_a_conversation_of_another_model_goes_on_with_a_provider_that_requires_reasoning(
+async def test_a_conversation_of_another_model_continues_with_a_provider_that_requires_reasoning(
     parley_model: ScriptedModel, then: DialectName, member: str
 ) -> None:
     parley_model.dialect = "openrouter"

@@ -280,9 +280,7 @@ def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)]
 )
-async def test_a_signal_ends_it_without_a_word_and_leaves_nothing_behind(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+async def test_a_signal_ends_it_silently_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with hangups(ignored=False):

@@ -331,7 +331,7 @@ def test_a_home_without_conversations_stays_as_it_is(
     assert (os.listdir(home.path), os.listdir(home.work)) == ([], [])
 
 
-async def test_whoever_has_read_enough_of_an_export_may_go(home: Home) -> None:
+async def test_the_reader_of_an_export_may_close_the_pipe(home: Home) -> None:
     await home.keep(ID, *TALK, *(agent_message("x" * 1000) for _ in range(300)))
     read, write = os.pipe()
     process = await home.start("export", ID, stdout=write)
@@ -562,7 +562,7 @@ async def test_without_the_setting_every_conversation_is_kept(full: Home) -> Non
     assert await conversations_in(full) == [OLD, ARCHIVED, ACTIVE]
 
 
-async def test_what_somebody_works_on_is_kept(full: Home) -> None:
+async def test_active_conversations_are_kept(full: Home) -> None:
     async with full.store() as server:
         await server.acquire(OLD, address="")
         done = await full.parley("gc", "-c", "store.keep_days=30")
@@ -612,7 +612,7 @@ async def test_a_deletion_that_was_broken_off_is_finished(home: Home) -> None:
     assert left == [0, 0, 0, 0]
 
 
-async def test_gc_ends_where_somebody_has_made_the_database_keep_its_room(full: Home) -> None:
+async def test_gc_ends_if_the_vacuum_mode_of_the_database_was_changed(full: Home) -> None:
     with closing(sqlite3.connect(full.path / "parley.db", isolation_level=None)) as db:
         for change in ("PRAGMA journal_mode = DELETE", "PRAGMA auto_vacuum = NONE", "VACUUM"):
             db.execute(change)

@@ -71,7 +71,7 @@ def confined_by(mechanism: str) -> tuple[str, ...]:
 
 @pytest.mark.promises("sandbox.by-hand")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_a_command_says_what_it_says_and_ends_as_it_ends(project: Path, mechanism: str) -> None:
+async def test_output_and_exit_code_of_a_command_are_passed_on(project: Path, mechanism: str) -> None:
     script = "echo out; echo err >&2; cat; exit 7"
     process = await start(project, *confined_by(mechanism), "--", "sh", "-c", script, stdin=PIPE)
 
@@ -182,7 +182,7 @@ async def test_a_command_that_is_to_outlive_its_terminal_does(project: Path) -> 
 
 
 @SANDBOX
-async def test_a_signal_also_ends_one_whose_output_nobody_reads(project: Path) -> None:
+async def test_a_signal_also_ends_a_command_with_unread_output(project: Path) -> None:
     process = await start(project, "--", "yes")
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -193,7 +193,7 @@ async def test_a_signal_also_ends_one_whose_output_nobody_reads(project: Path) -
 
 
 @SANDBOX
-async def test_a_command_ends_when_whoever_read_its_output_has_gone(project: Path) -> None:
+async def test_a_command_ends_when_the_reader_of_its_output_has_closed_the_pipe(project: Path) -> None:
     process = await start(project, "--", "yes", through='"$@" | head -n 1; echo "${PIPESTATUS[0]}"')
 
     assert await outcome(process) == Outcome("y\n141\n", "", 0)

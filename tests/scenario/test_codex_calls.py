@@ -319,7 +319,7 @@ async def test_a_failure_has_structured_content_too(parley_model: ScriptedModel)
 
 @pytest.mark.promises("codex.progress")
 @pytest.mark.parametrize("token", ["tok%en", 7])
-async def test_progress_is_told_behind_each_event_that_has_a_position(
+async def test_progress_is_told_after_each_event_that_has_a_position(
     parley_model: ScriptedModel, token: str | int
 ) -> None:
     parley_model.says("In ", "pieces")

@@ -199,7 +199,7 @@ async def test_a_codex_call_and_a_stream_of_its_conversation_see_the_same_output
 
 
 @pytest.mark.promises("output.live")
-async def test_who_joins_gets_what_was_said_so_far_and_then_exactly_what_follows(
+async def test_a_joining_client_gets_the_output_so_far_and_then_exactly_the_rest(
     parley_model: ScriptedModel,
 ) -> None:
     first, second = numbered("o", 1500), numbered("p", 2000)
@@ -227,7 +227,7 @@ async def test_who_joins_gets_what_was_said_so_far_and_then_exactly_what_follows
 
 
 @pytest.mark.promises("output.snapshot")
-async def test_who_joins_late_gets_the_beginning_and_the_end_and_then_exactly_what_follows(
+async def test_a_late_client_gets_the_beginning_and_the_end_and_then_exactly_the_rest(
     parley_model: ScriptedModel,
 ) -> None:
     first, second = numbered("o", 7500), numbered("p", 1000)
@@ -246,7 +246,7 @@ async def test_who_joins_late_gets_the_beginning_and_the_end_and_then_exactly_wh
         assert late.output[FIRST] == shown(first) + followed
 
 
-async def test_who_comes_back_to_a_running_command_is_sent_it_again_from_its_beginning(
+async def test_a_reconnecting_client_gets_the_output_of_a_running_command_from_the_beginning(
     parley_model: ScriptedModel,
 ) -> None:
     first, second = numbered("o", 1000), numbered("p", 1000)
@@ -272,7 +272,7 @@ async def test_who_comes_back_to_a_running_command_is_sent_it_again_from_its_beg
 
 
 @pytest.mark.promises("output.snapshot")
-async def test_a_snapshot_has_the_beginning_and_the_end_of_each_stream_in_front_of_the_end_event(
+async def test_a_snapshot_has_the_beginning_and_the_end_of_each_stream_before_the_end_event(
     parley_model: ScriptedModel,
 ) -> None:
     parley_model.says(sh("c1", LOUD))
@@ -364,7 +364,7 @@ async def test_what_a_running_command_has_said_can_be_read(parley_model: Scripte
 
 
 @pytest.mark.promises("output.interrupt")
-async def test_after_an_interrupt_the_output_stands_in_front_of_the_error_and_the_processes_are_gone(
+async def test_after_an_interrupt_the_output_comes_before_the_error_and_the_processes_are_gone(
     parley_model: ScriptedModel,
 ) -> None:
     out, marker = numbered("o", 7500), uuid4().hex
@@ -415,7 +415,7 @@ async def until_holding(model: ScriptedModel) -> None:
 
 
 @pytest.mark.promises("output.slow")
-async def test_who_does_not_read_hinders_no_command_costs_no_memory_and_finds_a_gap(
+async def test_a_client_that_does_not_read_delays_no_command_and_sees_a_gap(
     parley_model: ScriptedModel,
 ) -> None:
     size = 100 * MEGABYTE

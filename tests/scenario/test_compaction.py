@@ -110,7 +110,7 @@ def counted(api: Api) -> list[Any]:
 @pytest.mark.child_process
 @pytest.mark.promises("context.compacted")
 @both_apis
-async def test_a_long_conversation_goes_on_with_a_summary_and_the_recent_turns(
+async def test_a_long_conversation_continues_with_a_summary_and_the_recent_turns(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api, config=CONFIG) as client:
@@ -240,7 +240,7 @@ def _is_output(item: Any) -> bool:
 
 
 @either_api
-async def test_input_that_joins_while_the_summary_is_made_is_sent_behind_it(
+async def test_input_that_joins_while_the_summary_is_made_is_sent_after_it(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api, config=CONFIG) as client:
@@ -262,7 +262,7 @@ async def test_input_that_joins_while_the_summary_is_made_is_sent_behind_it(
 
 @pytest.mark.promises("context.branches")
 @either_api
-async def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_behind_it_the_summary(
+async def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_after_it_the_summary(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api, config=CONFIG) as client:

@@ -185,7 +185,7 @@ async def test_config_may_be_dotted_or_nested_and_is_merged_with_file_and_option
     )
 
 
-async def test_keys_that_nobody_knows_are_ignored_wherever_they_stand(plain: Make) -> None:
+async def test_unknown_keys_are_ignored_in_every_table(plain: Make) -> None:
     parley = await plain(
         config="""
         of_the_future = { deep = [1, 2] }
@@ -295,7 +295,7 @@ async def test_a_newer_client_is_not_told_of_overrides_where_the_file_is_broken(
     assert overridden["content"][0]["text"].startswith("Failed to load Codex configuration from overrides: ")
 
 
-async def test_a_conversation_that_is_open_goes_on_while_the_file_is_broken(plain: Make) -> None:
+async def test_a_conversation_that_is_open_continues_while_the_file_is_broken(plain: Make) -> None:
     parley = await plain()
     conversation = await parley.create()
     (parley.home / "config.toml").write_text("model = [unclosed")

@@ -150,7 +150,7 @@ async def test_what_is_archived_is_listed_apart_and_works_as_before(parley_model
 
 
 @pytest.mark.promises("delete.result")
-async def test_what_is_deleted_is_gone_for_everybody(parley_model: ScriptedModel) -> None:
+async def test_a_deleted_conversation_is_deleted_for_all_clients(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         conversation, other = await spoken(client, "secret"), await spoken(client, "other")
         await client.until_answer(client.stream(conversation))
@@ -193,7 +193,7 @@ async def test_what_works_cannot_be_deleted(parley_model: ScriptedModel) -> None
 
 
 @pytest.mark.promises("fork.result")
-async def test_a_fork_goes_on_from_a_message_and_leaves_the_other_alone(parley_model: ScriptedModel) -> None:
+async def test_a_fork_continues_from_a_message_and_leaves_the_other_alone(parley_model: ScriptedModel) -> None:
     first, second = str(uuid4()), str(uuid4())
     async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()

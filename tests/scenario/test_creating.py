@@ -69,7 +69,7 @@ async def test_each_tool_server_that_cannot_start_is_told_in_a_new_conversation_
 
 
 @pytest.mark.promises("servers.failure")
-async def test_a_codex_call_hears_of_tool_servers_right_behind_its_configuration(
+async def test_a_codex_call_is_told_of_tool_servers_directly_after_its_configuration(
     parley_model: ScriptedModel,
 ) -> None:
     async with calling(parley_model, config=TOOL_SERVERS) as wire:

@@ -177,7 +177,7 @@ def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[st
 
 
 @SANDBOX
-async def test_the_demonstration_tells_its_story_and_shows_every_word_once(tmp_path: Path) -> None:
+async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path))
     story, (thought, first, so_far, rest, *work) = told(output)
 
@@ -219,7 +219,7 @@ async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_a
 
 
 @pytest.mark.long
-async def test_where_nothing_confines_the_demonstration_says_so(tmp_path: Path) -> None:
+async def test_where_nothing_confines_the_demonstration_reports_it(tmp_path: Path) -> None:
     lacks = (Lack.USER_NAMESPACES, Lack.LANDLOCK)
     output, errors, exit_code = await outcome(await start(tmp_path, without=lacks))
 

@@ -92,7 +92,7 @@ async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
 
 @pytest.mark.promises("failures.messages")
 @pytest.mark.parametrize("api", APIS)
-async def test_nobody_at_the_address_is_told_with_the_address(parley_model: ScriptedModel, api: Api) -> None:
+async def test_a_refused_connection_is_reported_with_the_address(parley_model: ScriptedModel, api: Api) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         base_url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
@@ -111,7 +111,7 @@ async def test_nobody_at_the_address_is_told_with_the_address(parley_model: Scri
 
 @pytest.mark.promises("failures.connect")
 @pytest.mark.parametrize("api", APIS)
-async def test_each_try_to_connect_again_is_announced_and_the_turn_goes_on_where_one_succeeds(
+async def test_each_try_to_connect_again_is_announced_and_the_turn_continues_where_one_succeeds(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     path = "chat/completions" if api == "chat" else "responses"

@@ -91,7 +91,7 @@ async def test_a_file_that_shows_one_thing_and_asks_another_is_refused(
     assert f"line 9: contradicts earlier lines: the question {asked.approval_id} is not the one" in told
 
 
-async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_it(
+async def test_an_approval_is_requested_again_if_the_request_did_not_show_everything(
     parley_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
@@ -118,7 +118,7 @@ async def test_a_yes_is_asked_for_again_where_not_all_was_told_to_whoever_gave_i
 
 
 @pytest.mark.promises("approvals.covers")
-async def test_a_yes_to_a_question_without_identities_is_asked_for_again(
+async def test_an_approval_without_identities_is_requested_again(
     parley_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:
     """As in a log of an earlier version: nothing shows that the directory is still the one that was meant."""
@@ -137,7 +137,7 @@ async def test_a_yes_to_a_question_without_identities_is_asked_for_again(
     assert (work / "mark").exists()
 
 
-async def test_a_yes_to_a_command_that_the_turn_does_not_have_is_for_nothing(
+async def test_an_approval_of_a_command_that_the_turn_does_not_have_has_no_effect(
     parley_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"

@@ -249,7 +249,7 @@ async def test_the_number_1_and_the_text_1_are_two_requests(parley_model: Script
 
 
 @pytest.mark.promises("framing.one-answer")
-async def test_an_id_in_use_is_refused_and_the_first_request_goes_on(parley_model: ScriptedModel) -> None:
+async def test_an_id_in_use_is_refused_and_the_first_request_continues(parley_model: ScriptedModel) -> None:
     parley_model.says("one", HOLD)
     async with RawParley(parley_model) as raw:
         raw.send(tool(1, "codex", {"prompt": "go"}))
@@ -334,7 +334,7 @@ LONGER: Final[dict[str, tuple[bytes, bytes, object]]] = {
 
 
 @pytest.mark.promises("framing.too-long")
-async def test_a_longer_message_is_refused_by_its_id_and_the_connection_goes_on(
+async def test_a_longer_message_is_refused_by_its_id_and_the_connection_continues(
     parley_model: ScriptedModel,
 ) -> None:
     async with server(parley_model) as process:

@@ -13,7 +13,7 @@ from parley.wire.mcp import Progress
 
 @pytest.mark.long
 @pytest.mark.promises("codex.progress")
-async def test_a_call_that_waits_for_its_model_says_so_every_15_seconds(parley_model: ScriptedModel) -> None:
+async def test_a_call_that_waits_for_its_model_reports_it_every_15_seconds(parley_model: ScriptedModel) -> None:
     parley_model.says("a", HOLD, "b")
     async with RawParley(parley_model) as parley:
         call = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "p"}}

@@ -58,7 +58,7 @@ async def test_three_turns_with_calls_between_are_sent_whole(parley_model: Scrip
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_joined_input_stands_behind_the_outputs_of_the_response_it_waited_for(
+async def test_joined_input_comes_after_the_outputs_of_the_response_it_waited_for(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     calls = (Call("look", "{}", "c1"), Call("look", "{}", "c2"))
@@ -257,7 +257,7 @@ async def _streamed(wire: Wire) -> str:
 
 @pytest.mark.promises("send.parent")
 @pytest.mark.parametrize("api", APIS)
-async def test_a_branch_goes_on_from_its_parent_and_sees_nothing_that_came_after(
+async def test_a_branch_continues_from_its_parent_and_sees_nothing_that_came_after(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as wire:

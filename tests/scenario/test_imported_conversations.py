@@ -43,7 +43,7 @@ async def parley(home: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_session_of_codex_cli_goes_on_here(parley_model: ScriptedModel, tmp_path: Path, api: Api) -> None:
+async def test_a_session_of_codex_cli_continues_here(parley_model: ScriptedModel, tmp_path: Path, api: Api) -> None:
     home, file = tmp_path / "home", tmp_path / "rollout-x.jsonl"
     home.mkdir()
     recorded = (user("go"), function_call("c"), function_call_output("c"), assistant("Done"))
@@ -87,7 +87,7 @@ async def test_reasoning_goes_back_to_the_provider_as_it_was_recorded(
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_a_conversation_goes_on_in_the_home_that_it_was_imported_into(
+async def test_a_conversation_continues_in_the_home_that_it_was_imported_into(
     parley_model: ScriptedModel, tmp_path: Path, api: Api
 ) -> None:
     here, there = tmp_path / "home", tmp_path / "there"

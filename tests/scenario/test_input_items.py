@@ -116,7 +116,7 @@ async def test_images_by_address_stand_between_the_words_in_the_order_in_which_t
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_images_on_disk_are_read_and_what_cannot_be_is_left_out(
+async def test_local_images_are_read_and_unreadable_ones_are_left_out(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as speaker:
@@ -330,7 +330,7 @@ async def test_a_message_of_which_nothing_is_left_is_refused(parley_model: Scrip
     ]
 
 
-async def test_an_item_is_refused_by_its_own_place_also_behind_one_that_is_left_out(
+async def test_an_item_is_refused_by_its_own_place_also_after_one_that_is_left_out(
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model) as speaker:
@@ -385,7 +385,7 @@ async def test_items_of_another_shape_are_no_arguments(parley_model: ScriptedMod
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_everybody_sees_what_the_user_sent_and_not_what_was_read_for_it(
+async def test_clients_see_the_message_as_sent_and_not_the_files_that_were_read(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     content = [
@@ -433,7 +433,7 @@ async def test_a_message_that_is_sent_again_is_known_by_what_was_sent(parley_mod
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_an_image_that_joins_a_turn_stands_behind_the_outputs_of_the_response_it_waited_for(
+async def test_an_image_that_joins_a_turn_comes_after_the_outputs_of_the_response_it_waited_for(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     parley_model.says(HOLD, Call("look", "{}", "c1"))

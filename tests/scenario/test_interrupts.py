@@ -43,7 +43,7 @@ def _good_turn(api: Api, text: str = "Done") -> tuple[EventMsg, ...]:
 @pytest.mark.child_process
 @pytest.mark.promises("cancel.codex", "cancel.interrupt", "codex.failed-turn")
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keeps_what_the_user_said(
+async def test_an_interrupt_in_mid_stream_ends_the_turn_and_the_request_and_keeps_messages_of_the_user(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     parley_model.says("par", "tial", HOLD)
@@ -88,7 +88,7 @@ async def test_an_interrupted_call_has_structured_content_for_the_full_version(
 
 
 @pytest.mark.promises("cancel.codex")
-async def test_a_cancel_right_behind_the_call_is_an_interrupt_too(parley_model: ScriptedModel) -> None:
+async def test_a_cancel_directly_after_the_call_is_an_interrupt_too(parley_model: ScriptedModel) -> None:
     parley_model.default = Says((HOLD,))
     async with speaking(parley_model) as wire:
         for request_id in range(1, 21):
@@ -182,7 +182,7 @@ async def test_an_interrupt_while_a_refused_request_waits_ends_the_turn(parley_m
     assert len(parley_model.requests) == 2
 
 
-async def test_a_reply_right_behind_an_interrupt_is_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
+async def test_a_reply_directly_after_an_interrupt_is_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
     parley_model.says("par", HOLD)
     async with speaking(parley_model) as wire:
         wire.codex(1, "first")

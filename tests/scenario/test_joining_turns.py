@@ -72,7 +72,7 @@ async def read_turn(client: WireClient) -> list[Any]:
 
 @pytest.mark.promises("send.joins", "calls.unknown", "model.history")
 @either_api
-async def test_a_message_during_a_turn_joins_it_behind_the_outputs(parley_model: ScriptedModel, api: Api) -> None:
+async def test_a_message_during_a_turn_joins_it_after_the_outputs(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api) as client:
         parley_model.says("Let me look.", HOLD, Call("no_such_tool", {}, call_id="c1"))
         parley_model.says("Both ", "done.")
@@ -257,7 +257,7 @@ async def test_cancelling_the_repetition_of_a_message_interrupts_the_turn_that_t
         ]
 
 
-async def test_a_message_sent_twice_behind_an_interrupt_runs_once(parley_model: ScriptedModel) -> None:
+async def test_a_message_sent_twice_after_an_interrupt_runs_once(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Never ", HOLD, "finished")
         message_id = str(uuid4())
@@ -366,7 +366,7 @@ async def test_a_send_that_is_cancelled_at_once_is_answered_and_interrupted(parl
 
 
 @pytest.mark.promises("send.after-interrupt")
-async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
+async def test_a_message_directly_after_a_cancel_gets_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Never ", HOLD, "finished")
         parley_model.says("Fine.")
@@ -388,7 +388,7 @@ async def test_a_message_right_behind_a_cancel_gets_a_turn_of_its_own(parley_mod
 
 
 @pytest.mark.promises("send.after-interrupt")
-async def test_a_message_right_behind_an_interrupt_gets_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
+async def test_a_message_directly_after_an_interrupt_gets_a_turn_of_its_own(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
@@ -409,7 +409,7 @@ async def test_a_message_right_behind_an_interrupt_gets_a_turn_of_its_own(parley
 
 
 @pytest.mark.promises("send.after-interrupt")
-async def test_messages_behind_an_interrupt_keep_their_order(parley_model: ScriptedModel) -> None:
+async def test_messages_after_an_interrupt_keep_their_order(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()
@@ -452,7 +452,7 @@ async def test_a_message_does_not_overtake_one_that_waits_for_the_end_of_an_inte
 
 
 @pytest.mark.promises("interrupt.result", "cancel.interrupt")
-async def test_an_interrupt_ends_the_running_turn_for_whoever_watches(parley_model: ScriptedModel) -> None:
+async def test_an_interrupt_ends_the_running_turn_for_all_readers(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Let me look.", Call("no_such_tool", {}, call_id="c1"))
         parley_model.says("Never ", HOLD, "finished")

@@ -39,7 +39,7 @@ def words_sent(model: ScriptedModel) -> list[str]:
     return [one["content"] for one in messages if not one["content"].startswith("<")]
 
 
-async def test_an_ephemeral_server_writes_nothing_and_nobody_else_knows_its_conversations(
+async def test_an_ephemeral_server_writes_nothing_and_shares_no_conversation(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -56,7 +56,7 @@ async def test_an_ephemeral_server_writes_nothing_and_nobody_else_knows_its_conv
 
 
 @pytest.mark.promises("keeping.loaded")
-async def test_nobody_notices_that_a_conversation_has_left_memory(parley_model: ScriptedModel) -> None:
+async def test_eviction_of_a_conversation_is_not_visible_to_clients(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, config="[store]\nidle_seconds = 0\n") as client:
         conversation, other = await client.create(), await client.create()
         await spoken(client, conversation, "first")

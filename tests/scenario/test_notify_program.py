@@ -164,7 +164,7 @@ async def test_the_program_is_not_given_what_looks_like_a_secret(
     ]
 
 
-async def test_a_program_that_cannot_be_run_disturbs_nobody(parley_model: ScriptedModel) -> None:
+async def test_a_notify_program_that_cannot_run_has_no_effect(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as wire:
         for request_id, program in enumerate((["/no/such/program"], ["/"], [])):
             wire.codex(f"codex {request_id}", "go", config={"notify": program})

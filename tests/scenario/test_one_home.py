@@ -323,7 +323,7 @@ async def test_an_answer_by_tool_in_another_process_settles_it_once(
     assert not (one.work / "ran").exists()
 
 
-async def test_somebody_who_can_be_asked_in_another_process_is_waited_for_and_nobody_is_not(
+async def test_an_approval_waits_only_if_a_client_of_another_process_can_be_asked(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     asked = Asked()

@@ -523,9 +523,7 @@ async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_who_comes_late_sees_a_patch_as_those_did_who_were_there(
-    parley_model: ScriptedModel, api: Api
-) -> None:
+async def test_a_late_client_sees_the_same_patch_events(parley_model: ScriptedModel, api: Api) -> None:
     texts = (
         patch("*** Add File: a.txt", "+a"),
         patch("*** Add File: /proc/a.txt", "+a"),

@@ -242,7 +242,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 @pytest.mark.promises("decide.patches")
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_a_patch_outside_of_the_project_is_refused_where_nobody_is_asked(
+async def test_a_patch_outside_of_the_project_is_refused_without_approvals(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as wire:
@@ -270,7 +270,7 @@ def _why_not(path: str) -> str:
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_a_patch_that_cannot_be_written_says_so_and_changes_nothing(
+async def test_a_patch_that_cannot_be_written_reports_it_and_changes_nothing(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     lines = ("*** Add File: sub/a.txt", "+a", "*** Update File: old.txt", "-beta", "+BETA")

@@ -185,7 +185,7 @@ def _said(request: Any, api: Api) -> list[Any]:
 
 @pytest.mark.promises("image.view")
 @pytest.mark.parametrize("api", APIS)
-async def test_an_image_is_put_before_the_model_behind_the_outputs_of_its_calls(
+async def test_an_image_is_added_to_the_input_after_the_outputs_of_its_calls(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as wire:

@@ -92,7 +92,7 @@ async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_ru
 
 @pytest.mark.promises("lifecycle.stopped-turn")
 @pytest.mark.parametrize("asks", [True, False])
-async def test_a_process_that_stops_in_order_says_so_or_leaves_its_question_to_others(
+async def test_a_process_that_stops_in_order_reports_it_or_leaves_its_question_to_others(
     start: Start, parley_model: ScriptedModel, asks: bool
 ) -> None:
     asked = Asked()
@@ -147,7 +147,7 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
 
 
 @pytest.mark.promises("keeping.silent")
-async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_later(
+async def test_what_a_stopped_process_has_written_can_be_read_and_it_continues_later(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)
@@ -170,7 +170,7 @@ async def test_what_a_stopped_process_has_written_can_be_read_and_it_goes_on_lat
 
 
 @pytest.mark.promises("keeping.silent")
-async def test_whoever_wants_something_of_a_stopped_process_is_told_so_in_the_end(
+async def test_a_command_for_a_stopped_owner_fails_after_its_deadline(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)

@@ -37,7 +37,7 @@ def _repository(path: Path) -> Path:
 
 @pytest.mark.promises("model.notes")
 @pytest.mark.parametrize("api", APIS)
-async def test_notes_of_the_home_and_of_the_project_come_behind_the_environment(
+async def test_notes_of_the_home_and_of_the_project_come_after_the_environment(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as wire:

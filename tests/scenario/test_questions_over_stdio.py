@@ -231,7 +231,7 @@ async def test_a_question_waits_for_a_stream_and_is_asked_once_on_a_connection(
         assert await client.take(3) == [live(delta("Done")), live(said("Done")), live(completed("Done"))]
 
 
-async def test_while_one_conversation_asks_everything_else_goes_on(parley_model: ScriptedModel) -> None:
+async def test_while_one_conversation_asks_everything_else_continues(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model) as client:
         parley_model.says(shell("c1", "touch", "a"))
         conversation = await client.create(**ASKS_FIRST)
@@ -319,7 +319,7 @@ async def test_an_interrupt_drops_the_question_before_the_turn_ends(parley_model
 
 
 @pytest.mark.promises("approvals.plain", "approvals.dropped")
-async def test_an_older_client_that_interrupts_hears_of_the_end_of_the_turn_alone(
+async def test_an_older_client_that_interrupts_is_told_of_the_end_of_the_turn_alone(
     parley_model: ScriptedModel,
 ) -> None:
     async with approving_client(parley_model) as client:

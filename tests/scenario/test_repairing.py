@@ -183,7 +183,7 @@ async def test_a_home_that_another_process_writes_to_is_not_copied(tmp_path: Pat
 
 
 @pytest.mark.promises("keeping.damaged")
-async def test_a_server_goes_on_with_what_a_damaged_page_does_not_hit(
+async def test_a_server_continues_with_what_a_damaged_page_does_not_hit(
     tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     home = tmp_path / "home"

@@ -55,7 +55,7 @@ def asked(call_id: str, *command: str, cwd: Path) -> Any:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_a_command_that_failed_in_the_sandbox_is_run_again_without_it_as_somebody_says(
+async def test_a_command_that_failed_in_the_sandbox_is_repeated_without_it_if_approved(
     parley_model: ScriptedModel, mechanism: str
 ) -> None:
     call = shell("c1", "touch", "proof")
@@ -98,7 +98,7 @@ async def test_a_command_that_failed_in_the_sandbox_is_run_again_without_it_as_s
 
 
 @LANDLOCK
-async def test_a_patch_that_failed_in_the_sandbox_is_written_without_it_as_somebody_says(
+async def test_a_patch_that_failed_in_the_sandbox_is_written_without_it_if_approved(
     parley_model: ScriptedModel,
 ) -> None:
     # Files cannot be made there, which shows only when one is.

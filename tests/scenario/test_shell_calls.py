@@ -314,7 +314,7 @@ async def test_a_confined_command_is_told_whether_it_has_the_network(
 
 
 @pytest.mark.promises("decide.commands")
-async def test_a_command_that_no_system_could_run_is_refused_before_anybody_is_asked(
+async def test_an_invalid_command_is_refused_without_an_approval_request(
     parley_model: ScriptedModel,
 ) -> None:
     async with approving_client(parley_model) as client:

@@ -102,7 +102,7 @@ async def test_a_second_sigterm_does_not_disturb_the_end(parley_model: ScriptedM
 
 
 @pytest.mark.promises("lifecycle.sigint")
-async def test_sigint_interrupts_every_running_turn_and_the_server_goes_on(parley_model: ScriptedModel) -> None:
+async def test_sigint_interrupts_every_running_turn_and_the_server_continues(parley_model: ScriptedModel) -> None:
     async with RawParley(parley_model, program=ON_TERMINAL) as raw:
         await held_codex(raw, 1)
         await held_codex(raw, 2)

@@ -95,7 +95,7 @@ def without_deltas(events: list[Any]) -> list[Any]:
 
 
 @pytest.mark.promises("framing.slow-client", "catchup.merged")
-async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
+async def test_a_client_that_reads_again_gets_the_missed_deltas_merged(
     parley_model: ScriptedModel,
 ) -> None:
     text = long_text(8 * MEGABYTE)  # far beyond what the sockets and pipes on its way hold
@@ -124,7 +124,7 @@ async def test_who_reads_on_has_the_whole_text_with_the_missed_deltas_merged(
 
 
 @pytest.mark.promises("catchup.merged")
-async def test_who_reads_on_when_the_text_has_ended_gets_it_whole(parley_model: ScriptedModel) -> None:
+async def test_a_client_that_reads_after_the_end_of_the_text_gets_it_complete(parley_model: ScriptedModel) -> None:
     async with SlowClient(parley_model) as client:
         await stall_streamed(client, MANY)
         parley_model.release()
@@ -165,7 +165,7 @@ async def test_positions_and_offsets_have_no_gap_over_a_pause_in_reading(parley_
         assert (view.events, view.open) == (whole.events, {})
 
 
-async def test_a_codex_call_that_is_not_read_is_answered_behind_all_its_events(
+async def test_a_codex_call_that_is_not_read_is_answered_after_all_its_events(
     parley_model: ScriptedModel,
 ) -> None:
     async with SlowClient(parley_model) as client:
@@ -214,7 +214,7 @@ async def test_a_client_that_does_not_read_costs_its_server_no_memory(parley_mod
 
 
 @pytest.mark.promises("framing.slow-client")
-async def test_turns_of_other_conversations_go_on_while_the_client_does_not_read(
+async def test_turns_of_other_conversations_continue_while_the_client_does_not_read(
     parley_model: ScriptedModel,
 ) -> None:
     async with SlowClient(parley_model) as client, speaking(parley_model) as elsewhere:

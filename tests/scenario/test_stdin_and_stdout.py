@@ -243,7 +243,7 @@ async def test_a_server_whose_stdout_was_closed_ends(parley_model: ScriptedModel
         assert await ended_in_time(process) == 0
 
 
-async def test_a_log_that_nobody_reads_does_not_stop_the_server(parley_model: ScriptedModel) -> None:
+async def test_an_unread_log_does_not_block_the_server(parley_model: ScriptedModel) -> None:
     read_end, write_end = os.pipe()
     async with server(
         parley_model, stdin=PIPE, stdout=PIPE, stderr=write_end, env={"PARLEY_LOG": "debug"}

@@ -45,7 +45,9 @@ async def read_turn(speaker: WireClient) -> list[Any]:
     "stream.answer", "stream.initial-state", "send.result", "turn.order", "catchup.live", "versions.plain"
 )
 @either_api
-async def test_who_connects_and_then_sends_sees_the_turn_happen(parley_model: ScriptedModel, api: Api) -> None:
+async def test_a_client_that_streams_and_then_sends_sees_the_turn_live(
+    parley_model: ScriptedModel, api: Api
+) -> None:
     async with speaking(parley_model, api=api) as client:
         parley_model.says("Hello", ", ", "world")
         conversation = await client.create()
@@ -64,7 +66,7 @@ async def test_who_connects_and_then_sends_sees_the_turn_happen(parley_model: Sc
 
 @pytest.mark.promises("stream.initial-state", "catchup.finished-alone")
 @either_api
-async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
+async def test_a_client_that_sends_and_then_streams_gets_the_stored_events_of_the_turn(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as client:
@@ -86,7 +88,9 @@ async def test_who_sends_and_then_connects_is_given_what_remains_of_the_turn(
 
 @pytest.mark.promises("stream.pause", "stream.again", "catchup.finished-alone")
 @either_api
-async def test_who_pauses_sends_and_reconnects_has_missed_nothing(parley_model: ScriptedModel, api: Api) -> None:
+async def test_a_client_that_pauses_sends_and_reconnects_misses_nothing(
+    parley_model: ScriptedModel, api: Api
+) -> None:
     async with speaking(parley_model, api=api) as client:
         parley_model.says("One")
         parley_model.says("Two")
@@ -227,7 +231,7 @@ async def test_nothing_is_sent_without_a_stream(parley_model: ScriptedModel) -> 
 
 
 @pytest.mark.promises("stream.only-while-open", "stream.pause")
-async def test_a_paused_stream_is_silent_while_the_turn_goes_on(parley_model: ScriptedModel) -> None:
+async def test_a_paused_stream_is_silent_while_the_turn_continues(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Heard", HOLD, "Unheard")
         conversation = await client.create()
@@ -460,7 +464,7 @@ async def test_taking_over_one_stream_leaves_the_others_alone(parley_model: Scri
 
 
 @pytest.mark.promises("cancel.interrupt")
-async def test_an_interrupt_is_seen_by_who_streams(parley_model: ScriptedModel) -> None:
+async def test_streaming_clients_see_an_interrupt(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Never ", HOLD, "finished")
         conversation = await client.create()

@@ -208,9 +208,7 @@ async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_tools_stand_behind_our_own_in_the_order_of_their_names(
-    parley_model: ScriptedModel, api: Api
-) -> None:
+async def test_tools_come_after_our_own_in_the_order_of_their_names(parley_model: ScriptedModel, api: Api) -> None:
     long = "a-server-with-a-name-that-leaves-hardly-any-room-for-its-tools"
     shortened = f"{long[:24]}{hashlib.sha1(f'{long}__echo'.encode()).hexdigest()}"
     parley_model.says(
@@ -255,7 +253,7 @@ async def test_tools_stand_behind_our_own_in_the_order_of_their_names(
 
 
 @pytest.mark.promises("servers.progress")
-async def test_progress_is_seen_while_the_tool_works_and_another_conversation_goes_on(
+async def test_progress_is_seen_while_the_tool_works_and_another_conversation_continues(
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model, config=table(program("x"))) as wire:
@@ -286,7 +284,7 @@ async def test_progress_is_seen_while_the_tool_works_and_another_conversation_go
     assert sorted(last[2:]) == sorted([told_texts("released"), told_texts("ok")])
 
 
-async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the_turn_goes_on(
+async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the_turn_continues(
     parley_model: ScriptedModel,
 ) -> None:
     parley_model.says(Call("x__wait", {}, call_id="c1"))
@@ -317,7 +315,7 @@ async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the
 
 
 @pytest.mark.promises("servers.secrets")
-async def test_an_address_is_called_with_a_token_that_nobody_else_ever_sees(parley_model: ScriptedModel) -> None:
+async def test_an_http_server_gets_its_token_which_appears_nowhere_else(parley_model: ScriptedModel) -> None:
     loopback = Loopback(TOKEN)
     parley_model.says(Call("far__add", {"a": 1, "b": 2}, call_id="c1"))
     parley_model.says(Call("far__steps", {"count": 1}, call_id="c2"))

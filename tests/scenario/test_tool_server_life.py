@@ -141,7 +141,7 @@ async def patiently(wait: Callable[[], Awaitable[Any]]) -> None:
 # --- servers that do not start -----------------------------------------------------------
 
 
-async def test_what_cannot_be_started_is_told_right_behind_session_configured_and_once(
+async def test_what_cannot_be_started_is_told_directly_after_session_configured_and_once(
     parley_model: ScriptedModel,
 ) -> None:
     broken = ToolServer(name="broken", command="/no/such/program")
@@ -194,7 +194,7 @@ async def test_every_new_conversation_is_answered_at_once_and_has_each_failure_a
 
 
 @pytest.mark.promises("servers.background")
-async def test_nobody_else_waits_for_a_server_that_never_answers_and_who_waits_can_leave(
+async def test_only_its_users_wait_for_an_unresponsive_server_and_they_can_cancel(
     parley_model: ScriptedModel, mark: str
 ) -> None:
     async with speaking(parley_model, config=table(program("mute", "mute", mark=mark))) as wire:
@@ -283,7 +283,7 @@ async def test_parley_ends_while_the_library_for_tool_servers_is_being_loaded(
 
 @pytest.mark.promises("servers.background")
 @pytest.mark.long
-async def test_a_server_that_never_answers_is_waited_for_ten_seconds_and_then_told_to_everybody(
+async def test_an_unresponsive_server_is_reported_to_all_clients_after_ten_seconds(
     parley_model: ScriptedModel, mark: str
 ) -> None:
     config = table(program("mute", "mute", mark=mark)) + table(program("good"))
@@ -423,7 +423,7 @@ async def test_a_crash_answers_the_call_and_the_next_call_finds_the_server_again
     assert text_told(after, "c5") == "3"
 
 
-async def test_an_interrupt_stops_the_call_at_the_server_which_lives_on(
+async def test_an_interrupt_stops_the_call_at_the_server_which_continues(
     parley_model: ScriptedModel, mark: str
 ) -> None:
     async with speaking(parley_model, config=table(program("x", mark=mark))) as wire:

@@ -133,7 +133,7 @@ async def test_where_the_log_has_to_be_recovered_first_reading_fails_with_the_na
     assert len(listed) == 1
 
 
-async def test_a_turn_waits_for_the_lock_longer_than_a_call_and_goes_on(
+async def test_a_turn_waits_for_the_lock_longer_than_a_call_and_continues(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     parley = await start()
@@ -208,7 +208,7 @@ async def test_a_server_that_was_stopped_in_the_middle_of_a_write_is_named(start
     assert sorted(listed) == sorted([ConversationId("22222222-2222-4222-8222-222222222222"), conversation.id])
 
 
-async def test_two_processes_that_want_one_conversation_are_both_told_who_holds_the_lock(
+async def test_two_processes_that_need_one_conversation_are_told_the_lock_holder(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)

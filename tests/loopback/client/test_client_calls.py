@@ -53,7 +53,7 @@ async def received(client: Client) -> list[Any]:
     return [{key: value for key, value in message.items() if key not in ("jsonrpc", "id")} for message in messages]
 
 
-async def test_the_handshake_tells_who_both_are(peer: StartPeer) -> None:
+async def test_the_handshake_names_client_and_server(peer: StartPeer) -> None:
     frames: list[bytes] = []
     async with asyncio.timeout(90), peer({}, on_frame=frames.append) as client:
         assert client.initialize_result.server_info.name == "peer"
@@ -218,7 +218,7 @@ async def test_a_codex_call_hears_each_event_once_and_then_the_result(peer: Star
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_awaiting_a_cancelled_call_says_so_whether_or_not_the_server_answers(
+async def test_awaiting_a_cancelled_call_reports_it_whether_or_not_the_server_answers(
     peer: StartPeer, answered: bool
 ) -> None:
     interrupted = {"error": " Turn interrupted", "content": [], "isError": True}
@@ -313,7 +313,7 @@ async def test_a_server_that_does_not_exit_in_time_is_killed(script: dict[str, A
     assert server.exit_code == exit_code
 
 
-async def test_a_call_without_a_result_in_time_raises_and_the_connection_goes_on(peer: StartPeer) -> None:
+async def test_a_call_without_a_result_in_time_raises_and_the_connection_continues(peer: StartPeer) -> None:
     script = {"go": [{"id": 2, "result": {}}, {"id": "$id", "result": {}}]}
     async with asyncio.timeout(90), peer(script) as client:
         with pytest.raises(CallTimedOut, match=r"conversationStatus: no result after 0\.01 s") as timed_out:

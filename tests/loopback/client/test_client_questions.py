@@ -82,7 +82,7 @@ async def test_a_patch_has_its_changes_and_its_reason(peer: StartPeer) -> None:
         assert await answer_to_question(client) == {"result": {"decision": "approved"}}
 
 
-async def test_a_callback_that_fails_answers_an_error_and_the_client_goes_on(peer: StartPeer) -> None:
+async def test_a_callback_that_fails_answers_an_error_and_the_client_continues(peer: StartPeer) -> None:
     def fail(approval: Approval) -> None:
         raise ValueError("no idea")
 

@@ -107,7 +107,7 @@ async def test_a_responses_request_names_its_conversation(caller: Caller) -> Non
         ("/v1?tenant=7", "/v1/chat/completions?tenant=7&v=1&name=a+b"),
     ],
 )
-async def test_query_parameters_stand_behind_the_path(caller: Caller, base: str, target: str) -> None:
+async def test_query_parameters_come_after_the_path(caller: Caller, base: str, target: str) -> None:
     async with Peer(WHOLE) as peer:
         base_url = f"http://127.0.0.1:{peer.port}{base}"
         await caller.ask(peer, base_url=base_url, query_params={"v": "1", "name": "a b"})

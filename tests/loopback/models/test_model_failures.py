@@ -145,7 +145,7 @@ async def test_other_bodies_of_a_429_are_no_usage_limit(caller: Caller, body: by
 
 
 @pytest.mark.parametrize("api", BOTH)
-async def test_nobody_there_names_the_address_and_nothing_secret(caller: Caller, api: WireApi) -> None:
+async def test_a_refused_connection_names_the_address_and_no_secret(caller: Caller, api: WireApi) -> None:
     async with Peer(WHOLE[api]) as peer:
         port = peer.port
     path = {"chat": "chat/completions", "responses": "responses"}[api]

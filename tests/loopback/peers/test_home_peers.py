@@ -32,7 +32,7 @@ async def test_nothing_is_made_before_it_is_asked_for(peers: UnixPeers, home: Pa
     assert (nobody, peers.address, os.listdir(home)) == (None, "", [])
 
 
-async def test_who_listens_has_one_socket_that_is_gone_at_the_end(peers: UnixPeers, home: Path) -> None:
+async def test_a_listening_process_has_one_socket_which_it_removes_at_the_end(peers: UnixPeers, home: Path) -> None:
     await peers.listen()
     await peers.listen()
 
@@ -125,7 +125,7 @@ async def test_the_name_of_one_that_was_killed_goes_and_the_rest_is_told(
     assert ear.nothing_more()
 
 
-async def test_one_that_does_not_run_holds_nobody_up(peers: UnixPeers, start: StartPeer) -> None:
+async def test_a_stopped_process_blocks_no_other(peers: UnixPeers, start: StartPeer) -> None:
     stopped, other = await start(), await start()
     stopped.stopped()
 
@@ -134,7 +134,7 @@ async def test_one_that_does_not_run_holds_nobody_up(peers: UnixPeers, start: St
         assert (await other.heard())["params"]["n"] == number
 
 
-async def test_little_is_kept_for_one_that_does_not_read(home: Path) -> None:
+async def test_little_is_buffered_for_a_client_that_does_not_read(home: Path) -> None:
     reads, heard = asyncio.Event(), 0
 
     def on_notification(frame: object) -> None:
@@ -157,7 +157,7 @@ async def test_little_is_kept_for_one_that_does_not_read(home: Path) -> None:
     assert 0 < heard < 50
 
 
-async def test_who_comes_when_many_wait_is_let_in_when_there_is_room(home: Path) -> None:
+async def test_a_connection_is_accepted_when_the_backlog_has_room(home: Path) -> None:
     busy, peers = (UnixPeers(str(home), _ignore) for _ in range(2))
     await busy.listen()
     crowd = [_knock(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
@@ -172,7 +172,7 @@ async def test_who_comes_when_many_wait_is_let_in_when_there_is_room(home: Path)
 
 
 @pytest.mark.long
-async def test_one_that_lets_nobody_in_is_not_waited_for_without_end(peers: UnixPeers, home: Path) -> None:
+async def test_a_process_that_accepts_no_connection_is_not_waited_for_forever(peers: UnixPeers, home: Path) -> None:
     address = "1-0123456789abcdef.sock"
     os.mkdir(home / "run")
     hanging = socket.socket(socket.AF_UNIX)
@@ -187,7 +187,7 @@ async def test_one_that_lets_nobody_in_is_not_waited_for_without_end(peers: Unix
     hanging.close()
 
 
-async def test_a_flood_of_connections_costs_those_who_make_it(
+async def test_a_flood_of_connections_delays_only_its_source(
     peers: UnixPeers, start: StartPeer, home: Path
 ) -> None:
     ear, peer = Ear(), await start(most_files=40)
@@ -219,7 +219,7 @@ async def test_garbage_costs_the_connection_that_it_came_on(peers: UnixPeers, st
     assert await ear.next() == ("answered", 1)
 
 
-async def test_the_end_waits_for_nobody_and_leaves_nothing(home: Path, start: StartPeer) -> None:
+async def test_closing_waits_for_no_process_and_leaves_nothing(home: Path, start: StartPeer) -> None:
     """With connections in both directions, and one whose handler does not end by itself."""
     served = asyncio.Event()
 

@@ -71,7 +71,7 @@ async def test_a_kill_is_heard_once_and_no_answer_comes(peers: UnixPeers, start:
     assert ear.nothing_more()
 
 
-async def test_one_that_ends_in_order_is_heard_to_the_last_word(peers: UnixPeers, start: StartPeer) -> None:
+async def test_all_messages_of_a_process_that_ends_in_order_are_read(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
 
@@ -80,7 +80,9 @@ async def test_one_that_ends_in_order_is_heard_to_the_last_word(peers: UnixPeers
     assert [await ear.next() for _ in range(3)] == [("long", "x" * 2**20), ("one", {"n": 1}), "gone"]
 
 
-async def test_one_that_talks_nonsense_is_gone_and_the_others_are_not(peers: UnixPeers, start: StartPeer) -> None:
+async def test_a_process_that_sends_invalid_messages_is_disconnected_and_others_are_not(
+    peers: UnixPeers, start: StartPeer
+) -> None:
     ear, other, peer = Ear(), Ear(), await start()
     link = await ear.on(peers, peer.address)
     sound = await other.on(peers, peer.address)
@@ -105,7 +107,7 @@ async def test_a_listener_that_raises_misses_only_what_it_raised_at(peers: UnixP
     assert await ear.next() == ("one", {"n": 1})
 
 
-async def test_who_reads_nothing_for_too_long_is_gone(peers: UnixPeers, start: StartPeer) -> None:
+async def test_a_process_that_leaves_too_much_unread_is_disconnected(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
     peer.stopped()
@@ -118,7 +120,7 @@ async def test_who_reads_nothing_for_too_long_is_gone(peers: UnixPeers, start: S
     assert ear.nothing_more()
 
 
-async def test_one_that_asks_us_is_told_that_we_answer_nothing(peers: UnixPeers, start: StartPeer) -> None:
+async def test_a_request_of_the_other_process_gets_method_not_found(peers: UnixPeers, start: StartPeer) -> None:
     ear, peer = Ear(), await start()
     link = await ear.on(peers, peer.address)
 

@@ -166,7 +166,7 @@ async def test_what_is_hidden_in_a_root_is_neither_read_nor_moved_nor_removed(
 
 
 @pytest.mark.promises("sandbox.hidden")
-async def test_what_is_hidden_behind_a_link_is_hidden_from_the_next_command_too(
+async def test_the_target_of_a_hidden_link_is_hidden_from_the_next_command_too(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
     home, keys = tmp_path / "home", tmp_path / "keys"

@@ -64,7 +64,7 @@ def test_a_home_of_its_own_is_gone_afterwards_and_its_log_is_not(model: Scripted
     assert home.stderr_text() == "what happened"
 
 
-def test_the_environment_has_nothing_of_the_person_who_runs_the_tests(
+def test_the_environment_has_no_variables_of_the_test_user(
     model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "CODEX_HOME", "PARLEY_LOG", "https_proxy", "HTTP_PROXY"):

@@ -95,7 +95,7 @@ async def test_over_chat_each_string_is_a_delta_in_a_chunk_of_its_own() -> None:
         ]
 
 
-async def test_over_chat_usage_is_told_to_those_who_ask_for_it() -> None:
+async def test_over_chat_usage_is_sent_on_request() -> None:
     async with asyncio.timeout(90), ScriptedModel() as model:
         model.says(Usage(input_tokens=7, output_tokens=2, cached_input_tokens=1))
         *_, usage, _ = decoded(await answer(model, CHAT, b'{"stream_options": {"include_usage": true}}'))
@@ -320,7 +320,7 @@ async def test_a_raw_body_is_sent_as_it_is_in_pieces() -> None:
         await caller.close()
 
 
-async def test_bad_json_stands_in_front_of_a_good_reply() -> None:
+async def test_bad_json_comes_before_a_good_reply() -> None:
     async with asyncio.timeout(90), ScriptedModel() as model:
         model.bad_json("{oops", "fine")
         first, *rest = await answer(model, CHAT)

@@ -194,7 +194,7 @@ async def test_a_command_that_cannot_be_started_says_why(
         ({"": "c"}, "'' cannot be the name of a variable"),
     ],
 )
-async def test_a_variable_that_cannot_be_says_so(executor: Executor, env: dict[str, str], why: str) -> None:
+async def test_an_invalid_variable_name_is_refused(executor: Executor, env: dict[str, str], why: str) -> None:
     with pytest.raises(CommandNotStarted) as caught:
         await ran(executor, "/bin/true", env=env)
 

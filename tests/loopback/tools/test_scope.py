@@ -198,7 +198,7 @@ async def test_it_is_asked_also_where_the_ends_of_children_are_ignored(computer:
         ),
     ],
 )
-async def test_where_systemd_cannot_do_it_or_somebody_has_set_limits_it_is_not_asked(
+async def test_systemd_is_not_asked_where_it_cannot_do_it_or_limits_exist(
     computer: Computer, path: str, text: str | None, why: str
 ) -> None:
     if text is None:
@@ -221,14 +221,14 @@ def test_outside_of_services_of_others_it_is_asked(computer: Computer, group: st
     assert why_none(str(computer.root)) is None
 
 
-def test_who_is_given_all_processors_has_no_limit(computer: Computer) -> None:
+def test_permission_for_all_processors_is_not_a_limit(computer: Computer) -> None:
     computer.write("sys/fs/cgroup/user.slice/cpuset.cpus", "0-7\n")
     computer.write("sys/fs/cgroup/user.slice/cpuset.cpus.effective", "0-3\n")
 
     assert why_none(str(computer.root)) is None
 
 
-async def test_where_nobody_says_how_much_memory_there_is_systemd_is_not_asked(computer: Computer) -> None:
+async def test_systemd_is_not_asked_where_the_amount_of_memory_is_unknown(computer: Computer) -> None:
     computer.write("proc/meminfo", "")
     result = await computer.ran("echo out")
 

@@ -72,7 +72,7 @@ async def test_a_launcher_that_ends_while_it_is_held_has_confined_nothing(execut
     assert caught.value.detail == "the launcher ended with exit code 3 and has not started the command"
 
 
-async def test_nobody_lets_a_launcher_go_on_by_killing_who_holds_it(executor: Executor, tmp_path: Path) -> None:
+async def test_killing_the_supervisor_does_not_release_a_held_launcher(executor: Executor, tmp_path: Path) -> None:
     script = "import os, sys; os.kill(os.getppid(), 9); os.read(4, 1); os.mkdir(sys.argv[1])"
 
     result = await held(executor, *PYTHON, script, str(tmp_path / "ran"))

@@ -24,7 +24,7 @@ for place in sorted(map(int, os.listdir("/proc/self/fd")))[3:-1]:  # but for the
 """
 
 
-async def test_files_are_found_behind_the_standard_descriptors_and_nothing_else_is(executor: Executor) -> None:
+async def test_files_are_found_after_the_standard_descriptors_and_nothing_else_is(executor: Executor) -> None:
     files = (b"first", b"", bytes(range(256)) * 4096, *(b"%d" % number for number in range(20)))
 
     result = await ran(executor, *PYTHON, FILES, files=files)
@@ -108,7 +108,7 @@ async def test_a_launcher_that_takes_too_long_is_out_of_time_whatever_it_has_sai
     assert (silent, begun) == (Ran(timed_out=True), Ran(timed_out=True))
 
 
-async def test_a_launcher_speaks_behind_the_files(executor: Executor) -> None:
+async def test_a_launcher_reports_on_the_descriptor_after_the_files(executor: Executor) -> None:
     script = BEGUN.replace(">&3", ">&5") + told(4).replace(">&3", ">&5") + "cat <&3; cat <&4"
 
     result = await ran(executor, "sh", "-c", script, files=(b"a\n", b"b\n"), reports=True)
@@ -116,7 +116,7 @@ async def test_a_launcher_speaks_behind_the_files(executor: Executor) -> None:
     assert result == Ran(exit_code=4, stdout=b"a\nb\n")
 
 
-async def test_somebody_outside_who_holds_what_a_launcher_speaks_into_delays_nothing(
+async def test_a_process_outside_that_holds_the_report_pipe_delays_nothing(
     executor: Executor, tmp_path: Path
 ) -> None:
     script = """

@@ -220,7 +220,7 @@ os.waitpid(pid, 0)
 """In a process that lets a descriptor be inherited; the one that really starts commands has none such."""
 
 
-def test_whoever_starts_a_restricted_command_is_closed_to_it() -> None:
+def test_a_restricted_command_cannot_access_its_starter() -> None:
     done = subprocess.run(
         (sys.executable, "-c", SECOND_FENCE), capture_output=True, text=True, timeout=90, check=True
     )

@@ -79,7 +79,7 @@ def test_a_program_that_a_repository_names_is_run_by_git_as_it_comes_and_not_by_
 
 @pytest.mark.parametrize("setting", ["gpg.program", "gpg.openpgp.program"])
 @pytest.mark.parametrize("command", ["log", "show"])
-def test_a_format_of_a_repository_that_asks_for_signatures_has_them_checked_by_nobody(
+def test_a_repository_format_with_signatures_starts_no_signature_checker(
     repository: Path, setting: str, command: str
 ) -> None:
     git("config", setting, f"{repository.parent}/program", cwd=repository)

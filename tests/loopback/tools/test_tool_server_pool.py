@@ -381,7 +381,7 @@ async def test_starting_twice_starts_once(pool: ServerPool) -> None:
     assert running(mark) == 1
 
 
-async def test_a_server_that_nobody_uses_is_ended_and_starts_again_when_needed() -> None:
+async def test_an_unused_server_is_ended_and_started_again_when_needed() -> None:
     mark = marker()
     server = program("x", mark=mark)
     async with (

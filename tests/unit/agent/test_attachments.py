@@ -56,7 +56,7 @@ async def test_named_images_are_read_in_their_places(tmp_path: Path) -> None:
     assert content == (as_read("image/png", PNG), rest[0], photo, rest[1], photo, rest[2])
 
 
-async def test_content_that_names_nothing_on_disk_is_left_as_it_is() -> None:
+async def test_content_without_local_files_is_not_changed() -> None:
     content = (TextItem(text="hello"), ImageItem(image_url="https://example.com/a.png"))
 
     assert await read_content(content, settings()) is content

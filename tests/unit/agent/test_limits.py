@@ -131,7 +131,7 @@ def reached(limit: str, used: int, allowed: int) -> LimitReached:
     responses=st.lists(st.integers(1, 5), max_size=4),
     answers=st.lists(st.booleans(), max_size=5),
 )
-def test_a_limit_of_so_many_calls_lets_no_more_through_for_each_yes(
+def test_each_approval_allows_as_many_calls_as_the_limit(
     size: int, responses: list[int], answers: list[bool]
 ) -> None:
     notebook = begun()
@@ -154,7 +154,7 @@ def test_a_limit_of_so_many_calls_lets_no_more_through_for_each_yes(
     assert notebook.history.open_calls == ()
 
 
-async def test_a_turn_that_may_not_go_on_ends_with_an_error_and_the_model_is_not_asked_again() -> None:
+async def test_a_turn_that_may_not_continue_ends_with_an_error_and_the_model_is_not_asked_again() -> None:
     spent = token_count(input_tokens=3, output_tokens=2)
     notebook, model = begun(), Says(3, usage=spent)
     ended = await turn_of(notebook, model, Somebody(notebook, NO), Limits(turn_calls=1))
@@ -178,7 +178,7 @@ async def test_a_turn_that_may_not_go_on_ends_with_an_error_and_the_model_is_not
     ]
 
 
-async def test_nobody_is_asked_by_a_turn_that_ends_with_its_last_call_or_token() -> None:
+async def test_a_turn_that_ends_at_its_limit_does_not_ask() -> None:
     notebook = begun()
     somebody = Somebody(notebook)
     cost = token_count(input_tokens=10, output_tokens=5)
@@ -189,7 +189,7 @@ async def test_nobody_is_asked_by_a_turn_that_ends_with_its_last_call_or_token()
     assert notebook.usage.turn_tokens == 30
 
 
-async def test_a_yes_raises_a_limit_as_often_as_it_takes_to_be_beyond_what_was_used() -> None:
+async def test_an_approval_raises_a_limit_until_it_exceeds_the_usage() -> None:
     notebook = begun()
     somebody = Somebody(notebook, YES, YES)
     cost = token_count(input_tokens=30, output_tokens=5)

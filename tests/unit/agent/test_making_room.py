@@ -148,7 +148,7 @@ async def test_a_model_of_which_no_window_is_known_is_never_summed_up_for() -> N
     assert (model.asked, notebook.happened) == ([], [])
 
 
-async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_says_so() -> None:
+async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it() -> None:
     notebook = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *turn("three", 2_000), *said("four"))
     model, chosen = Summaries(), with_window()
     recent = notebook.history.items[4:]
@@ -199,7 +199,7 @@ async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_con
 # --- what is asked -------------------------------------------------------------------------
 
 
-async def test_the_record_says_who_said_and_did_what() -> None:
+async def test_the_text_for_the_summary_names_the_author_of_each_item() -> None:
     image = ImageItem(image_url="data:image/png;base64,AA")
     notebook = RecordingTranscript(
         turn_started(),
@@ -461,7 +461,7 @@ async def test_a_summary_that_is_too_long_loses_its_middle() -> None:
     assert size([item]) <= 0.2 * 0.85 * WINDOW + 50
 
 
-async def test_what_cannot_be_written_down_is_replaced() -> None:
+async def test_what_cannot_be_stored_is_replaced() -> None:
     notebook, model = long_talk(), Summaries(says("half a pair: \ud83d"))
     await room_made(notebook, model)
 

@@ -36,7 +36,7 @@ def sent_to(model: str) -> Any:
 
 
 @pytest.mark.parametrize("maker", ["", "openai/", "gateway/OpenAI/"])
-def test_whoever_offers_a_model_it_is_treated_alike(maker: str) -> None:
+def test_the_provider_prefix_of_a_model_is_ignored(maker: str) -> None:
     assert instructions_for(f"{maker}GPT-4.1") == BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS
     assert instructions_for(f"{maker}gpt-5") == BASE_INSTRUCTIONS
     assert context_window(f"{maker}o3-pro", None) == 200_000

@@ -404,7 +404,7 @@ def test_a_shell_that_the_agent_can_write_is_not_safe(tmp_path: Path, programs: 
     assert is_safe_in(f"{tmp_path}:{programs}", tmp_path) == (True, False)
 
 
-def test_a_file_that_cannot_run_still_hides_the_program_behind_it(tmp_path: Path, programs: Path) -> None:
+def test_a_file_that_cannot_run_still_hides_the_program_after_it(tmp_path: Path, programs: Path) -> None:
     (tmp_path / "ls").touch(mode=0o644)
 
     assert is_safe_in(f"{tmp_path}:{programs}", tmp_path) == (False, False)

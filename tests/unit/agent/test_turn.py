@@ -268,7 +268,7 @@ async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answ
     assert notebook.history.waiting == []
 
 
-async def test_text_that_no_item_declared_whole_is_said_and_kept_once() -> None:
+async def test_text_without_a_final_item_is_shown_and_stored_once() -> None:
     notebook = asked_to_go()
     await turn_of(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), Pauses())
 
@@ -330,7 +330,7 @@ async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_respons
 # --- what is written together ---------------------------------------------------------------
 
 
-async def test_what_ends_with_the_response_is_written_down_with_it_in_one_piece() -> None:
+async def test_what_ends_with_the_response_is_stored_with_it_in_one_piece() -> None:
     notebook = asked_to_go()
     model = Replies(
         [[ReasoningDelta("hm")], [ReasoningDone(summaries=("hm",), raw=()), TextDelta("Bye"), *DONE_TOO]]
@@ -372,7 +372,7 @@ async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
     ]
 
 
-async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_stands_behind_the_response() -> None:
+async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_comes_after_the_response() -> None:
     notebook = asked_to_go()
     joins = partial(notebook.write, user_message("wait", message_id="m2"))
     model = Replies([[TextDelta("Bye"), *DONE_TOO], joins], says("Well?"))
@@ -388,7 +388,7 @@ async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_stands_b
     ]
 
 
-async def test_a_reply_that_breaks_off_behind_its_end_is_repeated_and_said_once() -> None:
+async def test_a_reply_that_breaks_off_after_its_end_is_repeated_and_said_once() -> None:
     notebook = asked_to_go()
     broken: list[Step] = [[TextDelta("Bye"), *DONE_TOO], ModelStreamBroken("gone")]
     await turn_of(notebook, Replies(broken, says("Bye"), max_retries=1), Pauses())

@@ -89,7 +89,7 @@ def long_file(tmp_path: Path) -> str:
     return write_export(tmp_path / "long.jsonl", settings_chosen(), texts=2 * PAGE)
 
 
-async def test_a_long_conversation_is_written_page_by_page_and_belongs_to_nobody(
+async def test_a_long_conversation_is_written_page_by_page_without_an_owner(
     long_file: str, settings: Settings
 ) -> None:
     store = MemoryStore()
@@ -113,7 +113,7 @@ async def test_what_was_begun_is_removed_when_there_is_no_room(long_file: str, s
         await store.head(ID)
 
 
-async def test_what_was_begun_is_removed_when_somebody_has_enough(long_file: str, settings: Settings) -> None:
+async def test_a_cancelled_import_is_removed(long_file: str, settings: Settings) -> None:
     store = Filling(hangs=True)
     importing = asyncio.ensure_future(import_file(store, long_file, settings))
     async with asyncio.timeout(90):
@@ -235,9 +235,7 @@ async def test_the_questions_of_a_copy_are_its_own(tmp_path: Path, settings: Set
     assert folded.state.phase is Phase.ASKING
 
 
-async def test_somebody_who_has_enough_need_not_wait_until_a_file_is_read(
-    long_file: str, settings: Settings
-) -> None:
+async def test_an_import_can_be_cancelled_while_a_file_is_read(long_file: str, settings: Settings) -> None:
     store = MemoryStore()
     importing = asyncio.ensure_future(import_file(store, long_file, settings))
     await asyncio.sleep(0)
@@ -298,7 +296,7 @@ async def test_secrets_in_a_file_are_not_taken_over(tmp_path: Path, settings: Se
         ),
     ],
 )
-async def test_settings_that_nobody_can_ask_for_are_refused(
+async def test_settings_that_no_call_can_give_are_refused(
     tmp_path: Path, settings: Settings, asked: dict[str, Any], why: str
 ) -> None:
     chosen = SettingsChosen(model="m", cwd="/project", asked=asked)

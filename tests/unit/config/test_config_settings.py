@@ -539,7 +539,7 @@ def test_secrets_of_the_user_and_the_home_are_hidden_unless_others_are_named(hom
     assert home.resolve(mine, environ=environ).sandbox.hidden_paths == (str(home.path), "/secrets")
 
 
-def test_what_is_hidden_behind_a_link_is_hidden_by_both_names(home: Home, tmp_path: Path) -> None:
+def test_a_hidden_link_and_its_target_are_both_hidden(home: Home, tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     (tmp_path / "keys").symlink_to("dotfiles")
     mine = SettingsOverrides(config={"sandbox.hidden_paths": [f"{tmp_path}/keys", f"{tmp_path}/missing"]})

@@ -162,7 +162,7 @@ def test_what_was_not_asked_for_is_not_kept() -> None:
     assert kept(SettingsOverrides(model="m")) == {"model": "m"}
 
 
-def test_several_calls_behind_each_other_come_to_the_same_again(home: Home) -> None:
+def test_several_calls_in_succession_come_to_the_same_again(home: Home) -> None:
     calls = [
         EVERYTHING,
         SettingsOverrides(model="other"),

@@ -50,13 +50,13 @@ def seen(*happened: LogPayload) -> list[str]:
     return told
 
 
-def test_a_branch_begins_behind_the_turn_of_its_parent() -> None:
+def test_a_branch_begins_after_the_turn_of_its_parent() -> None:
     log = [*turn(1), *turn(2), *turn(3), *turn(4, parent="m1")]
 
     assert seen(*log) == ["q1", "a1", "q4", "a4"]
 
 
-def test_the_next_message_goes_on_with_the_newest_branch() -> None:
+def test_the_next_message_continues_with_the_newest_branch() -> None:
     log = [*turn(1), *turn(2), *turn(3, parent="m1"), *turn(4)]
 
     assert seen(*log) == ["q1", "a1", "q3", "a3", "q4", "a4"]
@@ -132,7 +132,7 @@ def test_a_summary_in_the_middle_of_a_turn_keeps_calls_with_their_outputs() -> N
     assert history.cuts == [1, 5]
 
 
-def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_behind_it_the_summary() -> None:
+def test_a_branch_from_before_a_summary_sees_what_was_said_and_one_from_after_it_the_summary() -> None:
     compacted = turn(3, also=(history_compacted("S", replaced=4),))
     log = [*turn(1), *turn(2), *compacted, *turn(4)]
 
@@ -158,7 +158,7 @@ def test_the_model_is_given_an_image_in_place_of_its_path() -> None:
     assert seen(turn_started(), said, read, model_asked()) == ["data:image/png;base64,AA"]
 
 
-def test_an_image_that_a_tool_looked_at_stands_behind_the_outputs() -> None:
+def test_an_image_that_a_tool_looked_at_comes_after_the_outputs() -> None:
     looked: list[LogPayload] = [
         *turn(1)[:4],
         model_said(call("c1")),

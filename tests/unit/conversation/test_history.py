@@ -87,7 +87,7 @@ def test_each_call_is_directly_followed_by_its_output() -> None:
     ]
 
 
-def test_input_that_joined_stands_once_behind_the_outputs_of_the_response_it_waited_for() -> None:
+def test_input_that_joined_comes_once_after_the_outputs_of_the_response_it_waited_for() -> None:
     assert items_of(
         *BEGIN,
         user_message("go"),

@@ -196,7 +196,7 @@ def test_a_reader_from_the_start_is_handed_entries_first_and_then_the_text_so_fa
     assert cursor.live
 
 
-def test_a_reader_may_start_behind_any_position() -> None:
+def test_a_reader_may_start_after_any_position() -> None:
     log = log_of(turn_started(), task_started(), user_message("hi"))
 
     assert said(log, Cursor(Seq(2))) == ["user_message"]
@@ -270,7 +270,7 @@ def test_what_was_appended_comes_before_the_text_that_was_missed_earlier() -> No
     assert said(log, cursor) == ["user_message", "i1@0:He"]
 
 
-def test_a_reader_that_was_stopped_between_two_items_goes_on_with_the_second() -> None:
+def test_a_reader_that_was_stopped_between_two_items_continues_with_the_second() -> None:
     log = Log()
     log.extend(ItemKind.REASONING, "Hm")
     log.extend(ItemKind.MESSAGE, "He")
@@ -284,7 +284,7 @@ def test_a_reader_that_was_stopped_between_two_items_goes_on_with_the_second() -
     assert said(log, cursor) == ["i1@2:!", "i2@0:He"]
 
 
-def test_an_empty_delta_leaves_a_reader_that_is_behind_with_nothing_to_be_told() -> None:
+def test_an_empty_delta_gives_a_slow_reader_nothing() -> None:
     log = Log()
     cursor = Cursor.at_end_of(log)
     cursor.missed(log, log.extend(ItemKind.MESSAGE, ""))
@@ -303,7 +303,7 @@ def test_void_text_is_never_handed_out(event: EventMsg) -> None:
     assert said(log, Cursor()) == [entry.type]
 
 
-def test_an_append_that_cannot_be_written_down_changes_nothing() -> None:
+def test_an_append_that_cannot_be_stored_changes_nothing() -> None:
     log = log_of(task_started())
     log.extend(ItemKind.MESSAGE, "Hel")
     with pytest.raises(UnicodeEncodeError):
@@ -316,7 +316,7 @@ def test_an_append_that_cannot_be_written_down_changes_nothing() -> None:
 # --- durable -----------------------------------------------------------------------------
 
 
-def test_nobody_is_shown_what_is_not_durable() -> None:
+def test_entries_that_are_not_durable_are_not_shown() -> None:
     log = log_of(task_started())
     log.append([user_message("and?"), agent_message("Hm")], at=AT)
     cursor = Cursor()
@@ -331,7 +331,7 @@ def test_nobody_is_shown_what_is_not_durable() -> None:
     assert not cursor.live
 
 
-def test_what_is_being_said_waits_for_the_entries_before_it() -> None:
+def test_open_texts_wait_for_the_entries_before_them() -> None:
     log = log_of(task_started())
     cursor = Cursor()
     log.extend(ItemKind.MESSAGE, "Hel")
@@ -348,7 +348,7 @@ def test_what_is_being_said_waits_for_the_entries_before_it() -> None:
     assert open_text(log) == {"i1": "Hello"}
 
 
-def test_one_who_joins_in_front_of_what_is_not_durable_is_not_live() -> None:
+def test_a_reader_before_an_entry_that_is_not_durable_is_not_live() -> None:
     log = log_of(task_started())
     log.append([user_message("and?")], at=AT)
     log.extend(ItemKind.MESSAGE, "Hel")
@@ -361,7 +361,7 @@ def test_one_who_joins_in_front_of_what_is_not_durable_is_not_live() -> None:
     assert cursor.live
 
 
-def test_what_is_taken_back_has_not_happened_and_what_it_ended_goes_on() -> None:
+def test_a_rollback_removes_entries_and_reopens_the_items_that_they_ended() -> None:
     log = log_of(task_started())
     log.extend(ItemKind.MESSAGE, "Hel")
     live = Cursor.at_end_of(log)
@@ -378,7 +378,7 @@ def test_what_is_taken_back_has_not_happened_and_what_it_ended_goes_on() -> None
     assert said(log, Cursor()) == ["task_started", "i1@0:Hello"]
 
 
-def test_what_is_void_after_all_goes_on_when_that_is_taken_back() -> None:
+def test_a_rollback_reopens_discarded_items() -> None:
     log = log_of(task_started())
     for kind in ItemKind:
         log.extend(kind, kind.name)
@@ -388,7 +388,7 @@ def test_what_is_void_after_all_goes_on_when_that_is_taken_back() -> None:
     assert open_text(log) == {"i1": "MESSAGE", "i2": "REASONING", "i3": "RAW_REASONING"}
 
 
-def test_only_what_stands_behind_a_position_is_taken_back() -> None:
+def test_only_what_comes_after_a_position_is_rolled_back() -> None:
     log = log_of(task_started())
     log.extend(ItemKind.REASONING, "Hm")
     log.extend(ItemKind.MESSAGE, "Hello")
@@ -426,7 +426,7 @@ def test_items_of_two_series_never_have_the_same_name() -> None:
 # --- the tail --------------------------------------------------------------------------
 
 
-def test_a_trimmed_log_goes_on_counting_and_keeps_what_is_not_durable() -> None:
+def test_a_trimmed_log_continues_counting_and_keeps_what_is_not_durable() -> None:
     log = log_of(task_started(), user_message("Hello?"), agent_message("Hello."))
     log.durable = Seq(2)
     log.trim(Seq(3))

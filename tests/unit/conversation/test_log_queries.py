@@ -25,7 +25,7 @@ def two_turns(*, ended: bool = True) -> Log:
     return log
 
 
-def test_a_message_stands_where_it_was_said_and_not_where_another_speaks_of_it() -> None:
+def test_the_position_of_a_message_is_its_own_event_and_not_a_reference() -> None:
     entries = two_turns().entries
 
     assert (position_of(entries, A), position_of(entries, B)) == (3, 6)
@@ -50,7 +50,7 @@ def test_a_turn_is_all_up_to_its_end_and_the_last_one_where_none_is_named() -> N
         entries_up_to(entries, MessageId("c"))
 
 
-def test_a_title_given_behind_a_turn_comes_with_it_the_last_one_only() -> None:
+def test_a_fork_has_only_the_latest_title_that_was_set_after_its_turn() -> None:
     log = two_turns()
     log.append((renamed("Foxes"), renamed("Hares")), at=2.0)
     title = log.entries[-1]

@@ -74,13 +74,13 @@ def test_of_more_the_first_and_the_last_64_kib_are_kept(reads: int) -> None:
     )
 
 
-def test_one_who_has_the_beginning_is_handed_the_rest() -> None:
+def test_a_reader_that_has_the_beginning_gets_the_rest() -> None:
     item, data = said(100_000)
 
     assert joined(pieces_of(item, 30_000), 30_000, 100_000) == data[30_000:]
 
 
-def test_one_who_has_some_of_the_middle_goes_on_where_the_end_is_kept() -> None:
+def test_a_reader_with_a_part_of_the_middle_continues_at_the_stored_end() -> None:
     item, data = said(500_000)
 
     assert pieces_of(item, 200_000)[0][0] == 500_000 - KEPT_BYTES
@@ -208,7 +208,7 @@ def test_a_reader_that_missed_the_end_is_handed_it_from_the_record() -> None:
     assert handed(log, cursor) == ["command_output", "i1@6:missed missed too", "exec_command_end"]
 
 
-def test_a_reader_that_fell_behind_while_it_ran_goes_on_behind_what_it_has() -> None:
+def test_a_reader_that_fell_behind_while_it_ran_continues_after_what_it_has() -> None:
     log = running()
     cursor = Cursor.at_end_of(log)
     (delta,) = say(log, b"ab")
@@ -253,7 +253,7 @@ def test_what_is_not_utf_8_survives_the_record() -> None:
     assert output_of(log.entries[-1])[0].to_record() == record.streams[0]
 
 
-def test_an_end_that_is_taken_back_leaves_the_command_running_and_nobody_hears_anything_twice() -> None:
+def test_a_rolled_back_end_leaves_the_command_running_and_repeats_nothing() -> None:
     log = running()
     cursor = Cursor.at_end_of(log)
     say(log, b"heard ")
@@ -268,7 +268,7 @@ def test_an_end_that_is_taken_back_leaves_the_command_running_and_nobody_hears_a
     assert handed(log, Cursor()) == ["exec_command_begin", "command_output", "i1@0:heard more", "exec_command_end"]
 
 
-def test_a_reader_that_was_behind_when_an_end_was_taken_back_hears_the_output_of_the_next_command() -> None:
+def test_a_slow_reader_gets_the_output_of_the_next_command_after_a_rollback() -> None:
     log = running()
     cursor = Cursor.at_end_of(log)
     say(log, b"first")

@@ -174,7 +174,7 @@ def kept(entry: Entry) -> Entry:
 
 
 @given(script=st.lists(steps, max_size=40), stop=st.integers(0, 120))
-def test_what_was_kept_says_what_was_said(script: list[tuple[Any, ...]], stop: int) -> None:
+def test_replaying_a_stored_log_gives_the_same_projections(script: list[tuple[Any, ...]], stop: int) -> None:
     scribe = Scribe()
     for step in script:
         scribe.do(step)
@@ -280,7 +280,7 @@ def test_a_fold_can_begin_again() -> None:
 
 
 @pytest.mark.parametrize("is_event", [True, False])
-def test_what_a_newer_version_wrote_says_nothing_but_that_something_happened(is_event: bool) -> None:
+def test_entries_of_a_newer_version_change_no_projection(is_event: bool) -> None:
     log = Log()
     log.append([turn_started(), task_started(), user_message("go")], at=AT)
     before = Projections()

@@ -185,7 +185,7 @@ def test_a_call_without_output_gets_one_and_its_turn_was_interrupted() -> None:
     assert error(UNFINISHED, "interrupted") in happened
 
 
-def test_a_message_that_nobody_answered_stays_in_the_history() -> None:
+def test_an_unanswered_message_stays_in_the_history() -> None:
     happened, _ = retold(rollout(user("one"), user("two")))
 
     assert history_of(*happened).items == [UserItem((text("one"),)), UserItem((text("two"),))]

@@ -65,7 +65,7 @@ def test_what_a_message_asks_for_holds_from_there_on() -> None:
     assert settings_history.now.by == "b"
 
 
-def test_a_branch_goes_on_from_its_parent() -> None:
+def test_a_branch_continues_from_its_parent() -> None:
     before = (BEGUN, *turn("a", sandbox="read-only"), *turn("b", effort="low"))
     settings_history = history_of(*before, *turn("c", parent="a"), *turn("d", summary="none"))
 
@@ -73,7 +73,7 @@ def test_a_branch_goes_on_from_its_parent() -> None:
     assert asked(settings_history.after(MessageId("b"), CONVERSATION))[-1] == {"effort": "low"}
 
 
-def test_a_branch_from_the_conversation_itself_goes_on_from_its_beginning() -> None:
+def test_a_branch_from_the_conversation_itself_continues_from_its_beginning() -> None:
     settings_history = history_of(BEGUN, *turn("a", sandbox="read-only"), *turn("b", parent=CONVERSATION))
 
     assert settings_history.now is settings_history.first

@@ -205,14 +205,14 @@ def test_a_first_message_without_words_leaves_the_title_to_the_next() -> None:
     assert state_of(user_message(ImageItem(file_id="f")), user_message("two", message_id="m2")).title == "two"
 
 
-def test_a_title_that_somebody_gave_stays_until_the_next_is_given() -> None:
+def test_a_title_stays_until_the_next_is_set() -> None:
     given = (renamed("Foxes"), user_message("one"))
 
     assert state_of(*given).title == "Foxes"
     assert state_of(user_message("one"), *given, renamed("Hares")).title == "Hares"
 
 
-def test_a_title_that_somebody_gave_has_one_line_and_steers_no_terminal() -> None:
+def test_a_title_has_one_line_and_no_control_characters() -> None:
     assert state_of(renamed("Foxes\nand\x1b[31m hares\0\n")).title == "Foxes and [31m hares"
 
 
@@ -281,7 +281,7 @@ def test_the_table_knows_how_a_turn_starts_and_ends() -> None:
     assert NEXT[Phase.RUNNING, TurnEnded] is Phase.IDLE
 
 
-def test_a_turn_that_asks_goes_on_when_the_question_is_settled_and_cannot_end_before() -> None:
+def test_a_turn_that_asks_continues_when_the_question_is_settled_and_cannot_end_before() -> None:
     asks = (turn_started(), *command_question(1, "ls"))
 
     assert state_of(*asks).phase is Phase.ASKING

@@ -21,7 +21,7 @@ def spending_of(*happened: LogPayload) -> UsageTotals:
     return usage
 
 
-def test_a_turn_begins_with_nothing_used_and_a_conversation_goes_on_counting() -> None:
+def test_a_turn_begins_with_nothing_used_and_a_conversation_continues_counting() -> None:
     usage = spending_of(
         turn_started(),
         token_count(input_tokens=10, output_tokens=5),
@@ -69,11 +69,11 @@ def test_what_was_agreed_to_holds_for_the_turn_and_for_tokens_of_the_conversatio
 
 
 @pytest.mark.parametrize("decision", ["denied", "abort", "timed_out", "dropped"])
-def test_whatever_is_no_yes_agrees_to_nothing(decision: Settlement) -> None:
+def test_only_an_approval_raises_a_limit(decision: Settlement) -> None:
     assert spending_of(turn_started(), *limit_question(1), question_settled(1, decision)).agreed == {}
 
 
-def test_a_yes_to_a_command_is_none_to_a_limit() -> None:
+def test_an_approved_command_does_not_approve_a_limit() -> None:
     usage = spending_of(
         turn_started(),
         *limit_question(1),
@@ -97,7 +97,7 @@ def test_a_log_cannot_say_that_more_was_agreed_to_than_was_used_nor_that_less_th
     assert (usage.conversation_tokens, usage.agreed) == (7, {"conversation_tokens": 7})
 
 
-def test_a_limit_that_nobody_was_asked_about_is_not_agreed_to_with_a_command() -> None:
+def test_approving_a_command_does_not_raise_a_limit() -> None:
     usage = spending_of(
         turn_started(),
         limit_question(1)[0],

@@ -187,7 +187,7 @@ def test_a_pdf_is_a_file_over_chat_whatever_it_is_called(filename: str) -> None:
         ("Käse 🧀".encode(), "src/main.rs", "Käse 🧀"),
     ],
 )
-def test_a_text_is_put_in_behind_its_name_over_chat(data: bytes, filename: str, text: str) -> None:
+def test_a_text_is_put_in_after_its_name_over_chat(data: bytes, filename: str, text: str) -> None:
     item = FileItem(file_data=base64_of(data), filename=filename)
 
     assert model("chat").cannot_carry(item) is None

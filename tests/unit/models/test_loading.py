@@ -12,7 +12,7 @@ from parley.models import http
 
 
 @pytest.mark.parametrize("error", [None, ImportError("there is none")])
-async def test_whoever_closes_while_it_is_loaded_waits_for_that(
+async def test_closing_waits_for_the_import_of_the_library(
     monkeypatch: pytest.MonkeyPatch, error: ImportError | None
 ) -> None:
     go_on = Event()

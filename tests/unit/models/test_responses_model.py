@@ -202,7 +202,7 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("data", "chunks"), RECORDED)
-def test_a_recorded_reply_means_what_it_says(data: bytes, chunks: list[Chunk]) -> None:
+def test_a_recorded_reply_is_decoded_completely(data: bytes, chunks: list[Chunk]) -> None:
     assert compared(decoded(data)) == compared(chunks)
 
 

@@ -82,7 +82,7 @@ async def test_the_record_of_a_question_says_what_exactly_was_asked(
     assert (asked.escalated, asked.has_failed) == (escalated, has_failed)
 
 
-async def test_a_yes_for_the_session_is_one_for_once_where_the_directory_is_moved_about(
+async def test_an_approval_for_the_session_counts_once_if_the_directory_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.symlink(tmp_path, tmp_path / "link")
@@ -97,7 +97,7 @@ async def test_a_yes_for_the_session_is_one_for_once_where_the_directory_is_move
     assert (await verdict, questions._log.projections.approvals.granted) == (Granted(by_person=True), {})
 
 
-async def test_a_timeout_that_cannot_be_written_down_leaves_the_question_open_and_comes_again() -> None:
+async def test_a_timeout_that_cannot_be_stored_leaves_the_question_open_and_comes_again() -> None:
     store, clock = SlowStore(), StandingClock()
     questions = await questions_in(store, clock)
     questions.register_reader("somebody", can_be_asked=False, knows_limits=True)
@@ -151,7 +151,7 @@ class Confining(NoCommands):
     [("on-failure", RETRY, True), ("on-failure", "it is harmless", False), ("untrusted", RETRY, False)],
     ids=["the same", "another reason", "other settings"],
 )
-async def test_a_yes_to_a_retry_is_for_what_the_settings_would_ask_about_once_it_has_failed(
+async def test_an_approved_retry_covers_only_what_the_settings_would_ask_after_a_failure(
     tmp_path: Path, policy: ApprovalPolicy, reason: str, holds: bool
 ) -> None:
     questions = await questions_in(MemoryStore(), StandingClock())

@@ -69,7 +69,7 @@ class Client:
 # --- writing ---------------------------------------------------------------------------------
 
 
-async def test_what_is_written_is_true_at_once_and_shown_when_it_is_on_disk() -> None:
+async def test_an_entry_is_applied_at_once_and_shown_when_it_is_durable() -> None:
     store = SlowStore()
     book = await written_book(store)
     client = Client(book)
@@ -90,7 +90,7 @@ async def test_what_is_written_is_true_at_once_and_shown_when_it_is_on_disk() ->
     ]
 
 
-async def test_whoever_wrote_hears_of_it_before_any_reader_and_all_in_the_order_of_writing() -> None:
+async def test_writers_are_told_before_readers_and_in_order() -> None:
     store = SlowStore()
     book = await written_book(store)
     did: list[str] = []
@@ -105,7 +105,7 @@ async def test_whoever_wrote_hears_of_it_before_any_reader_and_all_in_the_order_
     assert did == ["first", "user_message", "second", "agent_message"]
 
 
-async def test_who_is_told_may_begin_to_read_and_misses_nothing() -> None:
+async def test_a_notified_caller_can_begin_to_read_without_a_gap() -> None:
     store = SlowStore()
     book = await written_book(store)
     clients: list[Client] = []
@@ -118,7 +118,7 @@ async def test_who_is_told_may_begin_to_read_and_misses_nothing() -> None:
     assert clients[0].did == ["agent_message"]
 
 
-async def test_what_is_being_said_waits_behind_what_is_not_on_disk() -> None:
+async def test_open_texts_wait_for_entries_that_are_not_durable() -> None:
     store = SlowStore()
     book = await written_book(store)
     client = Client(book)
@@ -181,7 +181,7 @@ async def test_what_contradicts_the_log_is_refused_and_leaves_it_as_it_was() -> 
 # --- failing ---------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_written_has_not_happened_nor_what_was_written_behind_it() -> None:
+async def test_a_failed_write_and_later_writes_are_rolled_back() -> None:
     store = SlowStore()
     book = await written_book(store)
     client, told = Client(book), []
@@ -203,7 +203,7 @@ async def test_what_cannot_be_written_has_not_happened_nor_what_was_written_behi
     assert (client.did, told, book.log.last) == ([], [], 4)
 
 
-async def test_when_there_is_room_again_it_goes_on() -> None:
+async def test_when_there_is_room_again_it_continues() -> None:
     store = SlowStore()
     book = await written_book(store)
     client = Client(book)
@@ -221,7 +221,7 @@ async def test_when_there_is_room_again_it_goes_on() -> None:
     assert (book.log.durable, book.log.entries[4]) == (5, kept)
 
 
-async def test_a_text_goes_on_where_somebody_elses_entry_could_not_be_written() -> None:
+async def test_an_open_text_continues_after_a_failed_append_of_another_entry() -> None:
     store = SlowStore()
     book = await written_book(store)
     client = Client(book)
@@ -251,7 +251,7 @@ async def test_the_end_of_a_command_that_could_not_be_written_can_be_written_lat
     assert [output.call_id for entry in book.log.entries if (output := entry.output)] == ["c1"]
 
 
-async def test_one_who_was_overtaken_loses_the_right_to_write_and_is_told_once() -> None:
+async def test_a_holder_that_lost_its_lease_cannot_write_and_is_told_once() -> None:
     store = SlowStore()
     book = await written_book(store)
     lost: list[Any] = []
@@ -294,7 +294,7 @@ async def test_only_one_may_write_until_it_gives_that_back() -> None:
     assert other.projections.state.phase is Phase.RUNNING
 
 
-async def test_what_others_have_written_is_taken_in_and_shown() -> None:
+async def test_what_others_have_written_is_applied_and_shown() -> None:
     store = SlowStore()
     book = await written_book(store)
     store.slow = False
@@ -328,7 +328,7 @@ async def test_opening_takes_in_what_was_written_since_however_much_that_is() ->
     assert (await store.head(CONVERSATION)).last == book.log.last + 1
 
 
-async def test_names_of_items_are_not_used_again_by_the_next_who_writes() -> None:
+async def test_the_next_owner_does_not_reuse_names_of_items() -> None:
     store = SlowStore()
     book = await written_book(store)
     book.extend(ItemKind.MESSAGE, "Hel")
@@ -340,7 +340,7 @@ async def test_names_of_items_are_not_used_again_by_the_next_who_writes() -> Non
     assert {*book.log.lengths()} & {*other.log.lengths()} == set()
 
 
-async def test_what_is_deleted_is_gone_for_everybody() -> None:
+async def test_a_deleted_conversation_is_deleted_for_all_clients() -> None:
     store = SlowStore()
     book = await written_book(store)
     other = book_of(store)
@@ -353,7 +353,7 @@ async def test_what_is_deleted_is_gone_for_everybody() -> None:
             await use()
 
 
-async def test_what_cannot_be_deleted_is_there_for_whoever_wants_to_write_next() -> None:
+async def test_a_failed_deletion_leaves_the_conversation_usable() -> None:
     store = SlowStore()
     book = await written_book(store)
     store.refuses_to_delete = True
@@ -367,7 +367,7 @@ async def test_what_cannot_be_deleted_is_there_for_whoever_wants_to_write_next()
 # --- reading ---------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_for_something_new_is_woken_when_it_is_on_disk() -> None:
+async def test_waiters_are_woken_when_an_entry_is_durable() -> None:
     store = SlowStore()
     book = await written_book(store)
     waiting = asyncio.create_task(book.wait_beyond(Seq(4)))

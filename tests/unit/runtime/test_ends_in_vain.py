@@ -18,7 +18,7 @@ from parley.errors import ShuttingDown, StoreFailed
 ENDS = ("turn_started", "user_message", "turn_ended")
 
 
-async def test_a_message_behind_a_turn_whose_end_is_not_written_down_begins_the_next(home: str) -> None:
+async def test_a_message_after_a_turn_whose_end_is_not_stored_begins_the_next(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as life, asyncio.timeout(PATIENCE_SECONDS):
         conversation = await life.create()

@@ -19,7 +19,7 @@ TICKS = 30
 """More than it takes to ask the model."""
 
 
-async def test_the_model_is_not_asked_before_all_that_it_is_told_is_on_disk(tmp_path: Path) -> None:
+async def test_the_model_is_not_asked_before_its_input_is_durable(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
         conversation = await life.create()

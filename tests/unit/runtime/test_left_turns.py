@@ -38,7 +38,7 @@ ends = pytest.mark.parametrize("how", ["stopped", "killed"])
     ("decision", "told", "ran"),
     [("approved", "a has run", ["a"]), ("denied", "denied: no", [])],
 )
-async def test_what_was_asked_before_is_answered_later_and_the_turn_goes_on(
+async def test_what_was_asked_before_is_answered_later_and_the_turn_continues(
     home: str, how: str, decision: Settlement, told: str, ran: list[str]
 ) -> None:
     store = SlowStore()
@@ -64,7 +64,7 @@ async def test_what_was_asked_before_is_answered_later_and_the_turn_goes_on(
         assert last(found, "turn_ended")["why"] == "done"
 
 
-async def test_an_answer_is_taken_from_whoever_knows_the_question_wherever_it_was_asked(home: str) -> None:
+async def test_any_process_accepts_an_answer_to_an_approval(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as first:
         asked = open_question(await leave_asking(first))
@@ -165,7 +165,7 @@ async def test_a_turn_that_ran_is_ended_once_and_its_call_has_an_output(
         assert last(found, "turn_ended") == {"record": "turn_ended", "why": "done", "message": None}
 
 
-async def test_whoever_lists_conversations_finds_none_that_runs_nowhere(home: str) -> None:
+async def test_listing_recovers_orphaned_turns(home: str) -> None:
     store = SlowStore()
     first, second = Life(home, store), Life(home, store)
     async with first, second:
@@ -176,7 +176,7 @@ async def test_whoever_lists_conversations_finds_none_that_runs_nowhere(home: st
         assert (listed.conversation_id, listed.summary.state) == (left.id, "idle")
 
 
-async def test_one_who_was_taken_for_dead_writes_nothing_and_gives_up(
+async def test_a_process_that_lost_its_lease_writes_nothing_and_stops(
     home: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SlowStore()
@@ -226,7 +226,7 @@ USAGE = TokenCount(
 
 
 @ends
-async def test_what_a_response_cost_is_told_by_whoever_goes_on_with_its_calls(home: str, how: str) -> None:
+async def test_the_process_that_resumes_the_calls_reports_the_usage_of_their_response(home: str, how: str) -> None:
     store = SlowStore()
     first, second = Life(home, store), Life(home, store)
     first.usage = second.usage = USAGE

@@ -22,7 +22,7 @@ def write_config(home: str, words: str) -> None:
     Path(home, "config.toml").write_text(words, encoding="utf-8")
 
 
-async def test_a_conversation_is_found_as_it_was_left_and_goes_on(home: str) -> None:
+async def test_a_conversation_is_found_as_it_was_left_and_continues(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as first:
         left = await first.create()

@@ -80,7 +80,7 @@ async def all_of(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("first", ["message", "interrupt"])
-async def test_whoever_is_told_last_who_has_the_turn_keeps_his_place(home: str, first: str) -> None:
+async def test_a_command_keeps_its_position_when_the_owner_changes(home: str, first: str) -> None:
     store = LastFirst()
 
     async def send(words: str) -> None:
@@ -104,7 +104,7 @@ async def test_whoever_is_told_last_who_has_the_turn_keeps_his_place(home: str, 
     assert two.owner.passed_on == ["interrupt" if first == "interrupt" else "say one", "say two"]
 
 
-async def test_whoever_cancels_a_turn_there_does_not_overtake_what_he_said_before(home: str) -> None:
+async def test_an_interrupt_does_not_overtake_earlier_messages(home: str) -> None:
     store = LastFirst()
 
     async def send(words: str) -> None:
@@ -129,7 +129,7 @@ async def test_whoever_cancels_a_turn_there_does_not_overtake_what_he_said_befor
     assert two.owner.passed_on == ["say zero", "say one", "interrupt"]
 
 
-async def test_what_was_passed_on_in_vain_is_done_here_in_the_same_order(home: str) -> None:
+async def test_commands_that_the_owner_did_not_answer_are_executed_here_in_order(home: str) -> None:
     async with FollowedTurn(home) as two:
         calls = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS))
         await two.owner.asked(1)
@@ -140,7 +140,7 @@ async def test_what_was_passed_on_in_vain_is_done_here_in_the_same_order(home: s
         assert said(two.here) == ["run slow", *(f"say {number}" for number in NUMBERS)]
 
 
-async def test_one_that_is_not_theirs_any_more_is_not_overtaken(home: str) -> None:
+async def test_a_command_for_a_former_owner_is_not_overtaken(home: str) -> None:
     async with FollowedTurn(home) as two:
         calls = asyncio.gather(*(two.second.send(two.here, f"say {number}") for number in NUMBERS[:2]))
         await two.owner.asked(2)
@@ -171,7 +171,7 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
     assert two.owner.passed_on == ["say one", "interrupt", "say two", "title"]
 
 
-async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind_it(home: str) -> None:
+async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_after_it(home: str) -> None:
     async with FollowedTurn(home) as two:
         calls = asyncio.gather(two.here.interrupt_unfinished(), two.second.send(two.here, "say one"))
         await two.owner.asked(1)
@@ -187,7 +187,7 @@ async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_behind
     assert two.owner.interrupted == [two.here.state.event_id] * 2
 
 
-async def test_nothing_here_that_stops_or_lets_go_on_waits_for_a_message_that_takes_long(home: str) -> None:
+async def test_interrupts_and_answers_do_not_wait_for_a_slow_message(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as life:
         conversation = await life.create()
@@ -233,7 +233,7 @@ async def test_an_ending_server_passes_on_what_came_of_a_message(home: str) -> N
     assert sending.result().first == 1
 
 
-async def test_an_ending_server_does_not_wait_for_one_that_does_not_answer(
+async def test_a_shutdown_does_not_wait_for_an_unresponsive_owner(
     home: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FollowedTurn(home) as two:
@@ -293,7 +293,7 @@ async def test_a_turn_there_is_over_when_another_has_taken_a_message(home: str) 
         assert [turn.work.done() for turn in turns] == [True, False]
 
 
-async def test_whoever_is_told_too_late_that_it_is_not_theirs_follows_it_no_longer(home: str) -> None:
+async def test_a_late_not_owner_answer_ends_following(home: str) -> None:
     async with FollowedTurn(home) as two:
         sending = asyncio.create_task(two.second.send(two.here, "say one"))
         await two.owner.asked(1)
@@ -305,9 +305,7 @@ async def test_whoever_is_told_too_late_that_it_is_not_theirs_follows_it_no_long
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-async def test_an_answer_that_was_taken_by_one_who_died_is_taken_unless_it_was_that_of_another(
-    home: str, is_same: bool
-) -> None:
+async def test_a_repeated_answer_is_recognised_by_its_id_after_the_owner_died(home: str, is_same: bool) -> None:
     async with FollowedTurn(home) as two:
         answering = two.here.answer(two.question, "approved", by="tool")
         await two.owner.asked(1)
@@ -362,7 +360,7 @@ async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: 
     assert first == second
 
 
-async def test_an_answer_to_one_who_was_silent_is_given_again(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_to_an_unresponsive_owner_is_repeated(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FollowedTurn(home) as two:
         with monkeypatch.context() as impatient:
             impatient.setattr("parley.runtime.conversation.CALL_SECONDS", 0.0)
@@ -376,7 +374,7 @@ async def test_an_answer_to_one_who_was_silent_is_given_again(home: str, monkeyp
             await answering
 
 
-async def test_whoever_reads_what_came_of_a_wish_that_took_long_hears_of_what_others_write(home: str) -> None:
+async def test_a_reader_sees_entries_of_others_after_a_slow_command(home: str) -> None:
     async with FollowedTurn(home, does="run a") as two:
         sending = asyncio.create_task(two.second.send(two.here, "say one"))
         await two.owner.asked(1)

@@ -19,7 +19,7 @@ from parley.wire.ids import CallId
 @pytest.mark.parametrize(
     ("argv", "cwd"), [(("touch", "a\0b"), "/project"), (("\0",), "/project"), (("touch", "a"), "/project\0")]
 )
-async def test_a_command_with_a_nul_character_is_refused_before_anybody_is_asked(
+async def test_a_command_with_a_nul_character_is_refused_without_an_approval_request(
     tmp_path: Path, argv: tuple[str, ...], cwd: str
 ) -> None:
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))

@@ -169,7 +169,7 @@ class Two:
         return self.there.log.entries[before:]
 
 
-async def test_it_goes_on_from_what_is_known_until_the_turn_is_over() -> None:
+async def test_it_continues_from_what_is_known_until_the_turn_is_over() -> None:
     two = await Two().begin()
     following = two.follow()
     asked = await two.owner.next()
@@ -276,7 +276,7 @@ async def test_an_entry_that_is_not_the_next_one_ends_it_and_the_disk_has_the_re
     assert two.here.log.entries == two.there.log.entries
 
 
-async def test_whoever_has_taken_over_hears_no_more() -> None:
+async def test_a_new_owner_ignores_entries_of_the_old_one() -> None:
     two = await Two().begin()
     await two.followed()
     last = await two.happens(agent_message("Last words"))

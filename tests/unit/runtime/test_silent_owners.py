@@ -31,9 +31,7 @@ class Silent(FakeLink):
         self.asked.put_nowait(method)
 
 
-async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
-    home: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_command_has_one_deadline_over_all_attempts(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store, silent = SlowStore(), Silent("of the second")
     first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
     async with first, second:
@@ -59,7 +57,7 @@ async def test_a_wish_has_one_deadline_whoever_else_tries_meanwhile(
     assert asked == [Follow.METHOD]
 
 
-async def test_a_server_that_ends_does_not_wait_for_one_that_it_cannot_follow(home: str) -> None:
+async def test_a_shutdown_does_not_wait_for_an_owner_that_cannot_be_followed(home: str) -> None:
     store, silent = SlowStore(), Silent("of the second")
     first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
     async with first, second:
@@ -106,9 +104,7 @@ class Followed(Silent):
         self.asked.put_nowait(msgspec.json.decode(params, type=Follow).conversation_id)
 
 
-async def test_whoever_looks_for_questions_waits_once_for_one_that_was_stopped(
-    home: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_listing_approvals_waits_once_for_a_stopped_owner(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parley.runtime.conversation.FOLLOW_SECONDS", MOST_SECONDS)
     store, silent = SlowStore(), Followed("of the second")
     first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)

@@ -57,7 +57,7 @@ async def test_answers_a_message_and_an_interrupt_at_once_leave_one_end(tmp_path
     assert len(second.ran) <= 1
 
 
-async def test_whoever_waits_for_news_hears_that_another_process_has_deleted_it(tmp_path: Path) -> None:
+async def test_a_waiter_is_told_that_another_process_deleted_the_conversation(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
         here = await second.find((await first.create()).id)

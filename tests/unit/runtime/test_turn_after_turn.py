@@ -63,7 +63,7 @@ async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
     assert [one.turn is not None and one.turn.work.cancelled() for one in taken] == [True]
 
 
-async def test_whoever_cancels_the_first_one_then_is_too_late(tmp_path: Path) -> None:
+async def test_cancelling_the_ended_first_turn_has_no_effect(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
         conversation, second, _ = await between(life, store, second_message="say Two")

@@ -15,7 +15,7 @@ from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
 
 
-async def test_what_nobody_has_to_do_with_leaves_memory_and_comes_back_unnoticed(home: str) -> None:
+async def test_unused_conversations_are_evicted_and_loaded_again(home: str) -> None:
     store = SlowStore()
     async with Life(home, store, idle_seconds=60) as life:
         conversation = await life.create()
@@ -56,7 +56,7 @@ async def test_of_too_many_those_leave_first_that_were_used_least_lately(home: s
         assert {one.id for one in life.conversations} == {made[3], made[0]}
 
 
-async def test_what_leaves_memory_while_somebody_has_it_comes_back_as_the_same(home: str) -> None:
+async def test_a_conversation_in_use_is_the_same_object_after_eviction(home: str) -> None:
     async with Life(home, SlowStore(), idle_conversations=0) as life:
         conversation = await life.create()
         await pass_time(life, 31)

@@ -60,7 +60,7 @@ async def test_it_can_be_ended_and_then_deleted(home: str, by: str) -> None:
 
 
 @pytest.mark.promises("keeping.unusable")
-async def test_it_can_be_renamed_and_goes_on_asking(home: str) -> None:
+async def test_it_can_be_renamed_and_continues_asking(home: str) -> None:
     async with left_without_its_profile(home) as (_, found):
         asked = open_question(found)
         await found.rename("Foxes")
@@ -69,7 +69,7 @@ async def test_it_can_be_renamed_and_goes_on_asking(home: str) -> None:
 
 
 @pytest.mark.promises("keeping.unusable")
-async def test_whoever_wants_it_to_go_on_hears_why_it_cannot_until_it_can(home: str) -> None:
+async def test_answers_fail_with_the_reason_until_the_settings_are_valid(home: str) -> None:
     async with left_without_its_profile(home) as (life, found):
         for decision in ("approved", "denied"):
             with pytest.raises(ProfileNotFound):

@@ -42,7 +42,7 @@ async def watch(conversation: Conversation) -> asyncio.Task[None]:
     return task
 
 
-async def test_one_question_a_second_is_asked_for_all_conversations_that_are_watched(home: str) -> None:
+async def test_one_query_a_second_covers_all_watched_conversations(home: str) -> None:
     store = CountingStore()
     async with Life(home, store, peers=Owner("")) as life:
         tasks = [await watch(await life.create()) for _ in range(MANY)]

@@ -267,7 +267,7 @@ def command(*argv: str, cwd: str = "/", env: dict[str, str] | None = None) -> Co
     return Command(argv=argv, cwd=cwd, env=env, timeout_seconds=3.0, files=(b"a", b"b"))
 
 
-async def test_what_the_command_is_given_is_given_to_nobody_before_it() -> None:
+async def test_variables_of_the_command_are_not_passed_to_the_launcher() -> None:
     starter = NeverStarts()
     mechanism = Bubblewrap(
         starter,

@@ -43,7 +43,7 @@ def test_what_a_killed_server_left_is_used_and_removed(tmp_path: Path) -> None:
     assert not place.exists()
 
 
-def test_a_repository_that_somebody_made_there_meanwhile_stays(tmp_path: Path) -> None:
+def test_a_repository_that_was_created_there_meanwhile_stays(tmp_path: Path) -> None:
     place = tmp_path / ".git"
     placeholder = taken(place)
     (place / "HEAD").write_text("")
@@ -72,7 +72,7 @@ def test_many_that_come_and_go_at_the_same_time_leave_nothing(tmp_path: Path) ->
     assert (seen, place.exists()) == ([True] * 400, False)
 
 
-def test_one_that_others_keep_locked_is_refused(tmp_path: Path) -> None:
+def test_a_placeholder_that_another_process_keeps_locked_is_refused(tmp_path: Path) -> None:
     place = tmp_path / ".git"
     place.mkdir()
     descriptor = os.open(place, os.O_RDONLY)
@@ -130,7 +130,7 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     assert refused.value.detail == f"{place} cannot be protected: Not a directory (os error 20)"
 
 
-def test_one_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_placeholder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SandboxUnavailable) as refused:
         GitPlaceholder.acquire(f"{tmp_path}/missing/.git")
 

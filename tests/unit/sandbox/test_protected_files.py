@@ -171,7 +171,7 @@ async def test_a_command_that_changed_nothing_ends_as_it_did(project: Path) -> N
     assert output == []
 
 
-async def test_files_are_restored_after_an_interrupt_and_the_log_says_so(
+async def test_files_are_restored_after_an_interrupt_and_the_log_reports_it(
     project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def interrupted() -> None:

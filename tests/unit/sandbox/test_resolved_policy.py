@@ -106,7 +106,7 @@ def test_where_there_is_no_git_its_place_is_known(project: Path) -> None:
     )
 
 
-def test_who_names_git_as_a_root_wants_it_written_to(project: Path) -> None:
+def test_a_git_directory_that_is_a_root_is_writable(project: Path) -> None:
     (project / ".git/objects").mkdir(parents=True)
 
     found = resolve(bounds(project, project / ".git"))
@@ -170,7 +170,7 @@ def test_a_file_that_leads_nowhere_is_protected_alone(project: Path, content: by
     assert resolve(bounds(project)) == ResolvedPolicy(roots=(str(project),), protected=(f"{project}/.git",))
 
 
-def test_settings_of_agents_behind_a_link_are_protected_where_they_could_be_written_to(
+def test_linked_settings_of_agents_are_protected_where_they_could_be_written_to(
     project: Path, tmp_path: Path
 ) -> None:
     (project / "dotfiles/claude").mkdir(parents=True)
@@ -198,7 +198,7 @@ def test_all_links_on_the_way_to_something_protected_are_known(project: Path, tm
     )
 
 
-def test_what_git_obeys_behind_a_link_is_protected_where_it_could_be_written_to(
+def test_linked_files_that_git_obeys_are_protected_where_they_could_be_written_to(
     project: Path, tmp_path: Path
 ) -> None:
     for folder in (project / ".git/own", project / "tools/hooks", tmp_path / "outside"):
@@ -251,7 +251,7 @@ def test_a_link_of_git_to_where_a_command_could_put_something_is_refused(project
 @pytest.mark.parametrize(
     ("mode", "owner", "is_left_out"), [(0o1777, NOBODY, False), (0o1777, 0, True), (0o777, NOBODY, True)]
 )
-def test_a_git_of_another_user_where_all_may_write_stops_nobody(
+def test_a_git_directory_of_another_user_in_a_public_root_refuses_no_command(
     project: Path, made: str, mode: int, owner: int, is_left_out: bool
 ) -> None:
     if os.getuid():
@@ -318,7 +318,7 @@ def test_a_root_that_is_gone_is_none(project: Path) -> None:
 # --- what is hidden ----------------------------------------------------------------------
 
 
-def test_what_is_hidden_is_found_behind_links_and_only_if_it_is_there(project: Path, tmp_path: Path) -> None:
+def test_hidden_paths_are_resolved_through_links_and_only_if_they_exist(project: Path, tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / "token").write_text("secret")
     (tmp_path / "link").symlink_to("keys")

@@ -64,7 +64,7 @@ def test_a_ladder_of_conditions_finds_every_rung(gaps: list[int]) -> None:
     assert answers(code, *range(len(gaps) + 1)) == [*range(len(gaps)), 999]
 
 
-def test_a_place_that_is_not_behind_the_jump_or_stands_there_twice_is_an_error() -> None:
+def test_a_place_that_is_not_after_the_jump_or_stands_there_twice_is_an_error() -> None:
     backwards = Code()
     backwards.label("here")
     backwards.if_equal(1, then="here")

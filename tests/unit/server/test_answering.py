@@ -114,9 +114,7 @@ async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_i
         assert [one for one in guest.messages if "error" in one] == []
 
 
-async def test_an_answer_that_cannot_be_written_down_is_tried_again(
-    home: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_answer_that_cannot_be_stored_is_tried_again(home: str, caplog: pytest.LogCaptureFixture) -> None:
     store = SlowStore()
     async with LocalServer(home, store=store) as room:
         guest = await room.guest()
@@ -138,7 +136,7 @@ async def test_an_answer_that_cannot_be_written_down_is_tried_again(
 
 
 @pytest.mark.promises("approvals.everybody")
-async def test_nobody_hears_of_an_answer_before_it_is_on_disk(home: str) -> None:
+async def test_clients_are_not_told_of_an_answer_before_it_is_durable(home: str) -> None:
     store = SlowStore()
     async with LocalServer(home, store=store) as room:
         guest, other = await room.guest(), await room.guest()
@@ -158,7 +156,7 @@ async def test_nobody_hears_of_an_answer_before_it_is_on_disk(home: str) -> None
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
 
 
-async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:
+async def test_an_answer_after_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest()
@@ -182,7 +180,7 @@ async def test_an_answer_behind_an_interrupt_in_the_same_read_is_ignored(home: s
         }
 
 
-async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_as_it_is(home: str) -> None:
+async def test_an_interrupt_after_an_answer_in_the_same_read_leaves_the_answer_as_it_is(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest()
@@ -201,7 +199,7 @@ async def test_an_interrupt_behind_an_answer_in_the_same_read_leaves_the_answer_
         assert (settled["decision"], settled["by"]) == ("approved", "client")
 
 
-async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: str) -> None:
+async def test_the_tool_answers_any_approval_and_asked_clients_are_told(home: str) -> None:
     async with LocalServer(home) as room:
         guest, other = await room.guest(), await room.guest(version=PLAIN_VERSION, capabilities={})
         await room.asking(guest)
@@ -218,7 +216,7 @@ async def test_a_tool_answers_for_anybody_and_whoever_was_asked_is_told(home: st
         assert (await other.value_of(other.call("approvalsList"))) == {"approvals": []}
 
 
-async def test_an_abort_ends_the_turn_and_whoever_else_was_asked_is_told(home: str) -> None:
+async def test_an_abort_ends_the_turn_and_other_asked_clients_are_told(home: str) -> None:
     async with LocalServer(home) as room:
         guest, other = await room.guest(), await room.guest()
         conversation = await room.asking(guest, other, questions=2)

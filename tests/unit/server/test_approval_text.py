@@ -114,7 +114,7 @@ def test_a_newer_client_is_asked_for_a_patch_with_all_that_is_known() -> None:
     }
 
 
-def test_a_newer_client_is_asked_whether_to_go_on_beyond_a_limit() -> None:
+def test_a_newer_client_is_asked_whether_to_continue_beyond_a_limit() -> None:
     fields = {
         "codex_elicitation": "limit",
         "codex_mcp_tool_call_id": "9",

@@ -16,7 +16,7 @@ SAY_ONE = {"type": "text", "text": "1"}
 
 
 @pytest.mark.promises("approvals.everybody")
-async def test_everybody_who_streams_is_asked_and_the_first_answer_counts(home: str) -> None:
+async def test_all_streaming_clients_are_asked_and_the_first_answer_counts(home: str) -> None:
     async with LocalServer(home) as room:
         guests = [await room.guest() for _ in range(3)]
         conversation = await room.asking(*guests)
@@ -32,7 +32,7 @@ async def test_everybody_who_streams_is_asked_and_the_first_answer_counts(home: 
         assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
 
 
-async def test_the_question_stands_right_behind_its_event_and_the_settlement_before_the_withdrawal(
+async def test_the_question_stands_directly_after_its_event_and_the_settlement_before_the_withdrawal(
     home: str,
 ) -> None:
     async with LocalServer(home) as room:
@@ -47,7 +47,7 @@ async def test_the_question_stands_right_behind_its_event_and_the_settlement_bef
 
 
 @pytest.mark.promises("approvals.event-first")
-async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not_asked_again(home: str) -> None:
+async def test_a_joining_client_is_asked_after_its_snapshot_and_others_are_not_asked_again(home: str) -> None:
     async with LocalServer(home) as room:
         first, second = await room.guest(), await room.guest()
         conversation = await room.asking(first)
@@ -64,7 +64,7 @@ async def test_one_who_joins_is_asked_behind_the_snapshot_and_the_others_are_not
 
 
 @pytest.mark.promises("approvals.held")
-async def test_without_a_stream_the_question_is_held_and_the_answer_of_whoever_comes_counts(home: str) -> None:
+async def test_without_a_stream_an_approval_waits_for_the_next_client(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest()
@@ -115,7 +115,7 @@ async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> No
 
 
 @pytest.mark.promises("approvals.held")
-async def test_where_everybody_who_was_asked_is_gone_the_next_who_streams_is_asked(home: str) -> None:
+async def test_the_next_streaming_client_is_asked_after_the_asked_clients_left(home: str) -> None:
     async with LocalServer(home) as room:
         first, second = await room.guest(), await room.guest()
         conversation = await room.asking(first)
@@ -184,7 +184,7 @@ async def test_each_client_is_told_the_first_of_its_own_requests(home: str) -> N
 
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"url": {}}}, {"elicitation": None}])
 @pytest.mark.promises("approvals.nobody")
-async def test_whoever_did_not_say_that_it_takes_forms_is_not_asked(home: str, capabilities: Any) -> None:
+async def test_a_client_without_the_form_capability_is_not_asked(home: str, capabilities: Any) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest(capabilities=capabilities)
@@ -197,7 +197,7 @@ async def test_whoever_did_not_say_that_it_takes_forms_is_not_asked(home: str, c
 
 
 @pytest.mark.parametrize("capability", [{}, {"form": {}}, {"form": {}, "url": {}}])
-async def test_whoever_said_that_it_takes_forms_is_asked(home: str, capability: Any) -> None:
+async def test_a_client_with_the_form_capability_is_asked(home: str, capability: Any) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest(capabilities={"elicitation": capability})
@@ -207,7 +207,7 @@ async def test_whoever_said_that_it_takes_forms_is_asked(home: str, capability: 
         await guest.question()
 
 
-async def test_whoever_says_after_it_began_to_stream_that_it_can_be_asked_is_asked_from_then_on(home: str) -> None:
+async def test_a_client_that_initializes_after_its_stream_is_asked_from_then_on(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         guest = await room.guest(capabilities=None)
@@ -229,7 +229,7 @@ async def test_whoever_says_after_it_began_to_stream_that_it_can_be_asked_is_ask
 
 
 @pytest.mark.promises("approvals.event-first")
-async def test_nobody_is_asked_or_told_of_a_question_that_is_not_on_disk(home: str) -> None:
+async def test_clients_are_not_asked_before_an_approval_is_durable(home: str) -> None:
     store = SlowStore()
     async with LocalServer(home, store=store) as room:
         conversation = await room.create()
@@ -259,7 +259,7 @@ async def test_nobody_is_asked_or_told_of_a_question_that_is_not_on_disk(home: s
         await guest.hears("task_complete")
 
 
-async def test_whoever_is_behind_is_asked_what_is_open_and_not_what_was(home: str) -> None:
+async def test_a_slow_client_is_asked_only_for_the_open_approval(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         slow, quick = await room.guest(), await room.guest()
@@ -287,7 +287,7 @@ async def test_whoever_is_behind_is_asked_what_is_open_and_not_what_was(home: st
         assert room.told == [(1, "approved"), (2, "approved")]
 
 
-async def test_whoever_cannot_take_its_snapshot_yet_is_asked_behind_it(home: str) -> None:
+async def test_a_slow_client_is_asked_after_its_snapshot(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create()
         guest, slow, fickle = await room.guest(), await room.guest(), await room.guest()
@@ -332,7 +332,7 @@ async def test_the_end_of_the_server_leaves_the_question_open_and_the_next_one_a
     assert [one["params"]["parley_approval_id"] for one in asked] == [approval_id(1)] * 3
 
 
-async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_goes_on(home: str) -> None:
+async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_continues(home: str) -> None:
     async with LocalServer(home) as room:
         guest, busy = await room.guest(), await room.create()
         conversation = await room.asking(guest)

@@ -29,7 +29,7 @@ NEED_NONE: Final = frozenset(
 
 
 @pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
-async def test_whoever_calls_while_the_server_ends_is_told_so(tmp_path: Path, tool: str) -> None:
+async def test_calls_during_the_shutdown_are_told_so(tmp_path: Path, tool: str) -> None:
     async with LocalServer(str(tmp_path)) as room:
         guest, conversation = await room.guest(), await room.create()
         await room.conversations.stop()

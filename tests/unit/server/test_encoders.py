@@ -139,7 +139,7 @@ def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
     assert _read(frame) == _notification(InitialState.METHOD, state)
 
 
-def test_a_snapshot_behind_a_position_has_only_what_is_newer() -> None:
+def test_a_snapshot_after_a_position_has_only_what_is_newer() -> None:
     log = _log()
     encoder = StreamEncoder(UUID, FULL, event_meta=True)
     frame = encoder.snapshot(log.events(after=Seq(2)), [], log.last)
@@ -217,7 +217,7 @@ def test_a_new_turn_changes_the_event_id_of_events_seen_before() -> None:
     assert sent(encoder.entry, entry) == sent(CodexEncoder(ODD, FULL, event_id=EventId(ODD)).entry, entry)
 
 
-def test_only_the_full_version_is_sent_what_the_user_said() -> None:
+def test_only_the_full_version_is_sent_messages_of_the_user() -> None:
     said = next(log_of(user_message("hi")).events())
 
     assert said.type in hidden_events(PLAIN)

@@ -31,7 +31,7 @@ def errors(guest: LocalClient) -> list[str]:
 
 
 @pytest.mark.promises("limits.plain")
-async def test_only_newer_clients_are_asked_and_their_yes_holds_for_all(home: str) -> None:
+async def test_only_newer_clients_are_asked_and_their_approval_counts_for_all(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await at_its_limit(room)
         newer, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
@@ -99,7 +99,7 @@ async def test_where_whoever_was_asked_is_gone_an_older_client_sees_the_turn_end
         assert errors(older) == [LIMIT]
 
 
-async def test_who_reads_and_cannot_be_asked_waits_as_long_as_for_any_question(home: str) -> None:
+async def test_a_limit_times_out_like_any_approval_if_readers_cannot_be_asked(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await at_its_limit(room, timeout_seconds=30)
         deaf, older = await room.guest(capabilities={}), await room.guest(version=PLAIN_VERSION)
@@ -139,9 +139,7 @@ async def test_anybody_answers_by_the_tool(home: str) -> None:
 
 
 @pytest.mark.parametrize(("decision", "ends"), [("approved", []), ("denied", [LIMIT])])
-async def test_whoever_asks_the_next_time_the_conversation_is_there_goes_on_or_ends(
-    home: str, decision: str, ends: list[str]
-) -> None:
+async def test_the_next_call_resumes_or_ends_the_turn(home: str, decision: str, ends: list[str]) -> None:
     store = SlowStore()
     async with LocalServer(home, store=store) as room:
         conversation = (await at_its_limit(room)).id

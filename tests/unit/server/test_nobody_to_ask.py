@@ -93,7 +93,7 @@ async def test_time_does_not_run_while_somebody_can_be_asked_and_begins_anew_whe
         assert room.told == REFUSED
 
 
-async def test_whoever_called_and_is_gone_is_not_waited_for(home: str) -> None:
+async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
     async with LocalServer(home) as room:
         caller, guest = await room.guest(), await room.guest(capabilities={})
         caller.call("codex", prompt="1", cwd="/project", config=PATIENT)
@@ -118,7 +118,7 @@ async def test_time_does_not_run_while_nobody_reads(home: str) -> None:
         assert (room.told, conversation.state.phase.value) == ([], "asking")
 
 
-async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str) -> None:
+async def test_a_polling_client_counts_as_a_reader(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
@@ -133,7 +133,7 @@ async def test_whoever_reads_now_and_then_counts_as_somebody_who_reads(home: str
 
 
 @pytest.mark.promises("approvals.nobody")
-async def test_whoever_reads_seldom_is_not_left_waiting_for_ever(home: str) -> None:
+async def test_an_approval_of_a_rarely_polling_client_times_out(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()
@@ -168,7 +168,7 @@ async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: 
 
 
 @pytest.mark.promises("approvals.nobody")
-async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_for(home: str) -> None:
+async def test_an_approval_waits_for_a_client_that_cannot_take_its_snapshot_yet(home: str) -> None:
     async with LocalServer(home) as room:
         guest, conversation = await unheard(room)
         slow, fickle = await room.guest(), await room.guest()
@@ -192,7 +192,7 @@ async def test_whoever_can_be_asked_and_cannot_take_its_snapshot_yet_is_waited_f
         assert room.told == REFUSED
 
 
-async def test_whoever_has_read_once_and_not_again_is_not_waited_for(home: str) -> None:
+async def test_a_client_that_polled_once_is_not_waited_for(home: str) -> None:
     async with LocalServer(home) as room:
         conversation = await room.create({"approvals": {"timeout_seconds": 90}})
         guest = await room.guest()

@@ -64,7 +64,7 @@ class Peer:
         return answer.get("error")
 
 
-async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_followed_anew(home: str) -> None:
+async def test_after_a_not_owner_refusal_nothing_is_executed_before_the_next_follow(home: str) -> None:
     peer = Peer()
     async with LocalServer(home) as room, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_peer(peer, room.host))
@@ -86,7 +86,7 @@ async def test_behind_what_was_refused_as_not_ours_nothing_is_done_until_it_is_f
     assert phase is Phase.ASKING
 
 
-async def test_whoever_wishes_for_something_is_told_that_it_cannot_be_written_down_for_now(home: str) -> None:
+async def test_commands_fail_while_nothing_can_be_stored(home: str) -> None:
     peer, store = Peer(), SlowStore()
     async with LocalServer(home, store=store) as room, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_peer(peer, room.host))

@@ -116,7 +116,7 @@ async def gone(task: asyncio.Task[None]) -> None:
 
 
 @pytest.mark.promises("clients.independent")
-async def test_a_client_leaves_and_its_turn_goes_on_for_the_other(home: str) -> None:
+async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -> None:
     async with one_server(home) as clients:
         first, served = await clients.connect()
         (connection,) = clients.connections

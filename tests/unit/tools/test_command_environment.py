@@ -54,7 +54,7 @@ def test_values_are_passed_as_they_are() -> None:
     assert command_environment(environ, ShellEnvironment(), network=True) == environ
 
 
-def test_secrets_pass_when_the_user_says_so_and_loader_variables_do_not() -> None:
+def test_secrets_pass_if_the_user_allows_it_and_loader_variables_do_not() -> None:
     policy = ShellEnvironment(inherit="all", ignore_default_excludes=True)
 
     assert given_to_commands(policy) == [

@@ -39,7 +39,7 @@ def test_a_diff_with_one_line_of_context_reads_like_this(before: bytes, after: b
     assert unified_diff(before, after, context=1) == diff
 
 
-def test_an_added_twin_is_shown_behind_the_one_that_was_there() -> None:
+def test_an_added_twin_is_shown_after_the_one_that_was_there() -> None:
     before, after = b"{\n  x\n}\n", b"{\n  x\n}\n{\n  x\n}\n"
 
     assert unified_diff(before, after, context=1) == "@@ -3 +3,4 @@\n }\n+{\n+  x\n+}\n"

@@ -109,7 +109,7 @@ def test_what_lies_in_a_file_system_of_its_own_has_nothing_of_ours_beneath_it() 
     assert amiss(laid, hidden, (51, 43, "8:3", "/", "/home/u/disk", "rw")) == 3
 
 
-def test_one_place_may_be_laid_over_twice() -> None:
+def test_a_mount_point_may_be_covered_twice() -> None:
     laid = ((b"/home/u", None, True), (b"/home/u", b"/home/u", True))
     lower: Line = (50, 43, "0:91", "/", "/home/u", "rw")
 

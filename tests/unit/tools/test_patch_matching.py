@@ -37,7 +37,7 @@ def test_a_chunk_goes_to_the_first_place_that_fits() -> None:
     assert changed("a\nb\na\nb\n", "-a", "+A", " b") == b"A\nb\na\nb\n"
 
 
-def test_each_chunk_is_searched_behind_the_one_before() -> None:
+def test_each_chunk_is_searched_after_the_one_before() -> None:
     assert changed("a\nb\na\nb\n", "@@", "-a", "+A", "@@", "-a", "+B") == b"A\nb\nB\nb\n"
 
 
@@ -53,13 +53,13 @@ def test_a_chunk_that_stands_before_the_one_before_it_is_not_found() -> None:
     assert refusal("a\nb\n", "@@", "-b", "@@", "-a") == 'error: Failed to find expected lines ["a"] in /work/a.txt'
 
 
-def test_a_context_line_moves_the_search_behind_it() -> None:
+def test_a_context_line_moves_the_search_after_it() -> None:
     content = "class A:\n  x = 1\nclass B:\n  x = 1\n"
 
     assert changed(content, "@@ class B:", "-  x = 1", "+  x = 2") == b"class A:\n  x = 1\nclass B:\n  x = 2\n"
 
 
-def test_several_context_lines_are_looked_for_one_behind_the_other() -> None:
+def test_several_context_lines_are_looked_for_one_after_the_other() -> None:
     content = "def f\n x\nclass B\ndef f\n x\n"
 
     assert changed(content, "@@ class B", "@@ def f", "- x", "+ y") == b"def f\n x\nclass B\ndef f\n y\n"

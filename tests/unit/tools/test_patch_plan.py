@@ -280,7 +280,7 @@ def test_a_path_is_never_taken_for_another_because_the_call_went_back_from_a_lin
     assert not plan.inside_cwd
 
 
-def test_a_conversation_may_be_in_a_directory_behind_a_link(work: Path, elsewhere: Path) -> None:
+def test_a_conversation_may_be_in_a_linked_directory(work: Path, elsewhere: Path) -> None:
     cwd = f"{work}/link/../sub"
 
     plan = verify(

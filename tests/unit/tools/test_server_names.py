@@ -22,7 +22,7 @@ def test_anything_else_does_not(name: str) -> None:
     assert not is_server_name(name)
 
 
-def test_a_tool_is_offered_behind_the_name_of_its_server() -> None:
+def test_the_offered_name_of_a_tool_begins_with_its_server() -> None:
     assert qualified_name("x", "add") == "x__add"
 
 

@@ -452,7 +452,7 @@ async def test_a_working_directory_is_taken_from_that_of_the_conversation(workdi
     assert bench.command.cwd == cwd
 
 
-async def test_whoever_is_asked_is_told_where_a_link_leads(tmp_path: Path) -> None:
+async def test_an_approval_request_shows_the_target_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "build").symlink_to("elsewhere")
     bench = Bench()

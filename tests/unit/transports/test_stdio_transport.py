@@ -43,7 +43,7 @@ async def test_the_frames_of_one_tick_leave_in_one_write(pipe: tuple[int, int]) 
     assert os.read(reading, 100) == b"one\ntwo\nthree\n"
 
 
-async def test_a_burst_in_one_tick_leaves_nobody_behind_that_reads(pipe: tuple[int, int]) -> None:
+async def test_a_burst_in_one_tick_does_not_make_a_reading_client_slow(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     outbox = DescriptorOutbox(writing)
     frame = b"x" * 1023
@@ -63,7 +63,7 @@ async def test_a_burst_in_one_tick_leaves_nobody_behind_that_reads(pipe: tuple[i
     assert received == [(frame + b"\n") * count]
 
 
-async def test_who_waits_for_room_is_woken_in_turn_when_the_client_reads_on(pipe: tuple[int, int]) -> None:
+async def test_waiters_for_a_writable_outbox_are_woken_in_turn(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     outbox = DescriptorOutbox(writing)
     woken: list[str] = []
@@ -85,7 +85,7 @@ async def test_who_waits_for_room_is_woken_in_turn_when_the_client_reads_on(pipe
     assert outbox.unread == 0
 
 
-async def test_one_that_asks_again_waits_for_the_next_round(pipe: tuple[int, int]) -> None:
+async def test_a_waiter_that_waits_again_is_called_in_the_next_round(pipe: tuple[int, int]) -> None:
     _, writing = pipe
     outbox = DescriptorOutbox(writing)
     rounds: list[str] = []
@@ -106,7 +106,7 @@ async def test_one_that_asks_again_waits_for_the_next_round(pipe: tuple[int, int
     assert rounds == ["eager", "patient", "eager", "eager", "eager"]
 
 
-async def test_nobody_reading_closes_the_outbox_and_sending_goes_on_in_silence(pipe: tuple[int, int]) -> None:
+async def test_a_closed_pipe_closes_the_outbox_and_sending_has_no_effect(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     gone = asyncio.Event()
     outbox = DescriptorOutbox(writing, on_closed=gone.set)

@@ -83,7 +83,7 @@ async def test_nobody_else_may_enter_whatever_the_umask_is(directory: str, umask
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the sockets of everybody")
-async def test_who_may_not_read_the_directory_does_not_learn_the_name(directory: str) -> None:
+async def test_a_process_that_cannot_read_the_directory_does_not_learn_the_name(directory: str) -> None:
     listener = Listener(directory, on_connection=Connection.close)
 
     listed = await asyncio.to_thread(Path("/proc/net/unix").read_text)
@@ -143,7 +143,7 @@ async def test_nobody_is_reached_by_a_name_that_is_not_there_or_is_none(director
     assert sorted(os.listdir(os.path.dirname(directory))) == [NAME, "run"]
 
 
-async def test_one_that_has_just_begun_to_listen_is_never_taken_for_dead(directory: str) -> None:
+async def test_a_process_that_has_just_begun_to_listen_is_not_taken_for_dead(directory: str) -> None:
     done = threading.Event()
 
     async def look() -> None:
@@ -181,7 +181,7 @@ async def test_a_name_that_was_never_finished_goes_when_it_is_old(directory: str
     assert os.listdir(directory) == ["young.sock.new"]
 
 
-async def test_too_many_who_wait_to_be_let_in_are_told_to_come_again(directory: str) -> None:
+async def test_connections_beyond_the_backlog_fail_as_busy(directory: str) -> None:
     let_in = asyncio.Event()
 
     def let(connection: Connection) -> None:

@@ -288,7 +288,7 @@ def test_an_action_decides_where_there_is_no_decision(result: Any, decision: Dec
     ],
     ids=str,
 )
-def test_whatever_is_no_clear_yes_is_a_no(result: Any) -> None:
+def test_an_answer_that_is_not_clearly_an_approval_denies(result: Any) -> None:
     assert decided(result=result) == ("denied", None)
 
 

@@ -112,7 +112,7 @@ def test_a_plain_result_is_a_text_and_nothing_else() -> None:
     assert as_json(text_result("Done")) == {"content": [{"type": "text", "text": "Done"}]}
 
 
-def test_a_failed_plain_result_says_so() -> None:
+def test_a_failed_plain_result_is_an_error() -> None:
     assert as_json(text_result("Unknown tool 'x'", is_error=True)) == {
         "content": [{"type": "text", "text": "Unknown tool 'x'"}],
         "isError": True,

@@ -161,7 +161,7 @@ def test_a_schema_without_required_arguments_does_not_mention_any() -> None:
     assert "required" not in schema_of(ConversationsListArguments)
 
 
-def test_a_required_field_that_may_be_null_says_so() -> None:
+def test_a_required_field_that_may_be_null_is_nullable_in_the_schema() -> None:
     class Holder(Struct):
         owner: str | None
 

@@ -29,7 +29,7 @@ def setting(db: sqlite3.Connection, name: str) -> object:
     return value
 
 
-def test_a_commit_is_on_disk_and_nothing_is_folded_in_without_the_lock(opened: Database) -> None:
+def test_a_commit_is_durable_and_nothing_is_folded_in_without_the_lock(opened: Database) -> None:
     names = ("journal_mode", "synchronous", "wal_autocheckpoint", "auto_vacuum", "user_version")
     full, incremental = 2, 2
 

@@ -43,7 +43,7 @@ def test_what_was_given_back_can_be_taken(pair: tuple[LeaseLocks, LeaseLocks]) -
     assert second.try_acquire(7)
 
 
-def test_whoever_frees_what_another_has_frees_nothing(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
+def test_releasing_a_lock_of_another_holder_has_no_effect(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
     first, second = pair
     first.try_acquire(7)
     second.release(7)

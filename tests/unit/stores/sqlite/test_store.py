@@ -187,9 +187,7 @@ async def test_only_archived_conversations_that_were_long_left_expire(store: Sql
     assert await store.expired(archived_before=10.5) == list((await store.find(Query(archived=True))).items)
 
 
-async def test_whoever_writes_that_a_turn_is_over_has_nothing_to_write_when_giving_the_lease_back(
-    store: SqliteStore, home: Path
-) -> None:
+async def test_releasing_the_lease_after_the_end_of_a_turn_writes_nothing(store: SqliteStore, home: Path) -> None:
     await store.create(FIRST, [], summary())
     lease = await store.acquire(FIRST, address="here")
     states: tuple[StateName, ...] = ("running", "idle", "asking", "idle")
@@ -285,7 +283,7 @@ async def test_a_log_is_found_by_what_stands_beside_an_image(store: SqliteStore)
     assert len((await store.find(Query(text="look at THIS"))).items) == 1
 
 
-async def test_whoever_reads_or_waits_for_a_lease_while_it_is_closed_is_told_so(
+async def test_pending_reads_and_leases_fail_when_the_store_is_closed(
     store: SqliteStore, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading = asyncio.ensure_future(store.read(FIRST, after=START))
@@ -309,7 +307,7 @@ async def test_whoever_reads_or_waits_for_a_lease_while_it_is_closed_is_told_so(
     assert [str(one.exception()) for one in (reading, acquiring)] == [str(StoreFailed("the store is closed"))] * 2
 
 
-async def test_reading_far_behind_the_end_finds_nothing(store: SqliteStore) -> None:
+async def test_reading_far_after_the_end_finds_nothing(store: SqliteStore) -> None:
     await store.create(FIRST, [said(1, "one")], summary())
 
     assert await store.read(FIRST, after=Seq(2**40)) == []
