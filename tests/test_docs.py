@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema
+from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema, serve
 from parley.config.load import Loader
 from parley.config.types import SettingsOverrides
 from parley.models.demonstration import DEMONSTRATION
@@ -137,7 +137,7 @@ def test_every_method_on_the_wire_has_an_entry() -> None:
 
 def test_every_command_and_flag_has_an_entry() -> None:
     flags = {"-h", "--help", "--version"}
-    for module in (mcp, demo, sandbox, doctor, schema, export, import_, backup, gc):
+    for module in (mcp, serve, demo, sandbox, doctor, schema, export, import_, backup, gc):
         parser = argparse.ArgumentParser()
         module.configure(parser)
         flags |= {flag for action in parser._actions for flag in action.option_strings}
@@ -150,11 +150,17 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--config",
         "--cwd",
         "--ephemeral",
+        "--exit-when-idle",
         "-h",
         "--help",
+        "--in-process",
+        "--json",
         "--mode",
         "--network",
         "--repair",
+        "--resident",
+        "--status",
+        "--stop",
         "--version",
     }
     assert (flags | commands) - named == set()

@@ -38,7 +38,7 @@ from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit
 from parley.transports.descriptors import DescriptorTransport
 
-__all__ = ["Server", "SystemClock", "serve_stdio"]
+__all__ = ["Server", "SystemClock", "prepare_process", "serve_stdio"]
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Server:
         """
         clock = SystemClock()
         loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)
-        self._loader, self._http, self._prepare_process = loader, Http(), prepare_process
+        self.loader, self._http, self._prepare_process = loader, Http(), prepare_process
         self._commands = sandboxed_commands(lambda: _home(loader), warns=True)
         self._tools = AgentTools(commands=self._commands)
 
@@ -101,22 +101,27 @@ class Server:
         self._context = ServerContext(
             conversations=self.conversations, loader=loader, on_initialized=self._on_initialized
         )
+        self.core = ServerCore(self._context)
 
     def _on_initialized(self) -> None:
         """Do the preparation that the first answer need not wait for."""
         self._prepare_process()
         self._http.warm_up()
-        _report_unknown_keys(self._loader)
+        _report_unknown_keys(self.loader)
 
     async def serve(self, transport: Transport) -> None:
         """Serve one client until it leaves or the transport stops reading, then release everything."""
         try:
-            await ServerCore(self._context).serve_only_client(transport)
+            await self.core.serve_only_client(transport)
         finally:
-            await all_written()
-            await self._tools.close()
-            await self._commands.close()
-            await self._http.close()
+            await self.close()
+
+    async def close(self) -> None:
+        """Release everything, after the core has shut down."""
+        await all_written()
+        await self._tools.close()
+        await self._commands.close()
+        await self._http.close()
 
 
 def _memory_store() -> Store:
@@ -139,7 +144,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         server_dir=_server_dir(),
         overrides=overrides,
         is_ephemeral=is_ephemeral,
-        prepare_process=_prepare_process,
+        prepare_process=prepare_process,
     )
     transport = DescriptorTransport(why_too_large=why_too_large)
     _take_signals(transport, server.conversations)
@@ -151,7 +156,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
         skip_final_collection()
 
 
-def _prepare_process() -> None:
+def prepare_process() -> None:
     """Run blocking work in a pool that starts no thread without memory for it, and return large blocks at once."""
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
     with suppress(MemoryError, RuntimeError):  # no thread could be started; the server works without it

@@ -23,6 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = (
     Command("mcp", "serve an MCP client on stdin and stdout; `mcp-server` is the same", "mcp", ("mcp-server",)),
+    Command("serve", "run the resident server of the home, or report and stop it", "serve"),
     Command("demo", "show a whole conversation on the terminal; no key, no network", "demo"),
     Command("sandbox", "run one command confined like the agent's commands", "sandbox"),
     Command("doctor", "check this computer and the home, or repair a home", "doctor"),

@@ -1,4 +1,4 @@
-"""`parley mcp`: serve an MCP client on stdin and stdout."""
+"""`parley mcp`: connect an MCP client on stdin and stdout to the resident server, or serve it in this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 from parley.app.signals import SIGNALS
-from parley.cli.logs import set_up_logging
 from parley.cli.runner import CommandFailed, add_config_option
-from parley.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -19,15 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULTS", "DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC. The server
-ends when stdin is closed, on SIGTERM, when its terminal is closed (unless it was
-started with nohup), or on Ctrl-C while no turn runs. Logs go to stderr; PARLEY_LOG
-sets their level (debug, info, warning, error).
+Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC.
+
+If a resident server of the home runs (`parley serve`, or one that --resident
+started), the client is connected to it, and its turns go on when it leaves.
+Otherwise this process is the server. It ends when stdin is closed, on SIGTERM, when
+its terminal is closed (unless it was started with nohup), or on Ctrl-C while no turn
+runs. Logs go to stderr; PARLEY_LOG sets their level (debug, info, warning, error).
 
 Conversations are stored in the home (PARLEY_HOME, else CODEX_HOME, else
 ~/.parley), which any number of servers share."""
 
-DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False)
+DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in_process=False)
 """The arguments of a command line without options, which is how most clients start the server."""
 
 NOT_STARTED: Final = 2
@@ -36,17 +37,27 @@ STDIN: Final = 0
 STDERR: Final = 2
 
 WAITING: Final = (
-    "parley mcp: waiting for an MCP client's JSON-RPC messages on stdin, one on each line; "
+    "waiting for an MCP client's JSON-RPC messages on stdin, one on each line; "
     "Ctrl-D ends it, `parley demo` shows a conversation"
 )
 """Printed if stdin is a terminal: an MCP client never gives the server one."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--ephemeral",
         action="store_true",
         help="keep conversations in memory only: they end with this server, and no other server sees them",
+    )
+    where.add_argument(
+        "--resident",
+        action="store_true",
+        help="start a resident server in the background if none runs; it exits after `serve.idle_exit_minutes` "
+        "without clients and turns",
+    )
+    where.add_argument(
+        "--in-process", action="store_true", help="serve the client in this process, also if a resident server runs"
     )
     add_config_option(parser)
 
@@ -54,13 +65,85 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace | SimpleNamespace) -> int:
     _fill_closed_descriptors()
     if os.isatty(STDIN):
-        with suppress(OSError):
-            os.write(STDERR, f"{WAITING}\n".encode())
-    # Hold signals back until the server has its handlers.
+        _say(WAITING)
+    # Hold signals back until the relay or the server has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    if not (args.ephemeral or args.in_process):
+        code = _relay(args)
+        if code is not None:
+            return code
+    return _serve(args)
+
+
+def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
+    """Connect the client to the resident server; None: this process has to serve it."""
+    from parley.app.relay import NoResident, Refused, Relay
+    from parley.common.home import named_home
+
+    try:
+        directory = os.getcwd()
+    except OSError:
+        return None  # the server reports it
+    named = named_home(os.environ, directory)
+    if named is None:
+        return None
+    home = named.path
+    may_start = args.resident
+    while True:
+        try:
+            relay = Relay(home, environ=os.environ, directory=directory, overrides=args.config)
+        except Refused as error:
+            _say(f"the resident server refused this client, which is served without it: {error}")
+            return None
+        except NoResident as error:
+            if may_start is None:
+                log = os.path.join(home, "serve.log")
+                _say(f"no resident server could be started, so the client is served without it; see {log}")
+                return None
+            if str(error):
+                _say(f"{error}; the client is served without it")
+                return None
+            if not (may_start or _wants_resident(home, args)):
+                return None
+            _start_resident(home)
+            may_start = None  # try once
+        else:
+            return relay.run()
+
+
+def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bool:
+    """Whether the settings ask for a resident server. Reading all of them takes longer than a relay needs."""
+    try:
+        with open(os.path.join(home, "config.toml"), "rb") as file:
+            is_mentioned = b"resident" in file.read()
+    except OSError:
+        is_mentioned = False
+    if not is_mentioned and not any("resident" in override for override in args.config):
+        return False
+    from parley.cli.settings import settings_loader
+    from parley.errors import ConfigError
+
+    try:
+        return settings_loader(args.config).mcp_settings().resident
+    except ConfigError:
+        return False  # the server reports it
+
+
+def _start_resident(home: str) -> None:
+    from parley.app.background import start_in_background
+
+    try:
+        start_in_background(home, os.environ)
+    except OSError as error:
+        _say(f"cannot start a resident server: {error.strerror}")
+
+
+def _serve(args: argparse.Namespace | SimpleNamespace) -> int:
     import asyncio
 
     from parley.app.serving import serve_stdio
+    from parley.cli.logs import set_up_logging
+    from parley.errors import ConfigError
 
     try:
         set_up_logging(os.environ)
@@ -68,6 +151,11 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
     except ConfigError as error:
         raise CommandFailed(str(error), code=NOT_STARTED) from None
     return 0
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        os.write(STDERR, f"parley mcp: {text}\n".encode())
 
 
 def _fill_closed_descriptors() -> None:

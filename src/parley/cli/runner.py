@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -90,6 +89,8 @@ def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argpa
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
     """Run a coroutine, cancel it on a signal, and return its exit code or that of the signal."""
+    import asyncio  # imported here: the relay of `parley mcp` starts without it
+
     received: list[int] = []
 
     async def run() -> int:

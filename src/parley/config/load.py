@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.common.guarded_files import read_named
+from parley.common.home import named_home
 from parley.common.os_errors import os_detail
 from parley.config.checks import Wrong, described, is_address
 from parley.config.errors import ProfileNotFound, ProviderNotFound
@@ -44,6 +45,7 @@ from parley.config.types import (
     Provider,
     ResolvedSettings,
     Sandbox,
+    ServeSettings,
     Settings,
     SettingsOverrides,
     ShellEnvironment,
@@ -68,19 +70,26 @@ _UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", 
 
 
 class Loader:
-    """Resolves the settings of conversations; there is one for each process.
+    """Resolves the settings of conversations, for one process or for one client of a resident server.
 
     Copies the environment when it is created, and reads config.toml for each conversation.
     """
 
-    def __init__(self, *, environ: Mapping[str, str], server_dir: str, overrides: Sequence[str] = ()) -> None:
-        """`overrides` are the texts given with `-c`, in order.
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        server_dir: str,
+        overrides: Sequence[str] = (),
+        home: str | None = None,
+    ) -> None:
+        """`overrides` are the texts given with `-c`, in order; `home` replaces the one that the environment names.
 
         Raises:
             BadSetting: an override cannot be read or does not fit.
         """
         self._environ = Environment(environ)
-        self._server_dir = server_dir
+        self._server_dir, self._home = server_dir, home
         self._overrides = checked("-c", refuse_misspelt(map(parse_override, overrides)))
         self._file = Source("config.toml", {})
         self._made: dict[tuple[SettingsOverrides, bytes], ResolvedSettings] = {}
@@ -92,14 +101,14 @@ class Loader:
         Raises:
             BadSetting: the environment names no directory, or one that does not exist.
         """
-        for variable in ("PARLEY_HOME", "CODEX_HOME"):
-            if given := self._environ.get(variable):
-                home = utf8(os.path.join(self._server_dir, given), source=variable)
-                _refuse_missing_directory(home, named_by=variable)
-                return home
-        if user := self._environ.get("HOME"):
-            return utf8(os.path.join(self._server_dir, user, ".parley"), source="HOME")
-        raise BadSetting("neither PARLEY_HOME nor HOME is set, so there is no home directory")
+        if self._home is not None:
+            return self._home
+        if (named := named_home(self._environ, self._server_dir)) is None:
+            raise BadSetting("neither PARLEY_HOME nor HOME is set, so there is no home directory")
+        home = utf8(named.path, source=named.variable)
+        if named.variable != "HOME":
+            _refuse_missing_directory(home, named_by=named.variable)
+        return home
 
     def choose(self, wanted: SettingsOverrides, before: ResolvedSettings | None = None) -> ResolvedSettings:
         """Return the settings after a call with the overrides `wanted`, applied to those before it.
@@ -129,6 +138,16 @@ class Loader:
         self._look_at_file()
         values = merge(self._file.values, into={})
         return StoreSettings(**merge(self._overrides.values, into=values).get("store", {}))
+
+    def serve_settings(self) -> ServeSettings:
+        """Return the settings of the resident server, from the file and the command line.
+
+        Raises:
+            BadSetting: the file cannot be read, or a value in it is invalid.
+        """
+        self._look_at_file()
+        values = merge(self._overrides.values, into=merge(self._file.values, into={}))
+        return ServeSettings(**values.get("serve", {}))
 
     def unknown_keys(self) -> Iterator[str]:
         """Return a sentence about each key of config.toml that no setting has, with the most similar setting.

@@ -39,12 +39,14 @@ __all__ = [
     "ResolvedSettings",
     "Sandbox",
     "SandboxMode",
+    "ServeSettings",
     "Settings",
     "SettingsOverrides",
     "ShellEnvironment",
     "StoreSettings",
     "Summary",
     "ToolServer",
+    "WhenClientLeaves",
     "WhenNobody",
     "WireApi",
     "WorkspaceWrite",
@@ -54,6 +56,7 @@ ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
 Mechanism = Literal["auto", "bubblewrap", "landlock"]
 OnTimeout = Literal["deny", "abort", "hold"]
 WhenNobody = Literal["deny", "return", "wait"]
+WhenClientLeaves = Literal["continue", "interrupt"]
 McpFeatures = Literal["auto", "plain", "full"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -165,6 +168,10 @@ class McpTable(Struct, frozen=True, kw_only=True):
 
     features: McpFeatures = "auto"
     """By version and host, none of our additions, or all of them."""
+    resident: bool = False
+    """Whether `parley mcp` starts a resident server if none runs."""
+    when_client_leaves: WhenClientLeaves = "continue"
+    """What happens in a resident server to the turns that a client began, when it leaves."""
 
 
 class McpSettings(McpTable, frozen=True, kw_only=True):
@@ -172,6 +179,15 @@ class McpSettings(McpTable, frozen=True, kw_only=True):
 
     model_may_answer: bool = False
     """`[approvals] model_may_answer`: whether known hosts are offered `approvalAnswer`."""
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True):
+    """`[serve]`: the resident server."""
+
+    drain_seconds: Seconds = 30
+    """How long running turns may take to end when the server is told to stop."""
+    idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
+    """When a server that `parley mcp` started exits, without clients and turns; 0: never."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -276,6 +292,7 @@ class ConfigFile(CommonSettings, frozen=True, kw_only=True):
     shell_environment_policy: ShellEnvironment = ShellEnvironment()
     mcp: McpTable = McpTable()
     store: StoreSettings = StoreSettings()
+    serve: ServeSettings = ServeSettings()
     model_providers: dict[str, ProviderTable] = {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Coroutine
 from functools import cached_property
 from typing import Any, Final
@@ -17,7 +18,14 @@ from msgspec import Raw
 from parley.common.os_errors import os_detail
 from parley.errors import StoreFailed
 from parley.peers.link import SocketLink
-from parley.transports.unix import Connection, Listener, connect, names_in
+from parley.transports.unix import (
+    Connection,
+    Listener,
+    connect,
+    names_in,
+    prepare_directory,
+    unique_name,
+)
 
 __all__ = ["UnixPeers"]
 
@@ -69,7 +77,8 @@ class UnixPeers:
         if self._listener is not None or self._closed:
             return
         try:
-            self._listener = Listener(self._directory, on_connection=self._accepted)
+            prepare_directory(self._directory)
+            self._listener = Listener(self._directory, unique_name(), on_channel=self._accepted)
         except OSError as error:
             raise StoreFailed(f"{self._directory}: no socket for other processes: {os_detail(error)}") from error
 
@@ -131,7 +140,8 @@ class UnixPeers:
 
     # --- connections from other processes ------------------------------------------------------------
 
-    def _accepted(self, connection: Connection) -> None:
+    def _accepted(self, channel: socket.socket) -> None:
+        connection = Connection(channel)
         task = asyncio.get_running_loop().create_task(self._have_served(connection))
         self._served[connection] = task
         task.add_done_callback(lambda _: self._served.pop(connection))

@@ -24,6 +24,7 @@ from parley.runtime.deadline import Deadline
 from parley.runtime.durable_log import DurableLog
 from parley.runtime.message_intake import Accepted, MessageIntake
 from parley.runtime.peer_registry import PeerRegistry
+from parley.runtime.settings import ResolveSettings
 from parley.runtime.turn_runner import RemoteTurn, TurnRunner
 from parley.wire.ids import EventId, MessageId, Seq
 from parley.wire.items import InputItem
@@ -125,18 +126,26 @@ class SubmitMessage(Command):
         deadline: Deadline,
         *,
         accepted: Callable[[Accepted], None],
+        resolve: ResolveSettings | None = None,
         ignores_unknown_parent: bool = False,
         is_from_peer: bool = False,
     ) -> None:
+        """`resolve` resolves the settings of a turn that the message begins; by default that of this process."""
         super().__init__(deadline, is_from_peer=is_from_peer)
-        self.message = message
+        self.message, self.resolve = message, resolve
         self.files: tuple[InputItem, ...] | None = None
         """The content with the images that it names, once they are read."""
         self._accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         self._check_parent(local)
-        return local.intake.accept(self.message, read=self.files, until=self.deadline.at, accepted=self._accepted)
+        return local.intake.accept(
+            self.message,
+            read=self.files,
+            until=self.deadline.at,
+            accepted=self._accepted,
+            resolve=self.resolve,
+        )
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> Submit:
         self._check_parent(local)

@@ -52,6 +52,7 @@ from parley.runtime.permissions import PermissionGate
 from parley.runtime.readers import Reader
 from parley.runtime.recipients import ApprovalRecipient, Recipients
 from parley.runtime.remote_owner import FOLLOW_SECONDS
+from parley.runtime.settings import ResolveSettings
 from parley.runtime.tool_servers import ToolServers
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import ErrorEvent, SettledBy, Settlement
@@ -161,7 +162,7 @@ class Conversation:
             StoreFailed: nothing was stored.
         """
         await self._log.create(self.grants.resolver.record(wanted, chosen))
-        self.grants.resolver.remember(self._log.projections.settings_history.now, chosen)
+        self.grants.resolver.remember(self._log.projections.settings_history.now, wanted, chosen)
 
     # --- reading -----------------------------------------------------------------------
 
@@ -293,14 +294,16 @@ class Conversation:
         ignores_unknown_parent: bool = False,
         event_id: EventId | None = None,
         wanted: SettingsOverrides | None = None,
+        resolve: ResolveSettings | None = None,
         deadline: Deadline | None = None,
         accepted: Callable[[Accepted], None],
     ) -> None:
         """Accept a message: it starts a turn, or joins the one that runs.
 
         With `parent_id` it begins a branch after that message; `wanted` are settings that hold from this message
-        on. Other processes are waited for until `deadline`, by default for `CALL_SECONDS`. `accepted` is called
-        when the message is durable, before any reader sees it.
+        on, and `resolve` resolves the settings of a turn that it begins. Other processes are waited for until
+        `deadline`, by default for `CALL_SECONDS`. `accepted` is called when the message is durable, before any
+        reader sees it.
 
         Raises:
             MessageIdTaken: the id belongs to another message.
@@ -328,6 +331,7 @@ class Conversation:
                 message,
                 deadline or Deadline(CALL_SECONDS),
                 accepted=accepted,
+                resolve=resolve,
                 ignores_unknown_parent=ignores_unknown_parent,
             )
         )

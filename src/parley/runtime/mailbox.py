@@ -287,7 +287,7 @@ class Mailbox:
 
     async def _read_files(self, command: SubmitMessage) -> None:
         try:
-            command.files = await self._local.intake.read_files(command.message)
+            command.files = await self._local.intake.read_files(command.message, command.resolve)
         except Exception as error:
             self._fail(command, error)
             return

@@ -17,7 +17,7 @@ from parley.conversation.state import Phase
 from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
 from parley.runtime.durable_log import DurableLog
 from parley.runtime.errors import MessageIdTaken
-from parley.runtime.settings import SettingsResolver
+from parley.runtime.settings import ResolveSettings, SettingsResolver
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import MessageId, Seq
@@ -35,6 +35,8 @@ class Accepted(NamedTuple):
     """The turn that took it; None: it was sent before, and its turn is over."""
     first: Seq
     """The position of the first entry that it caused."""
+    began: bool = False
+    """Whether the message began the turn, in this process."""
 
 
 class MessageIntake:
@@ -54,7 +56,7 @@ class MessageIntake:
         """Whether a message of this id was appended before. It is answered when that is durable."""
         return message.message_id in self._log.projections.state.messages
 
-    async def read_files(self, message: Submit) -> tuple[InputItem, ...]:
+    async def read_files(self, message: Submit, resolve: ResolveSettings | None = None) -> tuple[InputItem, ...]:
         """Return the content of a message with the images that it names.
 
         Raises:
@@ -62,6 +64,8 @@ class MessageIntake:
         """
         if self._accepted_before(message) is not None:
             return message.content
+        if self._log.projections.state.phase is Phase.IDLE:
+            self._resolver.resolve_for(resolve)
         return await read_content(message.content, self._resolve(message).settings)
 
     def accept(
@@ -71,11 +75,12 @@ class MessageIntake:
         read: tuple[InputItem, ...] | None,
         until: float,
         accepted: Callable[[Accepted], None],
+        resolve: ResolveSettings | None = None,
     ) -> asyncio.Future[None] | None:
         """Append a message; the future is done when it is durable. None: it was accepted before.
 
         `read` is the content with images that were read from disk. `accepted` is called when the message is
-        durable, before any reader sees it.
+        durable, before any reader sees it. `resolve` resolves the settings of a turn that the message begins.
 
         Raises:
             MessageIdTaken, UnknownMessage, TurnIsRunning, UnsupportedContent: it cannot be accepted.
@@ -89,6 +94,8 @@ class MessageIntake:
         joins = state.phase is not Phase.IDLE
         if joins and message.parent_id is not None:
             raise TurnIsRunning
+        if not joins:
+            self._resolver.resolve_for(resolve)
         chosen = self._resolve(message)
         turn = self._runner.turn if joins else None
         # The content as it was sent, so that errors name the sender's positions.
@@ -125,10 +132,11 @@ class MessageIntake:
 
         def on_durable() -> None:
             change = self._log.projections.settings_history.after(message.message_id, self._log.id)
-            self._resolver.remember(change, chosen)
-            if turn.task is None:
+            self._resolver.remember(change, _overrides(message), chosen)
+            begins = turn.task is None
+            if begins:
                 self._runner.start(turn)
-            accepted(Accepted(message.message_id, turn, first))
+            accepted(Accepted(message.message_id, turn, first, began=begins))
 
         def stored(written: asyncio.Future[None]) -> None:
             if written.exception() is not None and turn.task is None:

@@ -107,18 +107,19 @@ class ConversationRegistry:
         self._store_settings, self._release_memory = store_settings, release_memory
         self._evicting: asyncio.Task[None] | None = None
 
-    async def create(self, wanted: SettingsOverrides) -> Conversation:
-        """Create a conversation.
+    async def create(self, wanted: SettingsOverrides, resolve: ResolveSettings | None = None) -> Conversation:
+        """Create a conversation. `resolve` resolves its settings, by default that of this process.
 
         Raises:
             ConfigError: the settings cannot be used.
             ShuttingDown: the server shuts down.
             StoreError: it cannot be stored.
         """
-        chosen = self._choose(wanted, None)
+        chosen = (resolve or self._choose)(wanted, None)
         if self._closing.is_set():
             raise ShuttingDown
         conversation = self._open(ConversationId(str(uuid4())))
+        conversation.grants.resolver.resolve_for(resolve)
         await conversation.create(wanted, chosen)
         self._keep(conversation)
         return conversation

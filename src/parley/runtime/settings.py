@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from parley.config.redaction import kept, stored_overrides
 from parley.config.types import ResolvedSettings, SettingsOverrides
 from parley.conversation.records import SettingsChosen
@@ -20,15 +22,29 @@ class SettingsResolver:
     """Resolves settings when they are first needed, and keeps them."""
 
     def __init__(self, resolve: ResolveSettings) -> None:
-        self.resolve = resolve
+        self._resolve = resolve
+        self._wanted: dict[MessageId | None, SettingsOverrides] = {}
+        """What clients of this process gave, with the secrets that no log holds, by the message that gave it."""
         self._known: dict[MessageId | None, ResolvedSettings] = {}
         """By the message that changed them, so that they are known although the log was read again."""
         self.has_secrets = False
         """Whether a client gave settings that are not stored."""
 
-    def remember(self, change: SettingsChange, chosen: ResolvedSettings) -> None:
-        """Keep what a change was resolved to when it was made, with its secrets."""
+    def resolve_for(self, resolve: ResolveSettings | None) -> None:
+        """Resolve with the files and the environment of another client from now on; None: of the same one."""
+        if resolve is not None and resolve != self._resolve:
+            self._resolve = resolve
+            self._known.clear()
+
+    def resolve(self, wanted: SettingsOverrides, before: ResolvedSettings) -> ResolvedSettings:
+        """Return the settings after a call. Raises ConfigError."""
+        return self._resolve(wanted, before)
+
+    def remember(self, change: SettingsChange, wanted: SettingsOverrides | None, chosen: ResolvedSettings) -> None:
+        """Keep what a change was resolved to when it was made, and what the client gave, with its secrets."""
         self._known[change.by] = chosen
+        if wanted is not None:
+            self._wanted[change.by] = replace(wanted, cwd=chosen.settings.cwd)
 
     def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
         """Return the record of a change, without its secrets."""
@@ -49,6 +65,7 @@ class SettingsResolver:
             step = step.before
         chosen = None if step is None else self._known[step.by]
         for one in reversed(unknown):
-            chosen = self._known[one.by] = self.resolve(stored_overrides(one.asked), chosen)
+            wanted = self._wanted.get(one.by) or stored_overrides(one.asked)
+            chosen = self._known[one.by] = self._resolve(wanted, chosen)
         assert chosen is not None  # a chain has at least one change
         return chosen

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
+from parley.config.load import Loader
 from parley.config.types import McpSettings
 from parley.errors import ConfigError, OwnerUnresponsive, ParleyError, ShuttingDown, StoreError
 from parley.server.context import ServerContext
@@ -81,7 +82,7 @@ def methods(session: Session, streams: Streams, server: ServerContext) -> Mappin
             raise AlreadyInitialized
         known = params.protocol_version in KNOWN_VERSIONS
         version = params.protocol_version if known else FULL_VERSION
-        features = features_of(version, params.client_info.name, _mcp_settings(server))
+        features = features_of(version, params.client_info.name, _mcp_settings(session.loader))
         session.begin(version, features, can_be_asked=params.capabilities.can_be_asked)
         result = InitializeResult(
             protocol_version=session.version,
@@ -136,9 +137,9 @@ def methods(session: Session, streams: Streams, server: ServerContext) -> Mappin
     }
 
 
-def _mcp_settings(server: ServerContext) -> McpSettings:
+def _mcp_settings(loader: Loader) -> McpSettings:
     try:
-        return server.loader.mcp_settings()
+        return loader.mcp_settings()
     except ConfigError as error:
         log.warning("cannot read the settings for clients, using their defaults: %s", error)
         return McpSettings()

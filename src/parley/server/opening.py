@@ -6,16 +6,14 @@ from msgspec.structs import replace
 
 from parley.config.types import SettingsOverrides
 from parley.runtime.conversation import Conversation
-from parley.server.context import ServerContext
+from parley.server.toolcall import ToolCall
 from parley.wire.tools import CodexArguments, ConversationCreateArguments
 
 __all__ = ["open_conversation"]
 
 
-async def open_conversation(
-    server: ServerContext, args: CodexArguments | ConversationCreateArguments
-) -> Conversation:
-    """Create a conversation.
+async def open_conversation(call: ToolCall, args: CodexArguments | ConversationCreateArguments) -> Conversation:
+    """Create a conversation with the files and the environment of the client.
 
     Raises:
         ConfigError: the settings cannot be used.
@@ -38,4 +36,4 @@ async def open_conversation(
             developer_instructions=args.developer_instructions,
             include_plan_tool=args.include_plan_tool,
         )
-    return await server.conversations.create(wanted)
+    return await call.server.conversations.create(wanted, call.session.loader.choose)

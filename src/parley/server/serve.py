@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
+from parley.config.load import Loader
 from parley.ports.outbox import Outbox
 from parley.server.context import LOCAL_USER, Principal, ServerContext
 from parley.server.dispatch import Dispatch
@@ -28,6 +29,8 @@ SHUTDOWN_SECONDS: Final = 1.5
 """How long a shutdown waits for turns, answers and clients that read. The protocol allows two seconds in all."""
 CLOSE_SECONDS: Final = 0.3
 """How much longer it waits for the home to be closed: a disk is slow, or another process holds the write lock."""
+LEAVE_SECONDS: Final = 1.0
+"""How long a client that has stopped sending is waited for: until its requests are answered and it has read all."""
 LAST_ANSWERS_SECONDS: Final = 0.05
 """How long the answers to requests that waited for the home may take."""
 
@@ -60,10 +63,11 @@ class ClientConnection:
         context: ServerContext,
         tasks: asyncio.TaskGroup,
         principal: Principal = LOCAL_USER,
+        loader: Loader | None = None,
     ) -> None:
-        """`tasks` runs the handlers of its requests."""
+        """`tasks` runs the handlers of its requests; `loader` is by default that of the server."""
         self.out = out
-        self.session = Session(out, context.request_ids, principal)
+        self.session = Session(out, context.request_ids, loader or context.loader, principal)
         self._streams = Streams(self.session)
         self._dispatch = Dispatch(
             out,
@@ -105,14 +109,29 @@ class ServerCore:
         self._context = context
         self.clients: set[ClientConnection] = set()
 
-    async def serve_client(self, transport: Transport, principal: Principal = LOCAL_USER) -> None:
-        """Serve a client until it leaves or the server shuts down. What it sent is executed; its turns go on."""
-        async with self._connected(transport, principal) as client:
+    async def serve_client(
+        self,
+        transport: Transport,
+        principal: Principal = LOCAL_USER,
+        *,
+        loader: Loader | None = None,
+        connected: Callable[[ClientConnection], None] = lambda client: None,
+    ) -> None:
+        """Serve a client until it leaves or the server shuts down. What it sent is executed; its turns go on.
+
+        A client that only stopped sending still gets the answers that come within a second.
+        """
+        async with self._connected(transport, principal, loader) as client:
+            connected(client)
             await transport.read(client.take)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await client.all_answered()
+                    await client.out.flush()
 
     async def serve_only_client(self, transport: Transport) -> None:
         """Serve a client until it leaves or reading was stopped, then shut down while it can still read."""
-        async with self._connected(transport, LOCAL_USER) as client:
+        async with self._connected(transport, LOCAL_USER, None) as client:
             await transport.read(client.take)
             await self.shutdown()
 
@@ -146,9 +165,11 @@ class ServerCore:
             client.abandon()
 
     @asynccontextmanager
-    async def _connected(self, transport: Transport, principal: Principal) -> AsyncIterator[ClientConnection]:
+    async def _connected(
+        self, transport: Transport, principal: Principal, loader: Loader | None
+    ) -> AsyncIterator[ClientConnection]:
         async with asyncio.TaskGroup() as tasks:
-            client = ClientConnection(transport.outbox, self._context, tasks, principal)
+            client = ClientConnection(transport.outbox, self._context, tasks, principal, loader)
             self.clients.add(client)
             try:
                 yield client

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
+from parley.config.load import Loader
 from parley.ports.outbox import Outbox
+from parley.runtime.conversation import Conversation
+from parley.runtime.turn_runner import Turn
 from parley.server.context import LOCAL_USER, Principal, RequestContext
 from parley.server.elicitor import NO_ELICITOR, Elicitor, FormElicitor
 from parley.server.hosts import PLAIN, Features
@@ -36,8 +39,11 @@ SILENT: Final = _SilentOutbox()
 class Session:
     """The state of one client."""
 
-    def __init__(self, out: Outbox, request_ids: Iterator[int], principal: Principal = LOCAL_USER) -> None:
-        self.out, self.principal = out, principal
+    def __init__(
+        self, out: Outbox, request_ids: Iterator[int], loader: Loader, principal: Principal = LOCAL_USER
+    ) -> None:
+        """`loader` resolves the settings of conversations that the client creates and of turns that it begins."""
+        self.out, self.loader, self.principal = out, loader, principal
         self.version = PLAIN_VERSION
         self.features = PLAIN
         self.initialized = False
@@ -50,6 +56,8 @@ class Session:
         self.has_left = False
         self._first_requests: dict[ConversationId, str] = {}
         self._on_leave: dict[Hashable, Callable[[], None]] = {}
+        self._turns: dict[Turn, tuple[Conversation, Callable[[object], None]]] = {}
+        """The turns that the client began and that run, each with the callback of its end."""
 
     def begin(self, version: str, features: Features, *, can_be_asked: bool) -> None:
         """Note what the client negotiated by `initialize`."""
@@ -75,6 +83,25 @@ class Session:
         """Return the id of the client's first request that concerned a conversation."""
         return self._first_requests[conversation]
 
+    # --- turns that the client began -------------------------------------------------------
+
+    def note_turn(self, conversation: Conversation, turn: Turn) -> None:
+        """Note that a message of the client began a turn."""
+
+        def ended(_: object) -> None:
+            self._turns.pop(turn, None)
+
+        if not self.has_left:
+            self._turns[turn] = conversation, ended
+            turn.work.add_done_callback(ended)
+
+    def interrupt_turns(self) -> int:
+        """Interrupt the turns that the client began; return how many run."""
+        turns = tuple(self._turns.items())
+        for turn, (conversation, _) in turns:
+            conversation.interrupt(turn)
+        return len(turns)
+
     # --- the end ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
@@ -99,6 +126,9 @@ class Session:
         while self._on_leave:
             _, undo = self._on_leave.popitem()
             undo()
+        for turn, (_, ended) in self._turns.items():
+            turn.work.remove_done_callback(ended)
+        self._turns.clear()
         self.elicitor.close()
         self.elicitor = NO_ELICITOR
         self.requests.forget()

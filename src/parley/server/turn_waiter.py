@@ -89,11 +89,19 @@ class TurnWaiter:
         self, content: tuple[InputItem, ...], event_id: EventId | None, follow_from: Seq | None
     ) -> None:
         def accepted(message: Accepted) -> None:
+            if message.began and message.turn is not None:
+                self._session.note_turn(self._conversation, message.turn)
             if follow_from is None and message.turn is not None:
                 self._encoder.change_event_id(message.turn.event_id)
             self._follow(Seq(message.first - 1) if follow_from is None else follow_from, message.turn)
 
-        await self._conversation.submit(content, event_id=event_id, deadline=self._call.deadline, accepted=accepted)
+        await self._conversation.submit(
+            content,
+            event_id=event_id,
+            resolve=self._session.loader.choose,
+            deadline=self._call.deadline,
+            accepted=accepted,
+        )
 
     def _follow(self, after: Seq, turn: Turn | None) -> None:
         """Send the events after a position. `turn` is None if the turn is over: its process died after it had

@@ -183,11 +183,14 @@ class DescriptorTransport:
         stop_reading_at: int = STOP_READING_BYTES,
         most_unread: int = sys.maxsize,
         why_too_large: Callable[[int], str | None] = lambda size: None,
+        received: bytes = b"",
     ) -> None:
         """Do not read from a client that leaves `stop_reading_at` bytes unread; disconnect it at `most_unread`.
 
         `why_too_large` returns why a message cannot be accepted of which so many bytes were read, or None.
+        `received` was read from `stdin` before, and comes first.
         """
+        self._received = received
         self._stop_reading_at = stop_reading_at
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
@@ -211,6 +214,9 @@ class DescriptorTransport:
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
         """Pass every frame to `take`; return when the client has closed its side or does not read any more."""
         self._take = take
+        if self._received:
+            received, self._received = self._received, b""
+            self._feed(received)
         if self._stdin is None:
             return
         if self._pollable:

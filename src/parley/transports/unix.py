@@ -13,24 +13,20 @@ import os
 import re
 import socket
 import stat
-import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
+from parley.common.unix_sockets import is_of_same_user, short_path
 from parley.transports.descriptors import STOP_READING_BYTES, DescriptorTransport
 
-__all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in"]
+__all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in", "prepare_directory", "unique_name"]
 
 log = logging.getLogger(__name__)
 
 MOST_UNREAD_BYTES: Final = 64 * 1024 * 1024
 """A process that leaves more than the longest message unread is disconnected: it was stopped, or it hangs."""
-
-MOST_PATH_BYTES: Final = 103
-"""The longest path that a socket address holds on every system. Linux allows four bytes more."""
 
 BACKLOG: Final = 128
 """How many connections may wait to be accepted."""
@@ -43,14 +39,20 @@ UNFINISHED_SECONDS: Final = 3600.0
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
 _UNFINISHED: Final = ".new"
-_CREDENTIALS: Final = struct.Struct("@iII")
-"""`struct ucred` of Linux: process, user, group."""
 
 
 class Connection(DescriptorTransport):
     """One end of a socket. `close` closes both its descriptors."""
 
-    def __init__(self, channel: socket.socket, *, stop_reading_at: int = STOP_READING_BYTES) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        *,
+        stop_reading_at: int = STOP_READING_BYTES,
+        most_unread: int = MOST_UNREAD_BYTES,
+        why_too_large: Callable[[int], str | None] = lambda size: None,
+        received: bytes = b"",
+    ) -> None:
         """Take over the socket, and close it if that fails.
 
         Raises:
@@ -58,22 +60,30 @@ class Connection(DescriptorTransport):
         """
         with channel:
             fd = channel.fileno()
-            super().__init__(stdin=fd, stdout=fd, stop_reading_at=stop_reading_at, most_unread=MOST_UNREAD_BYTES)
+            super().__init__(
+                stdin=fd,
+                stdout=fd,
+                stop_reading_at=stop_reading_at,
+                most_unread=most_unread,
+                why_too_large=why_too_large,
+                received=received,
+            )
 
 
 class Listener:
-    """The socket of this process. `on_connection` is called with each connection of a process of the same user."""
+    """A socket on which this process listens."""
 
-    def __init__(self, directory: str, *, on_connection: Callable[[Connection], None]) -> None:
-        """Create the directory if it is missing, and make it private.
+    def __init__(self, directory: str, name: str, *, on_channel: Callable[[socket.socket], None]) -> None:
+        """Listen under a name, which replaces a file of that name.
+
+        `on_channel` is called with each connection of a process of the same user.
 
         Raises:
-            OSError: the system refuses, or the directory belongs to another user.
+            OSError: the system refuses.
         """
-        _prepare(directory)
-        self.name = f"{os.getpid()}-{os.urandom(8).hex()}.sock"
+        self.name = name
         self._path = os.path.join(directory, self.name)
-        self._on_connection = on_connection
+        self._on_channel = on_channel
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.TimerHandle | None = None
         self._socket = _bound(directory, self.name)
@@ -90,11 +100,11 @@ class Listener:
     def _accept(self) -> None:
         try:
             channel, _ = self._socket.accept()
-            if not _is_ours(channel):
+            if not is_of_same_user(channel):
                 log.warning("refused a connection of another user")
                 channel.close()
                 return
-            connection = Connection(channel)
+            self._on_channel(channel)
         except (BlockingIOError, InterruptedError, ConnectionError):
             return  # the other process has left
         except OSError as error:
@@ -103,8 +113,6 @@ class Listener:
             self._again = self._loop.call_later(
                 ACCEPT_AGAIN_SECONDS, self._loop.add_reader, self._socket, self._accept
             )
-            return
-        self._on_connection(connection)
 
 
 def connect(directory: str, name: str) -> Connection | None:
@@ -119,9 +127,9 @@ def connect(directory: str, name: str) -> Connection | None:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         channel.setblocking(False)
-        with _short_path(directory, name) as path:
+        with short_path(directory, name) as path:
             channel.connect(path)
-        if not _is_ours(channel):
+        if not is_of_same_user(channel):
             log.warning("%s belongs to another user and was not used", name)
             channel.close()
             return None
@@ -152,7 +160,17 @@ def names_in(directory: str) -> list[str]:
         return []
 
 
-def _prepare(directory: str) -> None:
+def unique_name() -> str:
+    """Return a name for a socket of this process, which no process has used before."""
+    return f"{os.getpid()}-{os.urandom(8).hex()}.sock"
+
+
+def prepare_directory(directory: str) -> None:
+    """Create a directory for sockets if it is missing, make it private, and remove unfinished names.
+
+    Raises:
+        OSError: the system refuses, or the directory belongs to another user.
+    """
     try:
         os.mkdir(directory, 0o700)
     except FileExistsError:
@@ -181,7 +199,7 @@ def _bound(directory: str, name: str) -> socket.socket:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         channel.setblocking(False)
-        with _short_path(directory, name) as path:
+        with short_path(directory, name) as path:
             unfinished = os.path.join(os.path.dirname(path), os.urandom(8).hex() + _UNFINISHED)
             channel.bind(unfinished)
             try:
@@ -195,34 +213,6 @@ def _bound(directory: str, name: str) -> socket.socket:
         channel.close()
         raise
     return channel
-
-
-@contextmanager
-def _short_path(directory: str, name: str) -> Iterator[str]:
-    """Yield a path of the file that is short enough for a socket address."""
-    path = os.path.join(directory, name)
-    if len(os.fsencode(path)) <= MOST_PATH_BYTES:
-        yield path
-        return
-    too_long = OSError(errno.ENAMETOOLONG, "the path is too long for a socket", path)
-    if sys.platform != "linux":
-        raise too_long
-    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not os.path.exists(f"/proc/self/fd/{fd}"):
-            raise too_long
-        yield f"/proc/self/fd/{fd}/{name}"
-    finally:
-        os.close(fd)
-
-
-def _is_ours(channel: socket.socket) -> bool:
-    """Return whether the other process has the same user; without system support, the file modes must suffice."""
-    if sys.platform != "linux":
-        return True
-    told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(told)
-    return bool(user == os.geteuid())
 
 
 def _is_dead(name: str) -> bool:

@@ -16,7 +16,7 @@ Captured = pytest.CaptureFixture[str]
     ("argv", "code", "out", "err"),
     [
         (["--version"], 0, f"parley {__version__}\n", ""),
-        (["serve"], 2, "", "parley: unknown command 'serve'; `parley --help` lists the commands\n"),
+        (["dance"], 2, "", "parley: unknown command 'dance'; `parley --help` lists the commands\n"),
         (["--fast"], 2, "", "parley: unknown option '--fast'; `parley --help` lists the commands\n"),
     ],
 )

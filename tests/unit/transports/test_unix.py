@@ -9,13 +9,21 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from parley.transports.descriptors import STOP_READING_BYTES
-from parley.transports.unix import BACKLOG, Connection, Listener, connect, names_in
+from parley.transports.unix import (
+    BACKLOG,
+    Connection,
+    Listener,
+    connect,
+    names_in,
+    prepare_directory,
+    unique_name,
+)
 from parley.wire.framing import Overlong
 
 PATIENCE_SECONDS = 90.0
@@ -39,6 +47,11 @@ def directory() -> Iterator[str]:
     """Not there yet, and with a short path: tests make sockets of their own in it."""
     with tempfile.TemporaryDirectory() as parent:
         yield os.path.join(parent, "run")
+
+
+def listen(directory: str, *, on_connection: Callable[[Connection], None]) -> Listener:
+    prepare_directory(directory)
+    return Listener(directory, unique_name(), on_channel=lambda channel: on_connection(Connection(channel)))
 
 
 async def test_frames_go_both_ways(directory: str) -> None:
@@ -74,7 +87,7 @@ async def test_a_path_of_any_length_will_do(tmp_path: Path) -> None:
 async def test_nobody_else_may_enter_whatever_the_umask_is(directory: str, umask: int) -> None:
     before = os.umask(umask)
     try:
-        listener = Listener(directory, on_connection=Connection.close)
+        listener = listen(directory, on_connection=Connection.close)
     finally:
         os.umask(before)
 
@@ -84,7 +97,7 @@ async def test_nobody_else_may_enter_whatever_the_umask_is(directory: str, umask
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the sockets of everybody")
 async def test_a_process_that_cannot_read_the_directory_does_not_learn_the_name(directory: str) -> None:
-    listener = Listener(directory, on_connection=Connection.close)
+    listener = listen(directory, on_connection=Connection.close)
 
     listed = await asyncio.to_thread(Path("/proc/net/unix").read_text)
 
@@ -97,7 +110,7 @@ async def test_a_directory_that_is_open_to_others_is_closed_to_them(directory: s
     os.mkdir(directory)
     os.chmod(directory, 0o777)
 
-    Listener(directory, on_connection=Connection.close).close()
+    listen(directory, on_connection=Connection.close).close()
 
     assert _mode(directory) == 0o700
 
@@ -107,7 +120,7 @@ async def test_a_directory_that_is_a_link_is_refused(directory: str, tmp_path: P
     os.symlink(tmp_path / "elsewhere", directory)
 
     with pytest.raises(OSError):
-        Listener(directory, on_connection=Connection.close)
+        listen(directory, on_connection=Connection.close)
 
     assert _mode(str(tmp_path / "elsewhere")) == 0o755
 
@@ -118,7 +131,7 @@ async def test_a_directory_of_another_user_is_refused(directory: str) -> None:
     os.chown(directory, NOBODY, NOBODY)
 
     with pytest.raises(PermissionError):
-        Listener(directory, on_connection=Connection.close)
+        listen(directory, on_connection=Connection.close)
 
     assert os.listdir(directory) == []
 
@@ -160,7 +173,7 @@ async def test_a_process_that_has_just_begun_to_listen_is_not_taken_for_dead(dir
     searching.start()
     there = []
     for _ in range(300):
-        listener = Listener(directory, on_connection=Connection.close)
+        listener = listen(directory, on_connection=Connection.close)
         there.append(names_in(directory) == [listener.name])
         listener.close()
     done.set()
@@ -176,7 +189,7 @@ async def test_a_name_that_was_never_finished_goes_when_it_is_old(directory: str
             unfinished.bind(os.path.join(directory, name))
     os.utime(os.path.join(directory, "old.sock.new"), (0, 0))
 
-    Listener(directory, on_connection=Connection.close).close()
+    listen(directory, on_connection=Connection.close).close()
 
     assert os.listdir(directory) == ["young.sock.new"]
 
@@ -188,7 +201,7 @@ async def test_connections_beyond_the_backlog_fail_as_busy(directory: str) -> No
         connection.close()
         let_in.set()
 
-    listener = Listener(directory, on_connection=let)
+    listener = listen(directory, on_connection=let)
     waiting: list[Connection] = []
 
     def come(times: int) -> None:
@@ -232,7 +245,7 @@ class Pair:
 
     async def __aenter__(self) -> Pair:
         came: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
-        self._listener = Listener(self._directory, on_connection=came.set_result)
+        self._listener = listen(self._directory, on_connection=came.set_result)
         here = connect(self._directory, self._listener.name)
         assert here is not None
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -20,7 +20,7 @@ __all__ = ["codex"]
 async def codex(call: ToolCall, args: CodexArguments) -> None:
     words = compact((TextItem(text=args.prompt),))
     args = replace(args, prompt="")  # it may be large, and the turn may take long
-    conversation = await open_conversation(call.server, args)
+    conversation = await open_conversation(call, args)
     turn = TurnWaiter(call, conversation)
     turn.send(_configured(conversation.id, conversation.settings))
     conversation.start_tool_servers()

@@ -11,7 +11,7 @@ __all__ = ["create"]
 
 
 async def create(call: ToolCall, args: ConversationCreateArguments) -> CallToolResult:
-    conversation = await open_conversation(call.server, args)
+    conversation = await open_conversation(call, args)
     call.session.note_request(conversation.id, call.call.id)
     conversation.start_tool_servers()
     return typed_result(ConversationCreated(conversation_id=conversation.id, model=conversation.settings.model))

@@ -35,6 +35,8 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
 
     def accepted(message: Accepted) -> None:
         turn, features = message.turn, call.features
+        if message.began and turn is not None:
+            call.session.note_turn(conversation, turn)
         if features.full_version and call.call.cancelled and turn is not None:
             call.call.drop()
             interrupt(turn)
@@ -56,6 +58,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
         # always was (docs/protocol.md#messages).
         ignores_unknown_parent=not call.features.additions and args.message_id is None,
         wanted=None if overrides == SettingsOverrides() else overrides,
+        resolve=call.session.loader.choose,
         deadline=call.deadline,
         accepted=accepted,
     )

@@ -1,0 +1,198 @@
+"""The relay: copies bytes between the client of `parley mcp` and the resident server of the home.
+
+Knows one line of its own, the hello, and no protocol after it. Imports the standard library alone, so that it
+starts faster than a server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final
+
+from parley.app.signals import SIGNALS
+from parley.common.unix_sockets import is_of_same_user, short_path
+
+__all__ = ["HELLO_VERSION", "SOCKET", "NoResident", "Refused", "Relay", "ask", "connect"]
+
+SOCKET: Final = "serve.sock"
+HELLO_VERSION: Final = 1
+
+ANSWER_SECONDS: Final = 10.0
+"""How long the server may take to answer a line; one that was stopped never does."""
+MOST_ANSWER_BYTES: Final = 64 * 1024
+COPY_BYTES: Final = 256 * 1024
+
+SERVER_ENDED: Final = 1
+"""The exit code if the server ended before the client."""
+
+
+class NoResident(Exception):
+    """No resident server of the home can be reached. The text says why; it is empty if none runs."""
+
+
+class Refused(Exception):
+    """The resident server does not serve this process. The text says why."""
+
+
+def connect(home: str) -> socket.socket:
+    """Connect to the resident server of a home.
+
+    Raises:
+        NoResident: none runs, or it cannot be reached.
+    """
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        channel.settimeout(ANSWER_SECONDS)
+        with short_path(home, SOCKET) as path:
+            channel.connect(path)
+        if not is_of_same_user(channel):
+            raise NoResident(f"{os.path.join(home, SOCKET)} belongs to another user")
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        channel.close()
+        raise NoResident from None
+    except OSError as error:  # also a timeout
+        channel.close()
+        raise NoResident(f"the resident server cannot be reached: {error.strerror or error}") from None
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
+    """Send one line of our own to the server and return its answer.
+
+    Raises:
+        NoResident: it ended or did not answer.
+        Refused: it refuses; the text is its reason.
+    """
+    line = json.dumps({"parley": kind, "v": HELLO_VERSION, **members}).encode() + b"\n"
+    answer = b""
+    try:
+        channel.sendall(line)
+        while not answer.endswith(b"\n"):
+            piece = channel.recv(4096)  # not more than the answer: the server sends nothing else before we do
+            if not piece or len(answer) > MOST_ANSWER_BYTES:
+                raise NoResident("the resident server ended while it was greeted")
+            answer += piece
+        told = json.loads(answer)
+    except OSError as error:
+        raise NoResident(f"the resident server does not answer: {error.strerror or error}") from None
+    except ValueError:
+        raise NoResident("the resident server gave an answer that is not JSON") from None
+    if not isinstance(told, dict) or told.get("ok") is not True:
+        reason = told.get("reason") if isinstance(told, dict) else None
+        raise Refused(str(reason or "it gave no reason"))
+    return told
+
+
+class Relay:
+    """One client of the resident server."""
+
+    def __init__(
+        self, home: str, *, environ: Mapping[str, str], directory: str, overrides: Sequence[str] = ()
+    ) -> None:
+        """Connect and say hello; nothing is read from the client yet.
+
+        Raises:
+            NoResident, Refused: this process has to serve the client itself.
+        """
+        self._home = home
+        self._channel = connect(home)
+        try:
+            hello = ask(self._channel, "relay", env=dict(environ), cwd=directory, overrides=list(overrides))
+        except BaseException:
+            self._channel.close()
+            raise
+        self._channel.settimeout(None)
+        self._client_id = hello.get("client")
+        self._is_closing = False
+        """Whether this side ended the connection: the client has left, or a signal came."""
+
+    def run(self) -> int:
+        """Copy until either side ends, and return the exit code."""
+        on_terminal = os.isatty(0)
+        for number in SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` sets it
+                signal.signal(number, self._interrupt if number == signal.SIGINT and on_terminal else self._close)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        threading.Thread(target=self._copy_input, name="input", daemon=True).start()
+        try:
+            self._copy_output()
+        except OSError:
+            self._is_closing = True  # the client does not read any more
+        if self._is_closing:
+            return 0
+        with suppress(OSError):
+            os.write(2, b"parley mcp: the resident server has ended\n")
+        return SERVER_ENDED
+
+    def _copy_input(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the main thread handles them
+        try:
+            while data := _read(0):
+                self._channel.sendall(data)
+        except OSError:
+            pass  # the server has ended, which the other thread sees
+        else:
+            self._is_closing = True
+            with suppress(OSError):
+                self._channel.shutdown(socket.SHUT_WR)
+
+    def _copy_output(self) -> None:
+        """Copy until the server ends the connection. Raises OSError if the client has closed its side."""
+        buffer = memoryview(bytearray(COPY_BYTES))
+        while size := self._receive(buffer):
+            _write(1, buffer[:size])
+
+    def _receive(self, buffer: memoryview) -> int:
+        try:
+            return self._channel.recv_into(buffer)
+        except ConnectionError:
+            return 0
+
+    def _close(self, number: int, frame: FrameType | None) -> None:
+        """End the connection: the server removes the client, and its turns go on."""
+        self._is_closing = True
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt the turns of this client, or end the connection if there are none."""
+        try:
+            with connect(self._home) as second:
+                interrupted = ask(second, "interrupt", client=self._client_id).get("interrupted")
+        except (NoResident, Refused):
+            interrupted = 0
+        if not interrupted:
+            self._close(number, frame)
+
+
+def _read(fd: int) -> bytes:
+    while True:
+        try:
+            return os.read(fd, COPY_BYTES)
+        except BlockingIOError:  # the client has made its pipe non-blocking
+            _wait(fd, select.POLLIN)
+
+
+def _write(fd: int, data: memoryview) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            _wait(fd, select.POLLOUT)
+
+
+def _wait(fd: int, events: int) -> None:
+    poll = select.poll()
+    poll.register(fd, events)
+    poll.poll()

@@ -1,0 +1,125 @@
+"""`parley serve`: run the resident server of the home, or ask about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.app.signals import SIGNALS
+from parley.cli.runner import CommandFailed, UsageError, add_config_option
+from parley.cli.settings import settings_loader
+from parley.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["ALREADY_RUNNING", "DESCRIPTION", "NOT_RUNNING", "configure", "run"]
+
+DESCRIPTION: Final = """\
+Run the resident server of the home (PARLEY_HOME, else CODEX_HOME, else ~/.parley)
+until it is stopped. `parley mcp` connects its client to the resident server while
+one runs, so that turns go on when the client leaves. There is one resident server
+for each home; a second one reports the first and exits with 4.
+
+SIGTERM, Ctrl-C and --stop let running turns end, for at most `serve.drain_seconds`
+(30); a second signal ends them at once. Logs go to stderr; PARLEY_LOG sets their
+level (debug, info, warning, error)."""
+
+NOT_STARTED: Final = 2
+NOT_RUNNING: Final = 3
+ALREADY_RUNNING: Final = 4
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--status", action="store_true", help="report the resident server, or exit with 3 if none runs"
+    )
+    what.add_argument(
+        "--stop", action="store_true", help="stop the resident server and wait until it has ended; 3 if none runs"
+    )
+    what.add_argument(
+        "--exit-when-idle",
+        action="store_true",
+        help="exit after `serve.idle_exit_minutes` (30) without clients and turns",
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON when ready, or as the report")
+    add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if (args.status or args.stop) and args.config:
+        raise UsageError("-c has no effect on a server that runs already")
+    if args.status:
+        return _report(_ask("status"), as_json=args.json)
+    if args.stop:
+        return _stop(as_json=args.json)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the server has its handlers
+    import asyncio
+
+    from parley.app.resident import AlreadyRunning, run_resident
+    from parley.cli.logs import set_up_logging
+
+    def ready(description: Mapping[str, Any]) -> None:
+        text = (
+            json.dumps(description) if args.json else f"serving {description['socket']}, as process {os.getpid()}"
+        )
+        print(text, flush=True)
+
+    try:
+        set_up_logging(os.environ)
+        asyncio.run(run_resident(args.config, exits_when_idle=args.exit_when_idle, ready=ready))
+    except AlreadyRunning as error:
+        if args.json:
+            print(json.dumps({**error.description, "running": True}))
+        where = error.description.get("socket", "an unknown address")
+        raise CommandFailed(f"{error}, at {where}", code=ALREADY_RUNNING) from None
+    except ConfigError as error:
+        raise CommandFailed(str(error), code=NOT_STARTED) from None
+    return 0
+
+
+def _ask(kind: str) -> dict[str, Any]:
+    from parley.app.relay import NoResident, Refused, ask, connect
+
+    home = settings_loader().home
+    try:
+        with connect(home) as channel:
+            return ask(channel, kind)
+    except NoResident as error:
+        raise CommandFailed(str(error) or f"no resident server of {home} runs", code=NOT_RUNNING) from None
+    except Refused as error:
+        raise CommandFailed(f"the resident server refused: {error}") from None
+
+
+def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({name: value for name, value in status.items() if name != "ok"}))
+        return 0
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
+    print(f"process {status['pid']}, Parley {status['version']}, since {since}")
+    print(f"socket  {status['socket']}")
+    print(f"clients {status['clients']}, running turns {status['turns']}")
+    if status["stopping"]:
+        print("it is stopping")
+    return 0
+
+
+def _stop(*, as_json: bool) -> int:
+    from parley.app.discovery import wait_until_stopped
+
+    stopped = _ask("stop")
+    if not as_json:
+        print(f"stopping process {stopped['pid']}; running turns may end first", file=sys.stderr)
+    try:
+        wait_until_stopped(settings_loader().home)
+    except OSError as error:
+        raise CommandFailed(f"cannot see when it ends: {error.strerror}") from None
+    if as_json:
+        print(json.dumps({"pid": stopped["pid"], "stopped": True}))
+    return 0

@@ -1,0 +1,29 @@
+"""The home: the directory that holds config.toml, the database and the sockets of all servers that share it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["NamedHome", "named_home"]
+
+
+class NamedHome(NamedTuple):
+    """The home, and the variable that names it."""
+
+    path: str
+    variable: str
+
+
+def named_home(environ: Mapping[str, str], directory: str) -> NamedHome | None:
+    """Return the home that the environment names, without looking whether it exists; None if it names none.
+
+    Relative paths begin at `directory`.
+    """
+    for variable in ("PARLEY_HOME", "CODEX_HOME"):
+        if given := environ.get(variable):
+            return NamedHome(os.path.join(directory, given), variable)
+    if user := environ.get("HOME"):
+        return NamedHome(os.path.join(directory, user, ".parley"), "HOME")
+    return None

@@ -1,0 +1,52 @@
+"""Unix sockets between processes of one user: paths that are too long for an address, and the user of the peer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+__all__ = ["is_of_same_user", "short_path"]
+
+MOST_PATH_BYTES: Final = 103
+"""The longest path that a socket address holds on every system. Linux allows four bytes more."""
+
+_CREDENTIALS: Final = struct.Struct("@iII")
+"""`struct ucred` of Linux: process, user, group."""
+
+
+@contextmanager
+def short_path(directory: str, name: str) -> Iterator[str]:
+    """Yield a path of the file that is short enough for a socket address.
+
+    Raises:
+        OSError: the directory cannot be opened, or this system has no shorter path.
+    """
+    path = os.path.join(directory, name)
+    if len(os.fsencode(path)) <= MOST_PATH_BYTES:
+        yield path
+        return
+    too_long = OSError(errno.ENAMETOOLONG, "the path is too long for a socket", path)
+    if sys.platform != "linux":
+        raise too_long
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not os.path.exists(f"/proc/self/fd/{fd}"):
+            raise too_long
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
+
+
+def is_of_same_user(channel: socket.socket) -> bool:
+    """Return whether the other process has the same user; without system support, the file modes must suffice."""
+    if sys.platform != "linux":
+        return True
+    told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(told)
+    return bool(user == os.geteuid())

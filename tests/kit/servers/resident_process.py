@@ -1,0 +1,77 @@
+"""A resident server as a process, and relays to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kit.system.commands import PATIENCE_SECONDS
+from parley.testing import ScriptedModel
+from parley.testing.home import Home
+
+__all__ = ["ResidentProcess", "parley"]
+
+
+class ResidentProcess:
+    """`parley serve` on a home: `async with ResidentProcess(model, path) as resident`. It is stopped at the end."""
+
+    def __init__(
+        self, model: ScriptedModel, home: Path, *, config: str = "", env: dict[str, str] | None = None
+    ) -> None:
+        self._files = Home(model, home=home, config=config, env=env or {})
+        self.description: dict[str, Any] = {}
+
+    async def __aenter__(self) -> Self:
+        self._files.open()
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "parley", "serve", "--json"),
+            env=self._files.environ,
+            cwd=self._files.work,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=self._files.stderr,
+        )
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            line = await self.process.stdout.readline()
+        assert line, self.stderr_text()
+        self.description = json.loads(line)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGTERM)  # does not wait for turns
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self.process.wait()
+        self._files.close()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return self._files.environ
+
+    def stderr_text(self) -> str:
+        return self._files.stderr_text()
+
+
+async def parley(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> tuple[int, str, str]:
+    """Run a command of `parley`, and return its exit code, its output and its errors."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "parley", *arguments),
+        env=env,
+        cwd=cwd or os.getcwd(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), errors.decode()
