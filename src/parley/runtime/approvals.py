@@ -39,7 +39,7 @@ POLL_SECONDS: Final = 60.0
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """An answer, as the turn that asked is told it."""
+    """The answer to an approval, for the turn that asked."""
 
     decision: Decision
     reason: str | None = None
@@ -50,19 +50,19 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class _Turn(Protocol):
-    """The turn that asks."""
+    """The turn that asks for the approval."""
 
     def interrupt(self) -> None: ...
 
 
 def answered(decision: Settlement, reason: str | None) -> Answered:
-    """Return what the turn is told of a settlement."""
+    """Return the answer for the turn from a settlement."""
     told: Decision = "denied" if decision == "timed_out" or decision == "dropped" else decision
     return Answered(decision=told, reason=reason)
 
 
 class OpenApprovals:
-    """What one conversation asks. At most one approval is open."""
+    """The approvals of one conversation. At most one is open."""
 
     def __init__(
         self,
@@ -103,18 +103,18 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """Whether a client here can be asked about limits, or else all could be told of them."""
+        """Whether a client can be asked about limits, or all clients know the event `limit_reached`."""
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
     @property
     def seconds_for_followers(self) -> float:
-        """Seconds left in which a client of another process may begin to follow the turn of the call that waits."""
+        """Seconds left for a client of another process to follow the turn of a waiting call."""
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._has_peers() else 0.0
 
     @property
     def is_returned(self) -> bool:
-        """Whether a call that waits is to be answered with the open approval: no client can be asked."""
+        """Whether a waiting call gets the open approval as its result, because no client can be asked."""
         return (
             self.open is not None
             and self._log.is_owner
@@ -124,13 +124,13 @@ class OpenApprovals:
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Whether it is, or was, asked in this conversation."""
+        """Whether this approval is or was part of the conversation."""
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
     # --- asking ------------------------------------------------------------------------
 
     def attach_turn(self, turn: _Turn | None) -> None:
-        """Set the turn that asks, and that the answer `abort` interrupts."""
+        """Set the turn that asks. The answer `abort` interrupts it."""
         self._turn = turn
 
     async def ask(self, shown: ApprovalEvent, asked: QuestionAsked, approvals: Approvals) -> Answered:
@@ -197,7 +197,7 @@ class OpenApprovals:
         answer_id: str = "",
         until: float | None = None,
     ) -> asyncio.Future[None]:
-        """Settle the open approval, at once and for all; the future is done when the settlement is durable.
+        """Settle the open approval immediately. The future is done when the settlement is durable.
 
         Raises:
             UnknownApproval, ApprovalIsSettled: as `find`.
@@ -299,7 +299,7 @@ class OpenApprovals:
             self.recheck()
 
     def refresh(self) -> None:
-        """Tell clients of settlements that another process has stored."""
+        """Tell clients about settlements that another process has stored."""
         settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:
@@ -307,13 +307,14 @@ class OpenApprovals:
         self.recheck()
 
     def to_deliver(self) -> PendingApproval | None:
-        """Return the open approval, after clients were told of the settlement of earlier ones."""
+        """Return the open approval. Clients are told of earlier settlements first."""
         if not self._log.is_owner:
             self.refresh()
         return self.open
 
     def subscribe(self, listener: object, call: Callable[[], None]) -> None:
-        """Have `call` called when other clients may read, or be asked, than before; until `unsubscribe`."""
+        """Call `call` when the set of reading clients, or of clients that can be asked, has changed; until
+        `unsubscribe`."""
         self._listeners[listener] = call
 
     def unsubscribe(self, listener: object) -> None:

@@ -23,10 +23,11 @@ async def bulk_create(
     *,
     archived: bool = False,
 ) -> None:
-    """Create it whole or not at all, also if the entries raise, the caller is cancelled or the process is killed.
+    """Create a conversation completely or not at all, also if the iterator raises, the caller is cancelled or the
+    process is killed.
 
     Raises:
-        StoreError: the system refuses, or there is one of that id.
+        StoreError: the store refuses, or a conversation with this id exists.
     """
     pages = _pages(entries)
     page, following = next(pages), next(pages, None)

@@ -107,7 +107,8 @@ class Command:
 
 
 class Observe(Command):
-    """Make sure that the log is current, and that an unfinished turn is followed or recovered."""
+    """Make sure that the log is current and that an unfinished turn is followed or recovered. Has no other
+    effect."""
 
     needs_turn = True
 
@@ -116,7 +117,7 @@ class Observe(Command):
 
 
 class SubmitMessage(Command):
-    """Accept a message: it starts a turn, or joins the one that runs."""
+    """Accept a message: it starts a turn, or joins the running one."""
 
     starts_turn = waits_for_write_lock = True
 
@@ -152,7 +153,7 @@ class SubmitMessage(Command):
         return self.message
 
     def _check_parent(self, local: Local) -> None:
-        """Ignore a parent that older clients cannot know (docs/protocol.md#messages)."""
+        """Drop an unknown parent of an older client (docs/protocol.md#messages)."""
         known = local.log.projections.state.messages
         if self._ignores_unknown_parent and self.message.parent_id not in (None, MessageId(local.log.id), *known):
             self.message = replace(self.message, parent_id=None)

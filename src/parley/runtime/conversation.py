@@ -130,12 +130,12 @@ class Conversation:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a client here wants to see at once what other processes do in it."""
+        """Whether a client of this process waits for entries of other processes."""
         return self._log.is_read or not self._recipients.is_empty
 
     @property
     def needs_polling(self) -> bool:
-        """Whether other processes may write to it without telling this process."""
+        """Whether other processes may write to it without notifying this process."""
         return self._ownership.state not in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     @property
@@ -206,7 +206,7 @@ class Conversation:
             await ownership.read_new()
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Have the log read, and an unfinished turn followed or recovered, soon."""
+        """Schedule a read of the log, after which an unfinished turn is followed or recovered."""
         current = self._mailbox.reconcile()
         current.add_done_callback(self._reconciled)
         return current
@@ -337,7 +337,7 @@ class Conversation:
         )
 
     async def interrupt_unfinished(self, *, deadline: Deadline | None = None) -> None:
-        """Interrupt the unfinished turn, if there is one, in whichever process.
+        """Interrupt the unfinished turn, if there is one, in any process.
 
         Raises:
             StoreError: it cannot be taken over.
@@ -346,7 +346,7 @@ class Conversation:
         await self._execute(Interrupt(wanted, deadline or Deadline(CALL_SECONDS)))
 
     def interrupt(self, turn: Turn | None = None) -> None:
-        """Interrupt a turn that runs here, or `turn`, in whichever process; does not wait."""
+        """Interrupt the turn that runs in this process, or the given turn in any process. Does not wait."""
         if turn is None and (turn := self._runner.running) is None:
             return
         if turn.work.done():
@@ -434,21 +434,21 @@ class Conversation:
         return self._approvals.open
 
     def approval_to_deliver(self) -> PendingApproval | None:
-        """Return the open approval, after clients were told of the settlement of earlier ones."""
+        """Return the open approval. Clients are told of earlier settlements first."""
         return self._approvals.to_deliver()
 
     def has_approval(self, approval_id: ApprovalId) -> bool:
-        """Whether an approval is, or was, asked in this conversation, as far as it is in memory."""
+        """Whether an approval is or was part of this conversation, according to the entries in memory."""
         return approval_id in self._approvals
 
     @property
     def returns_approval(self) -> bool:
-        """Whether a call that waits for the turn is to be answered with the open approval."""
+        """Whether a call that waits for the turn gets the open approval as its result."""
         return self._approvals.is_returned
 
     @property
     def seconds_for_followers(self) -> float:
-        """Seconds left in which a client of another process may begin to follow the turn."""
+        """Seconds left for a client of another process to begin to follow the turn."""
         return self._approvals.seconds_for_followers
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:
@@ -492,7 +492,7 @@ class Conversation:
     def answer_with_retry(
         self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
     ) -> asyncio.Future[None]:
-        """Like `answer`, and repeat it while it cannot be stored: the client that gave it cannot be told."""
+        """Like `answer`, but retry while the answer cannot be stored: the client cannot be told that it failed."""
         answer = self._answer(approval_id, decision, by, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))
 
@@ -516,7 +516,7 @@ class Conversation:
     # --- the end -----------------------------------------------------------------------
 
     def on_deleted(self, owner: Hashable, call: Callable[[], None]) -> None:
-        """Have `call` called once when the conversation is deleted or lost; one callback for each owner."""
+        """Call `call` once when the conversation is deleted or lost. Each owner has one callback."""
         self._on_deleted[owner] = call
 
     def cancel_on_deleted(self, owner: Hashable) -> None:

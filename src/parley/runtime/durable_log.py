@@ -184,9 +184,9 @@ class DurableLog:
     # --- entries of other processes ----------------------------------------------------
 
     def attach_source(self, source: object, *, after: Seq) -> bool:
-        """Take entries of the owner from `source` alone.
+        """Accept entries of the owner only from `source`.
 
-        False if the log does not end at `after`, or this process is about to become the owner.
+        Return False if the log does not end at `after`, or this process is about to become the owner.
         """
         if self._acquiring or self._lease is not None or after != self.log.durable:
             return False
@@ -273,7 +273,7 @@ class DurableLog:
         return written
 
     async def durable(self) -> None:
-        """Return when no append is under way, whether those under way succeed or not."""
+        """Return when no append is pending, whether or not the pending ones succeed."""
         while self._in_flight:
             await asyncio.wait({self._in_flight[-1].written})
 
@@ -301,12 +301,12 @@ class DurableLog:
             self._show()
 
     def _on_lost(self) -> None:
-        """Take note that the store has found the lease lost."""
+        """Called by the store when it finds the lease lost."""
         if self._lease is not None:
             self._lose_lease()
 
     def _lose_lease(self) -> None:
-        """Go back to what is durable: another process has acquired the lease, or deleted the conversation."""
+        """Roll back to the durable entries: another process has acquired the lease, or deleted the conversation."""
         self._lease = None
         self._in_flight.clear()
         self._rollback(self.log.durable)

@@ -25,33 +25,35 @@ HOUR_SECONDS: Final = 3600.0
 
 
 class SessionGrants:
-    """The grants of one conversation; the part that no log holds outlives the conversation in memory."""
+    """The session grants of one conversation. Its secrets are not in the log, so this object stays when the
+    conversation is evicted."""
 
     def __init__(self, roots: Roots, resolver: SettingsResolver) -> None:
         self.roots, self.resolver = roots, resolver
 
     @property
     def is_needed(self) -> bool:
-        """Whether it holds anything that cannot be made anew."""
+        """Whether it has anything that cannot be restored from the log."""
         return self.resolver.has_secrets or not self.roots.is_empty
 
     def holds(self, action: RunCommand, settings: Settings, granted: Mapping[str, float], *, now: float) -> bool:
-        """Whether a person approved this for the session, not too long ago; `granted` is from the log's records."""
+        """Whether a person approved this action for the session recently enough; `granted` is the projection of the
+        log."""
         if not granted or (key := _key(action, settings)) is None:
             return False
         at = granted.get(key)
         return at is not None and 0 <= now - at < settings.approvals.session_hours * HOUR_SECONDS
 
     def record(self, action: RunCommand, settings: Settings) -> SessionGranted | None:
-        """Return the record of an approval for the session; None: it holds once."""
+        """Return the record of an approval for the session; None if the approval counts only once."""
         if not settings.approvals.session_hours or (key := _key(action, settings)) is None:
             return None
         return SessionGranted(principal=LOCAL, key=key)
 
 
 def _key(action: RunCommand, settings: Settings) -> str | None:
-    """Return the digest of what has to be the same for an approval to hold again; None while the directory of the
-    action cannot be resolved."""
+    """Return a digest of everything that must be the same for the approval to hold again; None if the directory of
+    the action cannot be resolved."""
     try:
         real_cwd = os.path.realpath(action.cwd) if "\0" not in action.cwd else action.cwd
     except OSError:

@@ -45,7 +45,7 @@ them on."""
 
 
 class Mailbox:
-    """The queue of commands of one conversation, and the only one that changes its ownership."""
+    """The queue of commands of one conversation. Only the mailbox changes the ownership."""
 
     def __init__(self, ownership: Ownership, local: Local, *, closing: asyncio.Event) -> None:
         self._ownership, self._local, self._closing = ownership, local, closing
@@ -64,7 +64,7 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no command waits or was sent, and nothing is being done for one."""
+        """Whether no command waits, is being executed or was sent to the owner."""
         return not (self._queue or self._sent or self._preparing or self._task)
 
     @property
@@ -90,7 +90,7 @@ class Mailbox:
         return current
 
     def _wake(self) -> None:
-        """Execute what can be executed now, and have the rest awaited."""
+        """Execute the commands that need no wait, and start a task for the rest."""
         self._drain()
         if self._task is None and (self._queue or self._ownership.is_releasable):
             self._task = asyncio.create_task(self._run())
@@ -119,7 +119,7 @@ class Mailbox:
     # --- executing ---------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Execute the commands at the front for which nothing has to be awaited."""
+        """Execute commands from the front while they need no wait."""
         while self._queue and (self._queue[0].done.done() or self._is_ready(self._queue[0])):
             command = self._queue.popleft()
             if not command.done.done():
@@ -184,7 +184,7 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Tell the caller why the command was not executed."""
+        """Fail a command with the reason for its caller."""
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
@@ -204,7 +204,7 @@ class Mailbox:
     # --- waiting -----------------------------------------------------------------------
 
     async def _advance(self, command: Command) -> None:
-        """Wait for one thing that the command at the front needs."""
+        """Wait for one condition that the first command needs."""
         try:
             if self._closing.is_set() and self._ownership.state is not OwnershipState.OWNER:
                 raise ShuttingDown
@@ -230,7 +230,7 @@ class Mailbox:
             command.is_writable = True
 
     async def _read_for(self, command: Command) -> None:
-        """Read the log once for all commands that wait for that now."""
+        """Read the log once for all waiting commands that need it."""
         waiting = [one for one in self._queue if one.needs_turn]
         await self._ownership.read_new()
         for one in waiting:
@@ -240,7 +240,7 @@ class Mailbox:
         await self._ownership.take_over(command.deadline, on_lost=self._lease_lost, on_over=self._following_ended)
 
     async def _delete(self, command: Delete) -> None:
-        """Delete the conversation between turns. An owner that is about to release the lease is waited for.
+        """Delete the conversation between turns. Waits for an owner that is about to release the lease.
 
         Raises:
             TurnIsRunning: a turn is unfinished, or another process does not release the lease.
@@ -277,7 +277,7 @@ class Mailbox:
     # --- messages that name files ------------------------------------------------------
 
     def _set_aside(self, command: SubmitMessage) -> bool:
-        """Read the files of a message first, if it names any; it takes its place when they are read."""
+        """Begin to read the files that a message names, after which it is queued; return False if it names none."""
         if command.files is not None or not self._local.intake.needs_files(command.message):
             return False
         task = asyncio.create_task(self._read_files(command))
@@ -355,7 +355,7 @@ class Mailbox:
             self._fail(command, error)
 
     def _following_ended(self) -> None:
-        """Put what the owner has not answered back to the front, and look what has become of the turn."""
+        """Return unanswered commands to the front of the queue, and check the state of the turn."""
         remote = self._ownership.remote
         self._ownership.following_ended()
         sent, self._sent = self._sent, {}
@@ -408,12 +408,12 @@ class Mailbox:
         await self.at_rest()
 
     async def at_rest(self) -> None:
-        """Return when nothing is being done for a command, and the lease is released if no turn needs it."""
+        """Wait until no command is executed, and the lease is released if no turn needs it."""
         while working := {*self._preparing, *(() if self._task is None else (self._task,))}:
             await asyncio.wait(working)
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """Retrieve a failure that no caller may wait for."""
+    """Mark the exception of a future as retrieved, because no caller may await it."""
     if not done.cancelled():
         done.exception()

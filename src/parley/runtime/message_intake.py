@@ -49,11 +49,11 @@ class MessageIntake:
         self._closing = closing
 
     def needs_files(self, message: Submit) -> bool:
-        """Whether files have to be read before the message can be accepted."""
+        """Whether files must be read before the message can be accepted."""
         return names_files(message.content)
 
     def is_known(self, message: Submit) -> bool:
-        """Whether a message of this id was appended before. It is answered when that is durable."""
+        """Whether a message with this id was appended before."""
         return message.message_id in self._log.projections.state.messages
 
     async def read_files(self, message: Submit, resolve: ResolveSettings | None = None) -> tuple[InputItem, ...]:
@@ -147,7 +147,7 @@ class MessageIntake:
         return written
 
     def _accepted_before(self, message: Submit) -> Accepted | None:
-        """Return what became of a message that is sent again: it is answered like the first time."""
+        """Return the result of a message that was accepted before, for a repeated call."""
         state, message_id = self._log.projections.state, message.message_id
         if message_id not in state.messages:
             return None

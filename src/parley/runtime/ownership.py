@@ -123,12 +123,12 @@ class Ownership:
     ) -> None:
         """Acquire the lease and recover an orphaned turn, or follow the process that holds the lease.
 
-        If that process is about to release it, the state is `IDLE` again, and the caller repeats this. `on_lost` is
-        called when the lease is lost, `on_over` when following ends.
+        If that process is about to release the lease, the state becomes `IDLE` again, and the caller calls this
+        again. `on_lost` is called when the lease is lost, `on_over` when following ends.
 
         Raises:
             OwnerUnresponsive, WriteLockHeld: the deadline has passed.
-            StoreError: the lease cannot be acquired, or an orphaned turn not be ended.
+            StoreError: the lease cannot be acquired, or the end of an orphaned turn cannot be stored.
         """
         try:
             await self.acquire(deadline, on_lost=on_lost)
@@ -160,7 +160,7 @@ class Ownership:
         await self.recover(deadline)
 
     async def recover(self, deadline: Deadline) -> None:
-        """End or resume a turn that its process left; without success the lease is released.
+        """End or resume an orphaned turn; release the lease if that fails.
 
         Raises:
             StoreFailed: its end cannot be stored.
@@ -184,7 +184,7 @@ class Ownership:
         await self._log.release()
 
     def lose_lease(self) -> None:
-        """Take note that another process has taken the lease: hand the turn over."""
+        """Handle the loss of the lease to another process: hand the turn over."""
         if self.state is OwnershipState.OWNER:
             self._move(OwnershipEvent.LEASE_LOST)
         self._runner.hand_over()
@@ -225,31 +225,31 @@ class Ownership:
                 self._move(OwnershipEvent.FOLLOWED)
 
     def stop_waiting_for_owner(self) -> None:
-        """End the wait for a process that does not answer: the server shuts down."""
+        """Stop waiting for an unresponsive process, because the server shuts down."""
         if self._connecting is not None and not self._connecting.expired():
             self._connecting.reschedule(asyncio.get_running_loop().time())
 
     def stop_following(self) -> None:
-        """Follow the owner no longer, if one is followed."""
+        """Stop following the owner, if one is followed."""
         if self.remote is not None:
             self.remote.lost()
 
     def following_ended(self) -> None:
-        """Take note that there is nothing more to hear from the owner."""
+        """Handle the end of following."""
         if self.state is OwnershipState.FOLLOWING:
             self._move(OwnershipEvent.FOLLOWING_ENDED)
         self.remote = None
         self._log.wake()
 
     def _applied(self) -> None:
-        """Take note of entries of another process."""
+        """Handle entries of another process that were applied."""
         self._approvals.refresh()
         self.forget_remote_turn()
 
     # --- turns of other processes ------------------------------------------------------
 
     def remote_turn(self, event_id: EventId, first: Seq) -> RemoteTurn:
-        """Return the turn of another process that took a message from here."""
+        """Return the turn of another process that accepted a message of this process."""
         turn = self._remote_turn
         if turn is None or turn.event_id != event_id or turn.work.done():
             if turn is not None:

@@ -35,7 +35,7 @@ class Follower(Protocol):
     def on_notification(self, news: PeerNews) -> None: ...
 
     def lost(self) -> None:
-        """Take note that the connection broke."""
+        """Called when the connection breaks."""
         ...
 
 
@@ -82,11 +82,11 @@ class PeerRegistry:
 
     @property
     def address(self) -> str:
-        """Where this process listens to the others."""
+        """The address at which this process listens."""
         return self._peers.address
 
     async def listen(self) -> None:
-        """Listen to the others. If the system refuses, they read from the store what happens here."""
+        """Listen for other processes. If the system refuses, they read from the store instead."""
         if self._cannot_listen:
             return
         try:
@@ -96,7 +96,7 @@ class PeerRegistry:
             log.warning("%s", error)
 
     def announce(self, conversation_id: ConversationId) -> None:
-        """Tell the others that a turn begins in a conversation, or that it changed or was deleted."""
+        """Notify other processes that a turn begins in a conversation, or that it changed or was deleted."""
         self._peers.notify_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
 
     def has_peers(self) -> bool:

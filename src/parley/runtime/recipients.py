@@ -22,7 +22,7 @@ class ApprovalRecipient(Protocol):
     """A client that was sent an approval."""
 
     def settled(self, approval_id: ApprovalId, decision: Settlement) -> None:
-        """Take note that it needs no answer any more. Must not fail."""
+        """Called when the approval is settled. Must not fail."""
         ...
 
 
@@ -72,7 +72,7 @@ class Recipients:
 
     @property
     def delivered_ids(self) -> set[ApprovalId]:
-        """The approvals that clients were sent and not told of since."""
+        """The ids of approvals that clients were sent, and of whose settlement they were not told."""
         return {approval_id for _, approval_id in self._delivered}
 
     @property

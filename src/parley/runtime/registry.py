@@ -59,7 +59,7 @@ shortest."""
 
 
 class ConversationRegistry:
-    """All conversations of a home, as far as this process uses them."""
+    """The conversations of a home that this process uses."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ConversationRegistry:
         return conversation
 
     def get(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation for a command, without looking whether it exists: the command does."""
+        """Return a conversation for a command without checking that it exists: the command checks it."""
         conversation = self._alive.get(conversation_id)
         if conversation is None or conversation.is_deleted:
             conversation = self._open(conversation_id)
@@ -152,12 +152,12 @@ class ConversationRegistry:
         return conversation
 
     def changed(self, conversation_id: ConversationId) -> None:
-        """Take note that another process has changed a conversation."""
+        """Note that another process has changed a conversation."""
         if (conversation := self._alive.get(conversation_id)) is not None and conversation.is_watched:
             conversation.reconcile()
 
     def loaded(self, conversation_id: ConversationId) -> Conversation | None:
-        """Return a conversation, if it is in memory."""
+        """Return a conversation if it is in memory, else None."""
         return self._alive.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
@@ -224,7 +224,7 @@ class ConversationRegistry:
         return await self._store.find(query)
 
     async def _find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
-        """Like `find`, for lists: one that cannot be read is left out."""
+        """Like `find`, but return None for a conversation that cannot be read, for lists."""
         try:
             return await self.find(conversation_id)
         except UnknownConversation:

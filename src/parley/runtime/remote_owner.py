@@ -77,10 +77,10 @@ class RemoteOwner:
         self._audience = PeerRead(conversation_id=durable_log.id, is_read=False, can_be_asked=False)
 
     async def follow(self) -> None:
-        """Follow from the last entry that is known here. It may be over when this returns.
+        """Follow the owner from the last known entry on. Following may already have ended when this returns.
 
         Raises:
-            NotOwned: that process does not own the conversation, does not answer, or is gone.
+            NotOwned: that process does not own the conversation, does not answer, or has ended.
         """
         self._connection.users.add(self)
         try:
@@ -133,7 +133,7 @@ class RemoteOwner:
             self._following.set_exception(NotOwned())
 
     def lost(self) -> None:
-        """Stop following and report it: there is nothing more to hear."""
+        """Stop following, and report that it ended."""
         if not self.is_over:
             self.end()
             if self._begun:
@@ -160,7 +160,7 @@ class RemoteOwner:
         self._connection.request(method, encode(params), answered=take)
 
     def _report_readers(self) -> None:
-        """Tell the owner which clients are here: it decides how long an approval waits."""
+        """Tell the owner which clients read here, because the owner decides how long an approval waits."""
         recipients = self._recipients
         audience = PeerRead(
             conversation_id=self._log.id,

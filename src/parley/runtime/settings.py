@@ -19,12 +19,12 @@ ResolveSettings = Callable[[SettingsOverrides, ResolvedSettings | None], Resolve
 
 
 class SettingsResolver:
-    """Resolves settings when they are first needed, and keeps them."""
+    """Resolves settings when they are first needed, and caches them."""
 
     def __init__(self, resolve: ResolveSettings) -> None:
         self._resolve = resolve
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}
-        """What clients of this process gave, with the secrets that no log holds, by the message that gave it."""
+        """The overrides of clients of this process, including secrets, by message. The log has no secrets."""
         self._known: dict[MessageId | None, ResolvedSettings] = {}
         """By the message that changed them, so that they are known although the log was read again."""
         self.has_secrets = False
@@ -41,7 +41,7 @@ class SettingsResolver:
         return self._resolve(wanted, before)
 
     def remember(self, change: SettingsChange, wanted: SettingsOverrides | None, chosen: ResolvedSettings) -> None:
-        """Keep what a change was resolved to when it was made, and what the client gave, with its secrets."""
+        """Store the resolved settings of a change and the overrides of the client, including secrets."""
         self._known[change.by] = chosen
         if wanted is not None:
             self._wanted[change.by] = replace(wanted, cwd=chosen.settings.cwd)

@@ -38,17 +38,18 @@ class ToolServers:
         return self._starting is not None and not self._starting.done()
 
     async def begun(self) -> None:
-        """Return when the start in the background has ended, or `stop_waiting` was called."""
+        """Wait until the start in the background has ended, or `stop_waiting` was called."""
         if self._starting is not None:
             await asyncio.wait({self._starting})
 
     def stop_waiting(self) -> None:
-        """Let them start by themselves; failures are reported when the next turn begins."""
+        """Stop waiting for the start; failures are reported when the next turn begins."""
         if self._starting is not None:
             self._starting.cancel()
 
     async def ready(self, settings: Settings, append: Append) -> None:
-        """Return when a turn can begin: reports of failures must not come in the middle of a text."""
+        """Wait until a turn can begin. Failures are reported before it, so that none comes in the middle of a
+        text."""
         await self.begun()
         if settings.mcp_servers:
             await self._start(settings, append)

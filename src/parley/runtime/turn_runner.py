@@ -91,12 +91,12 @@ class LocalTurn(Turn):
 
     @property
     def is_ending(self) -> bool:
-        """Whether no message can join it any more."""
+        """Whether messages can no longer join it."""
         return self.handed_over or self.cut_short is not None or self.work.done()
 
     @property
     def failure(self) -> BaseException | None:
-        """Why its work, which is done, failed; None: it did not, or was cancelled."""
+        """The exception of its finished work; None if there is none or the work was cancelled."""
         return None if self.work.cancelled() else self.work.exception()
 
 
@@ -129,12 +129,12 @@ class TurnRunner:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a turn is here that no message can join any more, and whose end is not appended."""
+        """Whether there is a turn that messages can no longer join and whose end is not appended yet."""
         return self.turn is not None and self.turn.is_ending and self._is_unfinished
 
     @property
     def _is_unfinished(self) -> bool:
-        """Whether a turn is here whose end is not appended."""
+        """Whether there is a turn whose end is not appended yet."""
         turn, state = self.turn, self._log.projections.state
         return turn is not None and state.phase is not Phase.IDLE and state.event_id == turn.event_id
 
@@ -262,14 +262,14 @@ class TurnRunner:
             self._approvals.drop()  # at once: an answer that comes a moment later has nothing to settle
 
     def hand_over(self) -> None:
-        """Leave the turn, if there is one, unfinished to another process."""
+        """Hand the turn over, unfinished, to another process, if there is one."""
         if self.turn is not None:
             self.turn.handed_over = True
             self._approvals.leave_open()
             self.turn.cancel()
 
     def lose(self, lost: HomeLost) -> None:
-        """Stop the turn, if there is one, without an end: nothing can be stored any more."""
+        """Stop the turn, if there is one, without storing its end: nothing can be stored."""
         if self.turn is not None:
             self.turn.lost = lost
             self.hand_over()
@@ -285,10 +285,10 @@ class TurnRunner:
             self.hand_over()
 
     async def ended(self, deadline: Deadline) -> None:
-        """Return when no turn is about to end, also one whose end could not be stored before.
+        """Return when no turn is ending. Tries again to store an end that could not be stored.
 
         Raises:
-            StoreFailed: it still cannot.
+            StoreFailed: the end still cannot be stored.
         """
         while self.is_ending and (turn := self.turn) is not None:
             if turn.task is None:
@@ -301,7 +301,7 @@ class TurnRunner:
                 await self._append_end_of(turn, until=deadline.at)
 
     async def over(self) -> None:
-        """Return when the turn, if there is one, is over."""
+        """Wait for the end of the turn, if there is one."""
         while (turn := self.turn) is not None:
             if turn.task is not None:
                 await asyncio.wait({turn.over})

@@ -113,7 +113,8 @@ class ProtectedFiles:
         return prepare()
 
     def register(self, running: Running, accepted: Collection[str] = ()) -> None:
-        """Restore no file any more to which this command may write; wait for those that are being restored.
+        """Register a command: from now on, files that it may write to are not restored. Wait until restoring that
+        is in progress is done.
 
         Raises:
             SandboxUnavailable: as `run`.
@@ -132,7 +133,7 @@ class ProtectedFiles:
                 self._unrestored.pop(path, None)
 
     def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
-        """Take snapshots of these paths, unless there are some that an earlier command needs.
+        """Take snapshots of these paths, except those of which an earlier command needs the snapshot.
 
         Raises:
             SandboxUnavailable: something cannot be read, or exceeds the limits.

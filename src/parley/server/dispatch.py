@@ -112,7 +112,7 @@ class Call:
             do()
 
     def finished(self) -> None:
-        """Note that no part of the request is active any more: a cancellation has no effect."""
+        """Note that no part of the request is active: a cancellation has no effect from now on."""
         self._on_cancel = None
         if self.closed:
             self._dispatch.forget(self)
