@@ -21,6 +21,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.on_terminal import ON_TERMINAL
 from kit.servers.resident_process import ResidentProcess, parley
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.needs import LANDLOCK
 from kit.system.waiting import until
 from parley.app.relay import NoResident, ask, connect
 from parley.client import Conversation
@@ -363,6 +364,26 @@ async def test_a_process_of_another_user_is_not_served(resident: ResidentProcess
 
     assert got in (b"got ", b"got nothing")
     await until(lambda: "refused a connection of another user" in resident.stderr_text())
+
+
+@LANDLOCK
+@pytest.mark.promises("resident.socket")
+async def test_a_confined_command_is_not_served_although_it_may_use_sockets(
+    resident: ResidentProcess, home: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        'print("connected"); s.sendall(b"{\\"parley\\": \\"status\\", \\"v\\": 1}\\n"); print(s.recv(100))'
+    )
+    settings = ("-c", "sandbox.mechanism=landlock", "-c", "sandbox.allow_unix_sockets=true")
+    command = ("/usr/bin/python3", "-c", program, str(home / "serve.sock"))
+    _, out, errors = await parley(
+        "sandbox", "--mode", "read-only", *settings, "--cwd", str(tmp_path), "--", *command, env=resident.environ
+    )
+
+    assert out.startswith("connected"), errors
+    assert '"ok"' not in out
+    await until(lambda: "more confined" in resident.stderr_text())
 
 
 # --- parley serve --------------------------------------------------------------------------

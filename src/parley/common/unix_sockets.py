@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["is_of_same_user", "short_path"]
+__all__ = ["is_confined", "is_of_same_user", "short_path"]
 
 MOST_PATH_BYTES: Final = 103
 """The longest path that a socket address holds on every system. Linux allows four bytes more."""
@@ -47,6 +47,36 @@ def is_of_same_user(channel: socket.socket) -> bool:
     """Return whether the other process has the same user; without system support, the file modes must suffice."""
     if sys.platform != "linux":
         return True
+    _, user = _peer(channel)
+    return user == os.geteuid()
+
+
+def is_confined(channel: socket.socket) -> bool:
+    """Return whether the other process is more confined than this one, as the agent's commands are.
+
+    Landlock does not stop a command from connecting to a socket of which it knows the path. The commands have a
+    filter of system calls, which nothing removes, so they have more filters than the server. Without
+    system support, return False.
+    """
+    if sys.platform != "linux":
+        return False
+    process, _ = _peer(channel)
+    ours, theirs = _filters("self"), _filters(str(process))
+    return ours is not None and (theirs is None or theirs > ours)
+
+
+def _peer(channel: socket.socket) -> tuple[int, int]:
+    """Return the process and the user of the other end."""
     told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(told)
-    return bool(user == os.geteuid())
+    process, user, _ = _CREDENTIALS.unpack(told)
+    return process, user
+
+
+def _filters(process: str) -> int | None:
+    """Return how many filters of system calls a process has; None if the system does not tell."""
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"Seccomp_filters:")), None)

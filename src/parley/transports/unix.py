@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from parley.common.unix_sockets import is_of_same_user, short_path
+from parley.common.unix_sockets import is_confined, is_of_same_user, short_path
 from parley.transports.descriptors import STOP_READING_BYTES, DescriptorTransport
 
 __all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in", "prepare_directory", "unique_name"]
@@ -102,6 +102,10 @@ class Listener:
             channel, _ = self._socket.accept()
             if not is_of_same_user(channel):
                 log.warning("refused a connection of another user")
+                channel.close()
+                return
+            if is_confined(channel):
+                log.warning("refused a connection of a process that is more confined than this one")
                 channel.close()
                 return
             self._on_channel(channel)
