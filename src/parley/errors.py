@@ -229,10 +229,14 @@ class OwnedElsewhere(StoreError):
 
     code = "owned_elsewhere"
 
-    def __init__(self, *, node: str, pid: int, address: str, lock_holder: str | None = None) -> None:
-        """`pid` is 0 while the owner is unknown: it waits for the write lock, which `lock_holder` holds."""
-        super().__init__(f"{_process(pid)} runs a turn of the conversation")
-        self.node, self.pid, self.address, self.lock_holder = node, pid, address, lock_holder
+    def __init__(self, *, node: str = "", pid: int, address: str, lock_holder: str | None = None) -> None:
+        """`node` is empty if the owner runs on the same one as this process.
+
+        `pid` is 0 while the owner is unknown: it waits for the write lock, which `lock_holder` holds.
+        """
+        self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
+        super().__init__(f"{self.process} runs a turn of the conversation")
+        self.pid, self.address, self.lock_holder = pid, address, lock_holder
 
 
 class NotOwned(StoreError):
@@ -249,13 +253,10 @@ class OwnerUnresponsive(StoreError):
 
     code = "owner_unresponsive"
 
-    def __init__(self, *, pid: int) -> None:
-        super().__init__(f"{_process(pid)} runs a turn of the conversation and does not answer; was it stopped?")
-        self.pid = pid
-
-
-def _process(pid: int) -> str:
-    return f"process {pid}" if pid else "another process"
+    def __init__(self, process: str) -> None:
+        """`process` describes the owner, as `OwnedElsewhere` does."""
+        super().__init__(f"{process} runs a turn of the conversation and does not answer; was it stopped?")
+        self.process = process
 
 
 class LeaseLost(StoreError):

@@ -69,6 +69,10 @@ class Owner(Struct, frozen=True, kw_only=True):
     since: float
     """When it acquired the lease, in seconds since the epoch."""
 
+    def node_unless(self, own: str) -> str:
+        """Return the node if it is known and another one than `own`; otherwise an empty text."""
+        return "" if self.node == own else self.node
+
 
 class Summary(Struct, frozen=True, kw_only=True):
     """What a list shows of a conversation: a projection of its log, written together with the entries."""

@@ -308,13 +308,13 @@ class Mailbox:
         remote = self._ownership.remote
         assert remote is not None
         if command.deadline.is_past:
-            raise OwnerUnresponsive(pid=remote.pid)
+            raise OwnerUnresponsive(remote.process)
         messages = [one.message.message_id for one in self._sent if isinstance(one, SubmitMessage)]
         if (request := command.request(self._local, messages)) is None:
             self._succeed(command)
             return
         loop = asyncio.get_running_loop()
-        expire = partial(self._expire, command, OwnerUnresponsive(pid=remote.pid))
+        expire = partial(self._expire, command, OwnerUnresponsive(remote.process))
         self._sent[command] = loop.call_at(command.deadline.at, expire)
         command.was_refused = False
         command.done.add_done_callback(partial(self._withdraw, command))
@@ -362,7 +362,7 @@ class Mailbox:
         for command, timer in reversed(sent.items()):
             timer.cancel()
             if remote is not None and not command.was_refused:
-                command.unanswered = OwnerUnresponsive(pid=remote.pid)
+                command.unanswered = OwnerUnresponsive(remote.process)
             self._queue.appendleft(command)
         self._answers.set()
         if self._closing.is_set():

@@ -204,7 +204,7 @@ class Ownership:
                         self._approvals,
                         self._recipients,
                         connection,
-                        pid=owner.pid,
+                        process=owner.process,
                         applied=self._applied,
                         over=on_over,
                     )
@@ -278,4 +278,4 @@ class Ownership:
 
 
 def _unresponsive(owner: OwnedElsewhere) -> StoreError:
-    return OwnerUnresponsive(pid=owner.pid) if owner.lock_holder is None else WriteLockHeld(owner.lock_holder)
+    return OwnerUnresponsive(owner.process) if owner.lock_holder is None else WriteLockHeld(owner.lock_holder)

@@ -56,13 +56,13 @@ class RemoteOwner:
         recipients: Recipients,
         connection: PeerConnection,
         *,
-        pid: int,
+        process: str,
         applied: Callable[[], None],
         over: Callable[[], None],
     ) -> None:
-        """`applied` is called after each entry that the owner told; `over` once, if following began: the turn is
-        over, or the connection broke."""
-        self.pid = pid
+        """`process` describes the owner for errors. `applied` is called after each entry that the owner told;
+        `over` once, if following began: the turn is over, or the connection broke."""
+        self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
             durable_log,
             approvals,

@@ -44,8 +44,6 @@ _OBEYED: Final = (
 """Files and directories that Git obeys in a Git directory. Everything else there is data."""
 _DATA_IN_INFO: Final = frozenset({"refs"})
 """A list of branches that `git gc` writes. Git does not read it."""
-_NESTED: Final = ("modules", "worktrees")
-"""Directories that hold the Git directories of submodules and of linked working trees."""
 _GIT_MARKS: Final = ("HEAD", "config")
 """A directory below `modules` that has one of these is a Git directory."""
 

@@ -114,7 +114,7 @@ class MemoryStore:
     ) -> Lease:
         found = self._find(conversation_id)
         if (owner := found.owner) is not None:
-            raise OwnedElsewhere(node=owner.node, pid=owner.pid, address=owner.address)
+            raise OwnedElsewhere(node=owner.node_unless(self._node), pid=owner.pid, address=owner.address)
         found.epoch = next(self._epochs)
         found.owner = Owner(node=self._node, pid=os.getpid(), address=address, since=time.time())
         return Lease(conversation_id=conversation_id, epoch=found.epoch, last=Seq(len(found.entries)))

@@ -42,7 +42,7 @@ from parley.wire.peers import (
 )
 
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
-OWNER = OwnedElsewhere(node="here", pid=7, address="of 7")
+OWNER = OwnedElsewhere(pid=7, address="of 7")
 TURN = (turn_started(), task_started(), user_message("go"))
 END = (task_complete("Done"), turn_ended())
 
@@ -149,7 +149,7 @@ class Two:
             OpenApprovals(self.here, recipients, clock=StandingClock()),
             recipients,
             await PeerRegistry(self.owner).connect(OWNER.address),
-            pid=OWNER.pid,
+            process=OWNER.process,
             applied=lambda: None,
             over=self.over,
         )

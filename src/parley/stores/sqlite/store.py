@@ -182,9 +182,9 @@ class SqliteStore:
                 return
             owner = await self._read(partial(queries.owner_in, row=row))
             if owner is not None:
-                raise OwnedElsewhere(node=owner.node, pid=owner.pid, address=owner.address)
+                raise OwnedElsewhere(node=owner.node_unless(self._node), pid=owner.pid, address=owner.address)
             await asyncio.sleep(PAUSE_SECONDS)
-        raise OwnedElsewhere(node="", pid=0, address="", lock_holder=await self._lock_holder(database))
+        raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(database))
 
     async def _lock_holder(self, database: Database) -> str | None:
         """Describe the holder of the write lock. The owner of a lease that names no owner waits for this lock."""

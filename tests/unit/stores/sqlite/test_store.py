@@ -18,7 +18,7 @@ import pytest
 from kit.builders.entries import FIRST, OTHER, answers, asked, everything_in, said, summary
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Entry
-from parley.errors import BadHome, StoreFailed, UnknownConversation
+from parley.errors import BadHome, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query, StateName
 from parley.stores.sqlite.locks import open_lease_locks
 from parley.stores.sqlite.maintenance import Freed, copy_to
@@ -311,3 +311,17 @@ async def test_reading_far_after_the_end_finds_nothing(store: SqliteStore) -> No
     await store.create(FIRST, [said(1, "one")], summary())
 
     assert await store.read(FIRST, after=Seq(2**40)) == []
+
+
+async def test_an_owner_on_another_node_is_named_with_the_node(home: Path, store: SqliteStore) -> None:
+    """A process id of another container may be that of another process here."""
+    await store.create(FIRST, [asked(1, "one")], summary())
+    await store.acquire(FIRST, address="there")
+    with closing(sqlite3.connect(home / "parley.db")) as db:
+        db.execute("UPDATE conversations SET owner_node = 'elsewhere'")
+        db.commit()
+
+    with pytest.raises(OwnedElsewhere) as refused:
+        await store.acquire(FIRST, address="here")
+
+    assert str(refused.value) == f"process {os.getpid()} on elsewhere runs a turn of the conversation"
