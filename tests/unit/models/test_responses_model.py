@@ -16,7 +16,8 @@ from kit.models.raw_provider import CONVERSATION, RESPONSES_END, responses_event
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import ModelStreamBroken
-from parley.models.responses import ResponsesDecoder, encode_responses
+from parley.models.responses import encode_responses
+from parley.models.responses_reply import ResponsesDecoder
 from parley.ports.model import (
     CallDone,
     Chunk,

@@ -1,0 +1,347 @@
+"""Streamed replies of the Responses API.
+
+The decoder is pure: it is fed bytes and returns chunks. Items that only this API understands are stored and sent
+back unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.config.types import ReplyLimits
+from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.errors import ModelStreamBroken
+from parley.models.payloads import read_payload, read_piece, text_or_json
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
+from parley.models.surrogates import PairJoiner
+from parley.models.usage import InputDetails, OutputDetails, token_count
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    OpaqueDone,
+    RawReasoningDelta,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+)
+from parley.wire.events import TokenCount
+from parley.wire.framing import SseFramer
+from parley.wire.ids import CallId
+
+__all__ = ["LOCAL_SHELL", "ResponsesDecoder"]
+
+LOCAL_SHELL: Final = "local_shell"
+"""The type of the built-in shell tool, and the name of its calls."""
+
+HEARTBEATS: Final = frozenset({"response.in_progress", "response.queued"})
+"""Events that only say that the response is still in progress."""
+
+TEXT_DELTAS: Final = frozenset(
+    {
+        "response.output_text.delta",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_text.delta",
+        "response.function_call_arguments.delta",
+    }
+)
+"""The events that carry a piece of text."""
+
+ITEM_CHARACTERS: Final = 100
+"""What each item counts besides its texts: an item without text is stored too."""
+
+ESCAPED_BYTES: Final = 12
+"""The most bytes of one character in JSON: two escapes of six."""
+
+
+class _Event(Struct, frozen=True, gc=False):
+    type: str
+    delta: str | None = None
+    item: Raw | UnsetType = UNSET
+    response: Raw | UnsetType = UNSET
+
+
+class _Kind(Struct, frozen=True):
+    type: str
+    role: str | None = None
+
+
+class _Part(Struct, frozen=True):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Message(Struct, frozen=True):
+    content: tuple[_Part, ...]
+    id: str | None = None
+
+
+class _Reasoning(Struct, frozen=True):
+    summary: tuple[_Part, ...] | None = None
+    content: tuple[_Part, ...] | None = None
+
+
+class _FunctionCall(Struct, frozen=True):
+    call_id: Raw | UnsetType = UNSET
+    name: str | None = None
+    arguments: Raw | UnsetType = UNSET
+
+
+class _LocalShellCall(Struct, frozen=True):
+    action: Raw | UnsetType = UNSET
+    call_id: Raw | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
+
+
+class _Fault(Struct, frozen=True):
+    message: str | None = None
+
+
+class _Failed(Struct, frozen=True):
+    error: _Fault | None = None
+    message: str | None = None
+
+
+class _Details(Struct, frozen=True):
+    reason: str | None = None
+
+
+class _Incomplete(Struct, frozen=True):
+    incomplete_details: _Details | None = None
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: InputDetails | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class _Completed(Struct, frozen=True):
+    usage: _Usage | None = None
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_KIND: Final = msgspec.json.Decoder(_Kind)
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
+_REASONING: Final = msgspec.json.Decoder(_Reasoning)
+_FUNCTION_CALL: Final = msgspec.json.Decoder(_FunctionCall)
+_LOCAL_SHELL_CALL: Final = msgspec.json.Decoder(_LocalShellCall)
+_FAILED: Final = msgspec.json.Decoder(_Failed)
+_INCOMPLETE: Final = msgspec.json.Decoder(_Incomplete)
+_COMPLETED: Final = msgspec.json.Decoder(_Completed)
+
+
+class ResponsesDecoder:
+    """Decodes one reply. It is complete when the provider reports it as completed or incomplete."""
+
+    def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
+        """`by` is the provider: no other one understands the ids and reasoning of its replies."""
+        self.done = self.whole = self.heard = False
+        self._by = by
+        self._framer = SseFramer(limits.max_event_bytes)
+        self._size = ReplySize(limits)
+        self._items_size = ReplySize(limits)
+        """The size of the items, which repeat the text of the deltas."""
+        self._joiners: dict[str, PairJoiner] = {}
+        """Joiners by the type of the delta; empty until an event has half a surrogate pair."""
+        self._failure = "stream closed before response.completed"
+        self._completed: ResponseDone | None = None
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        self.heard = False
+        # Nearly all events are text: names are looked up once for each read.
+        decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
+        for payload in self._framer.feed(data):
+            event: _Event | None
+            try:
+                event = decode(payload)
+            except (ValueError, RecursionError):
+                event = self._read_piece(payload)
+                if event is None:
+                    continue
+            else:
+                if joiners:
+                    event = self._joined(event)
+            match event.type:
+                case "response.output_text.delta":
+                    if delta := event.delta:
+                        size += len(delta)
+                        add_chunk(TextDelta(delta))
+                case "response.reasoning_summary_text.delta":
+                    if event.delta:
+                        size += len(event.delta)
+                        chunks.append(ReasoningDelta(event.delta))
+                case "response.reasoning_text.delta":
+                    if event.delta:
+                        size += len(event.delta)
+                        chunks.append(RawReasoningDelta(event.delta))
+                case "response.function_call_arguments.delta":
+                    if event.delta:
+                        self._size.arguments += len(event.delta)
+                        other_events += 1
+                case "response.output_item.done":
+                    if event.item is not UNSET and (chunk := _item_done(event.item, self._by)):
+                        self._count(chunk)
+                        chunks.append(chunk)
+                    self._joiners.clear()
+                case "response.completed":
+                    self._completed = ResponseDone(_token_count(event.response))
+                    self.done = True
+                    break
+                case "response.incomplete":
+                    self._completed = ResponseDone(_token_count(event.response), _why_incomplete(event.response))
+                    self.done = True
+                    break
+                case "response.failed" | "error":
+                    self._failure = _why(event.response) or _why(Raw(payload)) or "the provider gave no reason"
+                    self.done = True
+                    break
+                case kind if kind.startswith("response.") and kind not in HEARTBEATS:
+                    other_events += 1
+                case _:
+                    pass
+        self.heard = bool(chunks or other_events)
+        self._size.text += size
+        self._size.check()
+        self._items_size.check()
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        if self._completed is None:
+            raise ModelStreamBroken(self._failure)
+        return [self._completed]
+
+    def _read_piece(self, payload: bytes) -> _Event | None:
+        """Decode an event that may hold half a surrogate pair; None: it is invalid."""
+        event = read_piece(_EVENT, payload)
+        if event is None or event.type not in TEXT_DELTAS or not event.delta:
+            return read_payload(_EVENT, payload)
+        joiner = self._joiners.setdefault(event.type, PairJoiner())
+        return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=True))
+
+    def _joined(self, event: _Event) -> _Event:
+        """Replace the first half of a pair whose second half did not come."""
+        joiner = self._joiners.get(event.type)
+        if joiner is None or event.delta is None:
+            return event
+        return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=False))
+
+    def _count(self, chunk: Chunk) -> None:
+        size = self._items_size
+        size.text += ITEM_CHARACTERS
+        match chunk:
+            case MessageDone(item=MessageItem(text=text, id=item_id)):
+                size.text += len(text) + len(item_id or "")
+            case CallDone(item=CallItem() as call):
+                size.arguments += len(call.arguments) + len(call.name) + len(call.call_id)
+                if call.verbatim is not UNSET:  # the arguments again, and other members of the item
+                    size.arguments += max(0, len(bytes(call.verbatim)) - ESCAPED_BYTES * len(call.arguments))
+                size.calls += 1
+            case ReasoningDone(item=OpaqueItem(verbatim=verbatim)) | OpaqueDone(item=OpaqueItem(verbatim=verbatim)):
+                size.text += len(bytes(verbatim))
+            case _:
+                pass
+
+
+def _item_done(raw: Raw, by: str) -> Chunk | None:
+    """Return the chunk for an item; None if the item does not have the shape of its type."""
+    data = bytes(raw).decode(errors="replace").encode()  # it is stored, so it has to be valid JSON
+    match read_payload(_KIND, data):
+        case None:
+            return None
+        case _Kind(type="message", role=role):
+            return _message_done(data, by) if role in (None, "assistant") else None
+        case _Kind(type="reasoning"):
+            return _reasoning_done(data, by)
+        case _Kind(type="function_call"):
+            return _function_call_done(data, by)
+        case _Kind(type="local_shell_call"):
+            return _local_shell_call_done(data, by)
+        case _:
+            return OpaqueDone(OpaqueItem(verbatim=Raw(data), by=by))
+
+
+def _message_done(data: bytes, by: str) -> Chunk | None:
+    if (message := read_payload(_MESSAGE, data)) is None:
+        return None
+    text = "".join(part.text or part.refusal or "" for part in message.content)
+    return MessageDone(MessageItem(text=text, id=message.id, by=by))
+
+
+def _reasoning_done(data: bytes, by: str) -> Chunk | None:
+    if (reasoning := read_payload(_REASONING, data)) is None:
+        return None
+    item = OpaqueItem(verbatim=Raw(data), by=by)
+    return ReasoningDone(summaries=_texts(reasoning.summary), raw=_texts(reasoning.content), item=item)
+
+
+def _function_call_done(data: bytes, by: str) -> Chunk | None:
+    if (call := read_payload(_FUNCTION_CALL, data)) is None:
+        return None
+    arguments, is_text = text_or_json(call.arguments)
+    return _call_done(call.call_id, call.name or "", arguments, data, by, verbatim=is_text)
+
+
+def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
+    if (call := read_payload(_LOCAL_SHELL_CALL, data)) is None:
+        return None
+    arguments = bytes(call.action).decode() if call.action is not UNSET else ""
+    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id  # older items have no other text
+    return _call_done(call_id, LOCAL_SHELL, arguments, data, by, verbatim=call.action is not UNSET)
+
+
+def _call_done(
+    call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
+) -> CallDone:
+    """Return a call, even a malformed one: it gets an output, and an id of ours if it has none."""
+    given, is_text = text_or_json(call_id)
+    known = given if is_text else ""
+    return CallDone(
+        CallItem(
+            call_id=CallId(known or f"call_{uuid4()}"),
+            name=name,
+            arguments=arguments,
+            verbatim=Raw(data) if known and verbatim else UNSET,
+            by=by,
+        )
+    )
+
+
+def _texts(parts: tuple[_Part, ...] | None) -> tuple[str, ...]:
+    return tuple(part.text for part in parts or () if part.text)
+
+
+def _why(response: Raw | UnsetType) -> str | None:
+    failed = read_payload(_FAILED, bytes(response)) if response is not UNSET else None
+    if failed is None:
+        return None
+    return (failed.error and failed.error.message) or failed.message
+
+
+def _why_incomplete(response: Raw | UnsetType) -> str:
+    incomplete = read_payload(_INCOMPLETE, bytes(response)) if response is not UNSET else None
+    details = incomplete.incomplete_details if incomplete else None
+    return (details and details.reason) or "no reason given"
+
+
+def _token_count(response: Raw | UnsetType) -> TokenCount | None:
+    completed = read_payload(_COMPLETED, bytes(response)) if response is not UNSET else None
+    if completed is None or completed.usage is None:
+        return None
+    usage = completed.usage
+    return token_count(
+        given=usage.input_tokens,
+        made=usage.output_tokens,
+        total=usage.total_tokens,
+        given_details=usage.input_tokens_details,
+        made_details=usage.output_tokens_details,
+    )
