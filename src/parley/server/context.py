@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from parley.ports.outbox import Outbox
 from parley.runtime.registry import ConversationRegistry
 from parley.server.hosts import Features
 
-__all__ = ["LOCAL_USER", "Principal", "RequestContext", "Role", "ServerContext"]
+__all__ = ["LOCAL_USER", "OutboxReply", "Principal", "Reply", "RequestContext", "Role", "ServerContext"]
 
 
 class ServerContext:
@@ -55,10 +55,38 @@ LOCAL_USER: Final = Principal(name="local", role=Role.ADMIN)
 """The user who runs the server: clients over stdio and unix sockets."""
 
 
+class Reply(Protocol):
+    """Where the messages go that belong to one request."""
+
+    @property
+    def notifications(self) -> Outbox:
+        """Carries notifications until the request is answered."""
+        ...
+
+    @property
+    def questions(self) -> Outbox:
+        """Carries requests of the server, such as approval requests."""
+        ...
+
+    def answer(self, frame: bytes | None) -> None:
+        """Send the answer; None: the request was dropped and gets none. Called once for each request."""
+        ...
+
+
+class OutboxReply:
+    """The reply of a client that has one connection for everything."""
+
+    def __init__(self, out: Outbox) -> None:
+        self.notifications = self.questions = out
+
+    def answer(self, frame: bytes | None) -> None:
+        if frame is not None:
+            self.questions.send(frame)
+
+
 class RequestContext(Struct, frozen=True, kw_only=True):
     """Who sent one request, what its client sees, and where its answer goes."""
 
     principal: Principal
     features: Features
-    reply: Outbox
-    """Carries the answer, and the notifications that belong to the request until it is answered."""
+    reply: Reply

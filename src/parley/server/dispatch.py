@@ -20,7 +20,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.ports.outbox import Outbox
-from parley.server.context import RequestContext
+from parley.server.context import OutboxReply, Reply, RequestContext
 from parley.server.errors import (
     InternalError,
     MessageNestedTooDeeply,
@@ -58,7 +58,7 @@ class Call:
     context: RequestContext
     """Set when the handler begins: an `initialize` before it decides the features."""
 
-    def __init__(self, request_id: RequestId, params: Raw | UnsetType, dispatch: Dispatch) -> None:
+    def __init__(self, request_id: RequestId, params: Raw | UnsetType, dispatch: Dispatch, reply: Reply) -> None:
         self.id, self.params = request_id, params
         self.closed = False
         """True when the request was answered or dropped."""
@@ -66,7 +66,7 @@ class Call:
         """True when the client has cancelled the request, whether or not that had an effect."""
         self.cancel_reason: str | None = None
         """The reason that the client gave with its cancellation."""
-        self._dispatch = dispatch
+        self._dispatch, self._reply = dispatch, reply
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes) -> None:
@@ -119,15 +119,17 @@ class Call:
 
     def drop(self) -> None:
         """Close the request without an answer, because the client has cancelled it."""
-        self.closed = True
+        is_open, self.closed = not self.closed, True
         self._on_cancel = None
         self._dispatch.drop(self)
+        if is_open:
+            self._reply.answer(None)
 
     def _settle(self, frame: bytes) -> None:
         if self.closed:
             raise RuntimeError(f"request {self.id!r} is answered already")
         self.closed = True
-        self.context.reply.send(frame)
+        self._reply.answer(frame)
         self._dispatch.settled()
         if self._on_cancel is None:
             self._dispatch.forget(self)
@@ -146,13 +148,13 @@ class Dispatch:
         out: Outbox,
         requests: Mapping[str, Handler],
         *,
-        context: Callable[[Outbox], RequestContext],
+        context: Callable[[Reply], RequestContext],
         own: OutgoingRequests,
         tasks: asyncio.TaskGroup,
         notices: Mapping[str, Notice] = MappingProxyType({}),
     ) -> None:
-        """`context` makes the context of a request from its reply channel; `own` gets the answers of the client."""
-        self._out, self._context, self._own = out, context, own
+        """`context` makes the context of a request from its reply; `own` gets the answers of the client."""
+        self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices
         self._tasks = tasks
         self._calls: dict[RequestId, Call] = {}
@@ -160,12 +162,12 @@ class Dispatch:
         self._waiting: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
 
-    def take(self, frame: bytes | Overlong, reply: Outbox | None = None) -> None:
+    def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
         """Handle one frame of the client; an invalid one does not affect the next.
 
-        `reply` carries the answer, by default the outbox of the client.
+        The answer goes to `reply`, by default to the outbox of the client.
         """
-        reply = reply or self._out
+        reply = reply or self._reply
         if isinstance(frame, Overlong):
             self._skip(read_outline(frame.prefix, frame.suffix), MessageTooLarge(frame.why), reply)
             return
@@ -174,7 +176,7 @@ class Dispatch:
         except MemoryError:
             self._skip(_outline(frame), MessageTooLarge(OUT_OF_MEMORY), reply)
 
-    def _take(self, frame: bytes, reply: Outbox) -> None:
+    def _take(self, frame: bytes, reply: Reply) -> None:
         try:
             message = decode_message(frame)
         except NestedTooDeeply:
@@ -193,7 +195,7 @@ class Dispatch:
         else:
             self._request(message.id, message.method, message.params, reply)
 
-    def _skip(self, outline: Outline, refused: RequestRefused, reply: Outbox) -> None:
+    def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
         """Refuse a message that cannot be decoded, as far as its outline says what it is."""
         log.warning("%s: it was skipped", refused)
         request_id, is_answer = outline
@@ -202,7 +204,7 @@ class Dispatch:
         if is_answer or (is_answer is None and request_id in self._own):
             self._refuse_answer(request_id)
         else:
-            reply.send(_encode_error(request_id, refused, self._context(reply)))
+            reply.answer(_encode_error(request_id, refused, self._context(reply)))
 
     def _refuse_answer(self, request_id: RequestId) -> None:
         """Treat an unreadable answer as a failure of the request that it answers."""
@@ -261,17 +263,17 @@ class Dispatch:
         for task in self._handling:
             task.cancel()
 
-    def _request(self, request_id: RequestId, method: str, params: Raw | UnsetType, reply: Outbox) -> None:
+    def _request(self, request_id: RequestId, method: str, params: Raw | UnsetType, reply: Reply) -> None:
         before = self._calls.get(request_id)
         if before is not None and not before.closed:
             log.warning("request id %r is in use and was refused", request_id)
-            reply.send(_encode_error(request_id, RequestIdInUse(), self._context(reply)))
+            reply.answer(_encode_error(request_id, RequestIdInUse(), self._context(reply)))
             return
         handler = self._requests.get(method)
         if handler is None:
-            reply.send(_encode_error(request_id, UnknownMethod(method), self._context(reply)))
+            reply.answer(_encode_error(request_id, UnknownMethod(method), self._context(reply)))
             return
-        call = self._calls[request_id] = Call(request_id, params, self)
+        call = self._calls[request_id] = Call(request_id, params, self, reply)
         try:
             task = self._tasks.create_task(self._run(handler, call, reply))
         except MemoryError:
@@ -280,7 +282,7 @@ class Dispatch:
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
-    async def _run(self, handler: Handler, call: Call, reply: Outbox) -> None:
+    async def _run(self, handler: Handler, call: Call, reply: Reply) -> None:
         call.context = self._context(reply)
         try:
             await handler(call)

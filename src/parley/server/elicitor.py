@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from parley.conversation.approvals import PendingApproval
 from parley.errors import ApprovalIsSettled, ParleyError
+from parley.ports.outbox import Outbox
 from parley.runtime.approvals import DISMISSED
 from parley.runtime.conversation import Conversation
 from parley.server.approval_text import elicitation
@@ -37,10 +38,11 @@ class Elicitor(Protocol):
         """Whether the client can be asked at all."""
         ...
 
-    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str) -> None:
+    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str, out: Outbox) -> None:
         """Deliver an open approval, unless it was delivered before.
 
-        `request` is the id of the client's first request that concerned the conversation.
+        `request` is the id of the client's first request that concerned the conversation; `out` carries the
+        approval request.
         """
         ...
 
@@ -54,7 +56,7 @@ class _NoElicitor:
 
     can_ask = False
 
-    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str) -> None:
+    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str, out: Outbox) -> None:
         pass
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class FormElicitor:
         self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
         """Delivered and undecided approvals."""
 
-    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str) -> None:
+    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str, out: Outbox) -> None:
         approval_id = approval.approval_id
         if approval_id in self._open:
             return
@@ -82,7 +84,7 @@ class FormElicitor:
             return  # the client sees the turn end instead (docs/protocol.md#limits)
         params = elicitation(approval, conversation.id, request=request, features=self._features)
         answered = partial(self._settle, conversation, approval_id)
-        request_id = self._requests.send(ElicitationParams.METHOD, encode(params), answered=answered)
+        request_id = self._requests.send(ElicitationParams.METHOD, encode(params), out=out, answered=answered)
         self._open[approval_id] = request_id, conversation
         conversation.delivered_to(self)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from parley.ports.outbox import Outbox
 from parley.wire.jsonrpc import Message, RequestId, encode, notification, request
@@ -16,42 +16,59 @@ __all__ = ["OutgoingRequests"]
 log = logging.getLogger(__name__)
 
 
+class _Open(Struct, frozen=True):
+    """A request without an answer."""
+
+    frame: bytes
+    out: Outbox
+    """Carried the request, and carries its withdrawal."""
+    answered: Callable[[Message], None]
+
+
 class OutgoingRequests:
     """The open requests to one client. Each is answered at most once."""
 
-    def __init__(self, out: Outbox, ids: Iterator[int]) -> None:
+    def __init__(self, ids: Iterator[int]) -> None:
         """`ids` are shared by all clients, so that no id is used twice."""
-        self._out, self._ids = out, ids
-        self._waiting: dict[RequestId, Callable[[Message], None]] = {}
+        self._ids = ids
+        self._open: dict[RequestId, _Open] = {}
 
     def __contains__(self, request_id: RequestId) -> bool:
         """Return whether a request is open."""
-        return request_id in self._waiting
+        return request_id in self._open
 
-    def send(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> RequestId:
+    def send(self, method: str, params: bytes, *, out: Outbox, answered: Callable[[Message], None]) -> RequestId:
         """Send a request and return its id; `answered` is called with the answer, if one comes."""
         request_id = next(self._ids)
-        self._waiting[request_id] = answered
-        self._out.send(request(request_id, method, params))
+        frame = request(request_id, method, params)
+        self._open[request_id] = _Open(frame, out, answered)
+        out.send(frame)
         return request_id
+
+    def send_again(self, lost: Outbox, out: Outbox) -> None:
+        """Send the open requests again that `lost` carried: the client may not have received them."""
+        for request_id, one in tuple(self._open.items()):
+            if one.out is lost:
+                self._open[request_id] = _Open(one.frame, out, one.answered)
+                out.send(one.frame)
 
     def take(self, answer: Message) -> None:
         """Handle an answer of the client. An answer to no open request is ignored."""
-        answered = None if answer.id is UNSET else self._waiting.pop(answer.id, None)
-        if answered is None:
+        one = None if answer.id is UNSET else self._open.pop(answer.id, None)
+        if one is None:
             log.debug("ignored an answer to no open request")
             return
-        answered(answer)
+        one.answered(answer)
 
     def withdraw(self, request_id: RequestId, *, reason: str) -> None:
         """Withdraw a request and tell the client. A later answer is ignored."""
-        if self._waiting.pop(request_id, None) is not None:
-            self._out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
+        if (one := self._open.pop(request_id, None)) is not None:
+            one.out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
 
     def ignore(self, request_id: RequestId) -> None:
         """Withdraw a request without telling the client."""
-        self._waiting.pop(request_id, None)
+        self._open.pop(request_id, None)
 
     def forget(self) -> None:
         """Forget all requests, because the client has left."""
-        self._waiting.clear()
+        self._open.clear()

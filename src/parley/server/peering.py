@@ -69,7 +69,7 @@ async def serve_peer(transport: Transport, server: ServerContext) -> None:
                 out,
                 peer.requests,
                 context=lambda reply: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
-                own=OutgoingRequests(out, server.request_ids),
+                own=OutgoingRequests(server.request_ids),
                 tasks=tasks,
                 notices=peer.notices,
             )

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from parley.config.load import Loader
 from parley.ports.outbox import Outbox
-from parley.server.context import LOCAL_USER, Principal, ServerContext
+from parley.server.context import LOCAL_USER, Principal, Reply, ServerContext
 from parley.server.dispatch import Dispatch
 from parley.server.methods import methods
 from parley.server.session import Session
@@ -77,8 +77,8 @@ class ClientConnection:
             tasks=tasks,
         )
 
-    def take(self, frame: bytes | Overlong, reply: Outbox | None = None) -> None:
-        """Handle one frame of the client; `reply` carries its answer, by default the outbox of the client."""
+    def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
+        """Handle one frame of the client. Its answer goes to `reply`, by default to the outbox of the client."""
         self._dispatch.take(frame, reply)
 
     async def all_answered(self) -> None:

@@ -10,7 +10,7 @@ from parley.config.load import Loader
 from parley.ports.outbox import Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.turn_runner import Turn
-from parley.server.context import LOCAL_USER, Principal, RequestContext
+from parley.server.context import LOCAL_USER, Principal, Reply, RequestContext
 from parley.server.elicitor import NO_ELICITOR, Elicitor, FormElicitor
 from parley.server.hosts import PLAIN, Features
 from parley.server.outgoing_requests import OutgoingRequests
@@ -51,7 +51,7 @@ class Session:
         """Conversations whose turn a call stopped waiting for, and the position before that turn."""
         self.log_level: LogLevel = "info"
         """The least severe log messages that the client wants."""
-        self.requests = OutgoingRequests(out, request_ids)
+        self.requests = OutgoingRequests(request_ids)
         self.elicitor: Elicitor = NO_ELICITOR
         self.has_left = False
         self._first_requests: dict[ConversationId, str] = {}
@@ -65,7 +65,7 @@ class Session:
         if can_be_asked:
             self.elicitor = FormElicitor(self.requests, features)
 
-    def context(self, reply: Outbox) -> RequestContext:
+    def context(self, reply: Reply) -> RequestContext:
         """Return the context of a request whose answer goes to `reply`."""
         return RequestContext(principal=self.principal, features=self.features, reply=reply)
 

@@ -56,7 +56,9 @@ class _Stream:
     ) -> None:
         self.call, self.encoder, self.out = call, encoder, out
         self._conversation, self._after, self._on_dropped = conversation, after, on_dropped
-        self._subscription = Subscription(session, conversation, out, encoder, on_dropped=on_dropped)
+        self._subscription = Subscription(
+            session, conversation, out, encoder, questions=session.out, on_dropped=on_dropped
+        )
         self._ended = False
 
     def begin(self) -> None:

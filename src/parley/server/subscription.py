@@ -41,15 +41,16 @@ class Subscription:
         out: Outbox,
         encoder: EventEncoder,
         *,
+        questions: Outbox,
         on_entry: Callable[[Entry], None] | None = None,
         on_dropped: Callable[[], None],
         waits_for_turn: bool = False,
     ) -> None:
-        """`on_entry` is called after each entry, records included, was sent. `on_dropped` is called if an entry
-        could not be sent for lack of memory; then nothing more is sent. `waits_for_turn` marks a call that waits
-        for the end of the turn."""
+        """`questions` carries approval requests. `on_entry` is called after each entry, records included, was
+        sent. `on_dropped` is called if an entry could not be sent for lack of memory; then nothing more is sent.
+        `waits_for_turn` marks a call that waits for the end of the turn."""
         self._session, self._conversation = session, conversation
-        self._out, self._encoder = out, encoder
+        self._out, self._encoder, self._questions = out, encoder, questions
         self._on_entry, self._on_dropped = on_entry, on_dropped
         self._waits_for_turn = waits_for_turn
         self._reader: Reader | None = None
@@ -102,4 +103,4 @@ class Subscription:
         approval = self._conversation.approval_to_deliver()
         if approval is not None and only in (None, approval.approval_id):
             request = self._session.first_request(self._conversation.id)
-            self._session.elicitor.ask(self._conversation, approval, request=request)
+            self._session.elicitor.ask(self._conversation, approval, request=request, out=self._questions)

@@ -51,18 +51,21 @@ class TurnWaiter:
         self._call, self._conversation = call, conversation
         self._features, self._session = call.features, call.session
         reply = call.call.context.reply
-        self._out = call.session.events_to(reply)
+        self._out = call.session.events_to(reply.notifications)
         self._encoder = CodexEncoder(call.call.id, self._features, event_id=BEFORE_THE_TURN)
         self._subscription = Subscription(
             call.session,
             conversation,
             self._out,
             self._encoder,
+            questions=reply.questions,
             on_entry=self._passed,
             on_dropped=lambda: self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT),
             waits_for_turn=True,
         )
-        self._progress = ProgressReporter(reply, call.progress_token, delayed=self._features.full_version)
+        self._progress = ProgressReporter(
+            reply.notifications, call.progress_token, delayed=self._features.full_version
+        )
         self._notes = ResultNotes(conversation.id)
         self._before = START
         """The position before the turn."""

@@ -33,7 +33,7 @@ async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_not
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     door = FrameList(FULL_VERSION)
-    own = OutgoingRequests(door, count())
+    own = OutgoingRequests(count())
     async with asyncio.TaskGroup() as tasks:
         dispatch = Dispatch(
             door,
@@ -42,7 +42,7 @@ async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_not
             own=own,
             tasks=tasks,
         )
-        own.send("ping", b"{}", answered=fails)
+        own.send("ping", b"{}", out=door, answered=fails)
         dispatch.take(encode({"jsonrpc": "2.0", "id": 0, "result": {}}))
         dispatch.take(encode(request(1, "work", {})))
         dispatch.take(encode({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}))

@@ -15,7 +15,7 @@ from kit.builders.questions import CWD
 from kit.clients.requests import request, tool
 from kit.servers.local_server import FrameList, LocalServer
 from kit.system.commands import PATIENCE_SECONDS
-from parley.server.context import LOCAL_USER, Principal, Role
+from parley.server.context import LOCAL_USER, OutboxReply, Principal, Role
 from parley.server.serve import ClientConnection, ServerCore
 from parley.wire.framing import Overlong
 from parley.wire.jsonrpc import encode
@@ -199,7 +199,8 @@ async def test_a_shutdown_answers_all_clients_and_ends_their_streams(home: str) 
 
 async def test_an_answer_goes_to_the_reply_channel_of_its_request(home: str) -> None:
     async with LocalServer(home) as room, asyncio.TaskGroup() as tasks:
-        out, reply = FrameList(FULL_VERSION), FrameList(FULL_VERSION)
+        out, replied = FrameList(FULL_VERSION), FrameList(FULL_VERSION)
+        reply = OutboxReply(replied)
         principal = Principal(name="reader", role=Role.OBSERVER)
         connection = ClientConnection(out, room.host, tasks, principal)
         connection.take(encode(hello()))
@@ -210,8 +211,8 @@ async def test_an_answer_goes_to_the_reply_channel_of_its_request(home: str) -> 
         await room.settle_down()
 
         assert [one["id"] for one in out.messages] == [1]
-        assert [one["id"] for one in reply.messages if "method" not in one] == [3, 2, 4]
-        assert {one["method"] for one in reply.messages if "method" in one} >= {"codex/event", "task_complete"}
+        assert [one["id"] for one in replied.messages if "method" not in one] == [3, 2, 4]
+        assert {one["method"] for one in replied.messages if "method" in one} >= {"codex/event", "task_complete"}
         assert connection.session.context(reply).principal is principal
         connection.remove()
 
