@@ -52,22 +52,24 @@ check: setup  ## Format, lint and types
 	$(BIN)/mypy
 
 # Tests start hundreds of servers, each of which would compile all of it where Python is told to write no bytecode.
-# Workers keep the tests with rewritten assertions for the same reason.
+# Collecting once writes the tests with rewritten assertions to files, which the workers read.
 compiled: setup
 	@$(BIN)/python -m compileall -q src tests
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq >/dev/null 2>&1 || true
 
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --dist worksteal
 
 # Types keep one core busy while the tests begin.
 test: setup with-bubblewrap  ## All that CI runs, in about four minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check tests
 
+# Many tests wait for other processes or for time to pass: four workers keep two cores busy.
 tests: compiled
-	$(PYTEST) -m "not long" $(PYTEST_ARGS)
+	$(PYTEST) -n 4 -m "not long" $(PYTEST_ARGS)
 
 test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit, and all scenarios with child processes
-	$(PYTEST) -m long --timeout 3600 $(PYTEST_ARGS)
-	$(PYTEST) -m "not long" --child-processes --hypothesis-profile=long --timeout 900 \
+	$(PYTEST) -n 2 -m long --timeout 3600 $(PYTEST_ARGS)
+	$(PYTEST) -n 2 -m "not long" --child-processes --hypothesis-profile=long --timeout 900 \
 	    tests/scenario tests/fault tests/property tests/contract tests/unit $(PYTEST_ARGS)
 
 test-hosts: compiled with-bubblewrap  ## Parley inside Claude Code, Codex, opencode and Gemini CLI (fetched from npm)

@@ -41,7 +41,7 @@ async def test_a_tool_server_starts_in_no_project_unless_its_settings_name_one(
     config = (
         table("plain", sys.executable, "-c", WHERE, str(tmp_path / "plain"))
         + table("named", sys.executable, "-c", WHERE, str(tmp_path / "in-named"), cwd=named)
-        + table("module", sys.executable, "-m", "json.tool")
+        + table("module", sys.executable, "-m", "json.tool", str(tmp_path / "missing"))
     )
     await started(parley_model, tmp_path / "home", config)
 
