@@ -60,7 +60,7 @@ compiled: setup
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --dist worksteal
 
 # Types keep one core busy while the tests begin.
-test: setup with-bubblewrap  ## All that CI runs, in about four minutes on two cores
+test: setup with-bubblewrap  ## All that CI runs, in less than three minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check tests
 
 # Many tests wait for other processes or for time to pass: four workers keep two cores busy.

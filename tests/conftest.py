@@ -31,6 +31,11 @@ settings.load_profile("quick")
 gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that wait for long; otherwise one of them could begin last and be waited for alone."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import msgspec
+import pytest
 
 from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema, serve
 from parley.config.load import Loader
@@ -241,6 +242,7 @@ async def test_the_example_runs(tmp_path: Path) -> None:
     assert (said.decode(), process.returncode) == (f"{text}\n", 0)
 
 
+@pytest.mark.waits
 def test_the_tests_on_the_testing_page_pass_with_its_settings(tmp_path: Path) -> None:
     shown = [block for block in blocks() if block.page == "docs/testing.md"]
     for name, language in (("pyproject.toml", "toml"), ("test_shown.py", "python")):

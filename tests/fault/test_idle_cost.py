@@ -46,6 +46,7 @@ async def share_while_idle(client: WireClient, conversation: str, seconds: int) 
     return (precise_cpu_seconds(client.raw.pid) - before) / (time.monotonic() - began)
 
 
+@pytest.mark.waits
 async def test_300_idle_streams_cost_less_than_one_percent_of_a_processor(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         conversations = await stream_many(client, 300)

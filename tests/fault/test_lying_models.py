@@ -248,6 +248,7 @@ async def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end(
 
 
 @pytest.mark.promises("model.chat-ends")
+@pytest.mark.waits
 async def test_a_provider_that_only_keeps_alive_does_not_keep_a_finished_response_open(
     parley_model: ScriptedModel,
 ) -> None:

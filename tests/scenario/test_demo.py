@@ -177,6 +177,7 @@ def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[st
 
 
 @SANDBOX
+@pytest.mark.waits
 async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path))
     story, (thought, first, so_far, rest, *work) = told(output)

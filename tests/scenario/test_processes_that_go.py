@@ -147,6 +147,7 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
 
 
 @pytest.mark.promises("keeping.silent")
+@pytest.mark.waits
 async def test_what_a_stopped_process_has_written_can_be_read_and_it_continues_later(
     start: Start, parley_model: ScriptedModel
 ) -> None:
@@ -170,6 +171,7 @@ async def test_what_a_stopped_process_has_written_can_be_read_and_it_continues_l
 
 
 @pytest.mark.promises("keeping.silent")
+@pytest.mark.waits
 async def test_a_command_for_a_stopped_owner_fails_after_its_deadline(
     start: Start, parley_model: ScriptedModel
 ) -> None:

@@ -173,6 +173,7 @@ async def test_a_conversation_without_its_row_gets_a_new_id(tmp_path: Path) -> N
     assert sorted(map(repr, found.values())) == sorted(map(repr, kept.values()))
 
 
+@pytest.mark.waits
 async def test_a_home_that_another_process_writes_to_is_not_copied(tmp_path: Path) -> None:
     home = tmp_path / "home"
     await made(home)

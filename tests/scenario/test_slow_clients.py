@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ def long_text(size: int) -> str:
     return "".join(f"{number:07d} " for number in range(size // 8))
 
 
+@cache
 def many_deltas(api: Api, deltas: int) -> RawBody:
     """A response of many small deltas that ends in a call, so that there will be another request."""
     steps = (Pieces(EIGHT_CHARACTERS * deltas, 8), Call("no_such_tool", {}, call_id="c1"))

@@ -20,7 +20,7 @@ from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.wire.events import AgentMessageDelta, ErrorEvent, TaskComplete, UserMessage
 from parley.wire.ids import ConversationId
 
-pytestmark = pytest.mark.child_process
+pytestmark = [pytest.mark.child_process, pytest.mark.waits]
 
 MESSAGE = "11111111-0000-4000-8000-000000000000"
 LONGER_SECONDS = 60

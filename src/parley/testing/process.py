@@ -192,8 +192,11 @@ class RawParley(_Server):
             EOFError: the server has ended.
             TimeoutError: there was no message in time.
         """
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            line = await self._arrived.get()
+        if self._arrived.empty():
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                line = await self._arrived.get()
+        else:
+            line = self._arrived.get_nowait()
         if line is None:
             self._arrived.put_nowait(None)  # the next call ends, too
             raise EOFError("the server has ended")

@@ -85,12 +85,8 @@ class SlowClient(BaseClient):
         self._stdin.write(data)
 
     async def read(self) -> Any:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not self._frames:
-                data = await self._stdout.read(READ_BYTES)
-                if not data:
-                    raise EOFError("the server has ended")
-                self._frames += self._framer.feed(data)
+        if not self._frames:
+            await self._receive()
         frame = self._frames.popleft()
         message = msgspec.json.decode(frame)
         self._seen[message.get("method")] += 1
@@ -99,6 +95,15 @@ class SlowClient(BaseClient):
         else:
             jsonrpc_message_adapter.validate_python(message)
         return message
+
+    async def _receive(self) -> None:
+        """Wait for one frame or more."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not self._frames:
+                data = await self._stdout.read(READ_BYTES)
+                if not data:
+                    raise EOFError("the server has ended")
+                self._frames += self._framer.feed(data)
 
     async def take_all(self) -> None:
         """Receive everything up to the end of the server's output, to be read later."""
