@@ -285,13 +285,14 @@ async def _listen(
     """Stream the response to the transcript, and collect its items."""
     response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
+    message = ItemKind.MESSAGE  # once: in Python 3.11, code runs for each access to a member of an enum
     counted = counted_if_cut(request, lambda: _said_so_far(response, transcript), transcript, settings.limits)
     async with counted, aclosing(model.stream(request)) as batches:
         async for batch in batches:
             batch, last = _without_the_end(batch)
             for chunk in batch:
                 if type(chunk) is TextDelta:  # nearly all of them
-                    extend(ItemKind.MESSAGE, chunk.text)
+                    extend(message, chunk.text)
                 elif isinstance(chunk, ReasoningDelta):
                     extend(ItemKind.REASONING, chunk.text)
                 elif isinstance(chunk, RawReasoningDelta):

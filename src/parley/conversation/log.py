@@ -175,7 +175,7 @@ def encode_piece(delta: Delta | OutputDelta) -> bytes:
 
 def encode_delta(delta: Delta) -> bytes:
     """Encode a delta of text as the event for clients; the hot path."""
-    return b"%b%b}" % (_DELTA_PREFIX[delta.item.type], encode(delta.text))
+    return _DELTA_PREFIX[delta.item.type] + encode(delta.text) + b"}"
 
 
 def output_of(entry: Entry) -> list[OpenOutput]:

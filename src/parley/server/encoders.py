@@ -14,7 +14,7 @@ from parley.conversation.log import Delta, Entry, encode_piece, output_of
 from parley.conversation.output import OutputDelta
 from parley.server.hosts import Features
 from parley.wire.events import FOR_FULL_VERSION_ONLY, plain_event
-from parley.wire.ids import ConversationId, EventId, Seq
+from parley.wire.ids import ConversationId, EventId, ItemId, Seq
 from parley.wire.jsonrpc import RequestId, encode
 from parley.wire.mcp import LogMessage
 from parley.wire.notifications import CONVERSATION_LOGGER, CodexEvent, InitialState, StreamDisconnected
@@ -56,9 +56,11 @@ class StreamEncoder:
         self._event_meta = event_meta
         self._begin, self._end = _LOG_MESSAGE if as_log else _NOTIFICATION
         self._conversation = b'"conversationId":%b' % encode(conversation)
-        self._delta = b'%%b,"item":"%%b","offset":%%d},"msg":%%b%b' % self._end
-        """The format of a delta with `_meta`: the hot path."""
         self._heads: dict[str, bytes] = {}
+        self._item: ItemId | None = None
+        """The item of the last delta with `_meta`."""
+        self._item_format = b""
+        """The format of its deltas: only offset and event differ. The hot path."""
         self._named = False
 
     def name_conversation(self, named: bool) -> None:
@@ -77,10 +79,12 @@ class StreamEncoder:
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
         item = delta.item
-        head = self._heads.get(item.type) or self._head(item.type)
         if self._event_meta:
-            send(self._delta % (head, item.id.encode(), delta.offset, encoded))
+            if item.id != self._item:
+                self._item, self._item_format = item.id, self._format_of(item.type, item.id)
+            send(self._item_format % (delta.offset, encoded))
         else:
+            head = self._heads.get(item.type) or self._head(item.type)
             send(b"%b%b%b" % (head, encoded, self._end))
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
@@ -115,6 +119,11 @@ class StreamEncoder:
             b',"code":%b' % encode(code) if self._features.additions else b"",
             self._end,
         )
+
+    def _format_of(self, event: str, item: ItemId) -> bytes:
+        """Return the format of a delta of one item, with `_meta`."""
+        head = b'%b,"item":"%b","offset":' % (self._head(event), item.encode())
+        return b'%b%%d},"msg":%%b%b' % (head.replace(b"%", b"%%"), self._end)
 
     def _head(self, event: str) -> bytes:
         """Return the part of a frame that is the same for all events of a type."""

@@ -122,7 +122,7 @@ class DescriptorOutbox:
     def _write_frames(self) -> None:
         if self._frames:
             try:
-                if max(map(len, self._frames)) < LARGE_BYTES:  # nearly always
+                if self.unread < LARGE_BYTES or max(map(len, self._frames)) < LARGE_BYTES:  # nearly always
                     joined = [b"\n".join((*self._frames, b""))]
                 else:
                     joined = [*_joined(self._frames)]
