@@ -23,7 +23,7 @@ from kit.clients.wire_client import speaking
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.export_format import ExportHead, entry_line, head_line
 from parley.conversation.log import Entry
-from parley.runtime.bulk_create import bulk_create
+from parley.runtime.bulk_create import bulk_create, pages_of
 from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.ids import Seq
@@ -76,7 +76,7 @@ async def test_a_fork_that_is_cut_is_whole_or_not_there(
     home = tmp_path / "home"
     home.mkdir()
     store = SqliteStore(str(home))
-    await bulk_create(store, FIRST, long(), summary())
+    await bulk_create(store, FIRST, pages_of(long()), summary())
     await store.close()
     async with speaking(parley_model, home=home) as client:
         client.call("conversationFork", conversation_id=FIRST)

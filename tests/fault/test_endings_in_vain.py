@@ -22,6 +22,7 @@ from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http
+from parley.ports.outbox import OpenFrame
 from parley.ports.store import ConversationPage, Query
 from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
@@ -57,6 +58,9 @@ class Gone:
 
     def when_writable(self, wake: Callable[[], None]) -> None:
         pass
+
+    def begin_frame(self) -> OpenFrame:
+        raise NotImplementedError
 
     async def flush(self) -> None:
         pass

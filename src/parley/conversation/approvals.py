@@ -52,11 +52,29 @@ class ApprovalState:
 
     @classmethod
     def restored(cls, event_id: EventId | None, granted: dict[str, float]) -> ApprovalState:
-        """Return the approvals of an idle conversation without their settlements, which a store finds by key."""
+        """Return the state while no approval is open, without settlements: a store finds them by their keys."""
         approvals = cls()
         approvals.granted = granted
         approvals._event_id = event_id or EventId("")
         return approvals
+
+    def copy(self) -> ApprovalState:
+        """Return an independent copy."""
+        approvals = ApprovalState.restored(self._event_id, dict(self.granted))
+        approvals.open, approvals._event = self.open, self._event
+        approvals.settled, approvals.answer_ids = dict(self.settled), set(self.answer_ids)
+        return approvals
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no approval is open or about to be asked."""
+        return self.open is None and self._event is None
+
+    def learn(self, settled: QuestionSettled) -> None:
+        """Take note of an earlier settlement that a store has found."""
+        self.settled[settled.approval_id] = settled.decision
+        if settled.answer_id:
+            self.answer_ids.add(settled.answer_id)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
         """Apply one entry.
@@ -67,7 +85,7 @@ class ApprovalState:
         """
         match payload:
             case TurnStarted(event_id=event_id):
-                self._event_id = event_id
+                self._event_id, self._event = event_id, None
             case ExecApprovalRequest() | ApplyPatchApprovalRequest() | LimitReached():
                 self._event = payload
             case QuestionAsked(approval_id=approval_id):

@@ -15,9 +15,10 @@ made.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from enum import IntEnum
 from itertools import accumulate, chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import UNSET, Struct
 
@@ -80,20 +81,31 @@ class _Kind(IntEnum):
     """The output of a call."""
 
 
-class _Ref(NamedTuple):
-    """An item of the history, by the position of its entry."""
+_KINDS: Final = 8
+"""A number above every kind."""
+_VALID_KINDS: Final = frozenset(_Kind)
 
-    seq: Seq
-    kind: _Kind
+_Ref = int
+"""An item of the history: the position of its entry times `_KINDS`, plus its kind. A plain number, because a long
+history has hundreds of thousands."""
+
+
+def _ref(seq: Seq, kind: _Kind) -> _Ref:
+    return seq * _KINDS + kind
+
+
+def _seq_of(ref: _Ref) -> Seq:
+    return Seq(ref // _KINDS)
 
 
 class HistoryPositions(Struct, frozen=True, array_like=True):
-    """The history of an idle conversation without texts, as a checkpoint stores it."""
+    """The history without texts while no input waits and no call is open: what a checkpoint holds of it."""
 
     steps: tuple[int, ...]
     """The position of each item, as the difference from the item before."""
     kinds: bytes
     cuts: tuple[int, ...]
+    """The cuts, each as the difference from the one before."""
 
 
 class _Turn:
@@ -103,18 +115,38 @@ class _Turn:
 
     def __init__(self, before: _Turn | None) -> None:
         self.before = before
-        self.places: list[_Ref | None] = []
-        """None is the place of an output that is still missing, right after its call."""
+        self.places: list[_Ref] = []
+        """0 is the place of an output that is still missing, right after its call."""
         self.cuts: list[int] = []
         """Indices of `places` before which every call has its output."""
+
+    def branch(self) -> list[_Turn]:
+        """Return the turns that the model sees at its end, the first one first."""
+        turns: list[_Turn] = []
+        turn: _Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.before
+        return turns[::-1]
+
+    def merged(self) -> _Turn:
+        """Return one turn with the items of this one and all before it."""
+        merged = _Turn(None)
+        for turn in self.branch():
+            begin = len(merged.places)
+            merged.places += turn.places
+            merged.cuts += [begin + cut for cut in turn.cuts] if begin else turn.cuts
+        return merged
 
 
 class History:
     """The history of one conversation."""
 
-    __slots__ = ("_is_partial", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
+    __slots__ = ("_is_partial", "_root", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, root: MessageId | None = None) -> None:
+        """`root` is the parent of a branch that begins before the first message."""
+        self._root = root
         self._seq = START
         """The position of the last entry."""
         self._waiting: list[_Ref] = []
@@ -130,27 +162,61 @@ class History:
 
     # --- checkpoints -------------------------------------------------------------------
 
+    def copy(self) -> History:
+        """Return an independent copy without texts. The history is settled."""
+        history = History(self._root)
+        history._seq, history._is_partial = self._seq, self._is_partial
+        history._turn = self._turn.merged()
+        history._turns = {
+            message_id: history._turn if turn is self._turn else turn for message_id, turn in self._turns.items()
+        }
+        return history
+
     def positions(self) -> HistoryPositions:
-        """Return the history without texts, for a checkpoint. The conversation must be idle."""
-        refs = self._refs()
-        before = (START, *(ref.seq for ref in refs))
+        """Return the history without texts. It is settled."""
+        refs, cuts = self._refs(), self.cuts
+        seqs = [ref // _KINDS for ref in refs]
         return HistoryPositions(
-            tuple(ref.seq - earlier for earlier, ref in zip(before, refs, strict=False)),
-            bytes(ref.kind for ref in refs),
-            tuple(self.cuts),
+            tuple(seq - before for before, seq in zip((START, *seqs), seqs, strict=False)),
+            bytes(ref % _KINDS for ref in refs),
+            tuple(cut - before for before, cut in zip((0, *cuts), cuts, strict=False)),
         )
 
     @classmethod
-    def restored(cls, positions: HistoryPositions, last: Seq) -> History:
+    def restored(cls, positions: HistoryPositions, last: Seq, root: MessageId | None = None) -> History:
         """Return the history at the position `last`, without texts. Raises ValueError."""
-        history = cls()
+        history = cls(root)
         history._seq, history._is_partial = last, True
+        if any(kind not in _VALID_KINDS for kind in set(positions.kinds)):
+            raise ValueError("an item of the history has no kind")
         seqs = accumulate(positions.steps)
-        history._turn.places = [
-            _Ref(Seq(seq), _Kind(kind)) for seq, kind in zip(seqs, positions.kinds, strict=True)
-        ]
-        history._turn.cuts = list(positions.cuts)
+        history._turn.places = [seq * _KINDS + kind for seq, kind in zip(seqs, positions.kinds, strict=True)]
+        history._turn.cuts = list(accumulate(positions.cuts))
         return history
+
+    def knows(self, message_id: MessageId) -> bool:
+        """Return whether a branch can begin at a message."""
+        return message_id in self._turns or message_id == self._root or not self._is_partial
+
+    @property
+    def size(self) -> int:
+        """The number of items that the model sees."""
+        return sum(len(turn.places) for turn in self._turn.branch())
+
+    def forget(self, message_ids: Collection[MessageId]) -> None:
+        """Forget where these messages are: a branch that begins there raises `EarlierEntriesNeeded`."""
+        for message_id in message_ids:
+            self._turns.pop(message_id, None)
+        self._is_partial = self._is_partial or bool(message_ids)
+        kept = {self._turn, *self._turns.values()}
+        first = self._turn
+        while first.before is not None and first.before in kept:
+            first = first.before
+        if (earlier := first.before) is not None and earlier.before is not None:
+            merged = earlier.merged()
+            for turn in kept:
+                if turn.before is earlier:
+                    turn.before = merged
 
     @property
     def is_settled(self) -> bool:
@@ -159,9 +225,8 @@ class History:
 
     @property
     def missing(self) -> list[Seq]:
-        """Return the positions, in order, of the entries whose texts `items` and `waiting` need and that are not in
-        memory."""
-        wanted = {ref.seq for ref in (*self._refs(), *self._waiting)}
+        """The positions, in order, of the entries whose texts `items` and `waiting` need and that are not here."""
+        wanted = {_seq_of(ref) for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
 
     def supply(self, seq: Seq, payload: LogPayload) -> None:
@@ -169,9 +234,16 @@ class History:
         if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
 
-    def drop_texts(self) -> None:
-        """Free the texts. They can be supplied again."""
-        self._texts.clear()
+    def take_texts(self, earlier: History, last: Seq) -> None:
+        """Take the texts of entries up to a position from a history of the same log."""
+        self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
+
+    def drop_texts(self, last: Seq | None = None) -> None:
+        """Free the texts of entries up to a position, by default all. They can be supplied again."""
+        if last is None:
+            self._texts.clear()
+        elif any(seq <= last for seq in self._texts):
+            self._texts = {seq: item for seq, item in self._texts.items() if seq > last}
 
     # --- what the model sees -------------------------------------------------------------
 
@@ -191,8 +263,8 @@ class History:
         replace the items before such an index."""
         found: list[int] = []
         begin = 0
-        for turn in self._branch():
-            found += (begin + cut for cut in turn.cuts)
+        for turn in self._turn.branch():
+            found += [begin + cut for cut in turn.cuts] if begin else turn.cuts
             begin += len(turn.places)
         return found
 
@@ -205,7 +277,7 @@ class History:
     def open_calls(self) -> tuple[CallItem, ...]:
         """Return the calls without an output, in order. A turn cannot end before each has one."""
         calls = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
-        items = (self._text(ref) for ref in calls if ref is not None)
+        items = map(self._text, calls)
         return tuple(item for item in items if isinstance(item, CallItem))
 
     @property
@@ -233,26 +305,26 @@ class History:
             case TurnStarted():
                 self._turn = _Turn(self._turn)
             case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
-                if parent is not UNSET:  # the id of the conversation: the branch begins before the first message
-                    if self._is_partial and parent not in self._turns:
+                if parent is not UNSET:  # one that is no message is the conversation itself: nothing is before it
+                    if not self.knows(parent):
                         raise EarlierEntriesNeeded(parent)
                     self._turn.before = self._turns.get(parent)
                 self._turns[message_id] = self._turn
-                self._waiting.append(_Ref(seq, _kind_of(content)))
+                self._waiting.append(_ref(seq, _kind_of(content)))
             case InputRead(content=content, message_id=None):
-                self._waiting.append(_Ref(seq, _kind_of(content)))
+                self._waiting.append(_ref(seq, _kind_of(content)))
             case InputRead(content=content):
-                self._waiting[-1] = _Ref(seq, _kind_of(content))
+                self._waiting[-1] = _ref(seq, _kind_of(content))
             case ModelSaid(item=said):
-                self._turn.places.append(_Ref(seq, _Kind.ANSWER))
+                self._turn.places.append(_ref(seq, _Kind.ANSWER))
                 if isinstance(said, CallItem):
                     self._unanswered.setdefault(said.call_id, deque()).append(len(self._turn.places))
-                    self._turn.places.append(None)
+                    self._turn.places.append(0)
             case CallOutput(call_id=call_id):
                 self._answer(call_id, seq)
             case InputRefused():
                 for turn, place, ref in self._new_attachments():
-                    turn.places[place] = _Ref(ref.seq, _Kind.REFUSED)
+                    turn.places[place] = _ref(_seq_of(ref), _Kind.REFUSED)
             case HistoryCompacted(replaced=replaced):
                 self._compact(seq, replaced)
             case ModelAsked(inputs=inputs):
@@ -271,7 +343,7 @@ class History:
         """Replace items by a summary. The turns before stay as they are, for branches that begin there."""
         compacted = self._turn
         kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
-        compacted.places = [_Ref(seq, _Kind.TEXT), *kept]
+        compacted.places = [_ref(seq, _Kind.TEXT), *kept]
         compacted.cuts = cuts
         compacted.before = None
 
@@ -279,39 +351,32 @@ class History:
         places = self._unanswered.get(call_id)
         if not places:
             raise ValueError(f"no open call {call_id!r}")
-        self._turn.places[places.popleft()] = _Ref(seq, _Kind.OUTPUT)
+        self._turn.places[places.popleft()] = _ref(seq, _Kind.OUTPUT)
         if not places:
             del self._unanswered[call_id]
 
     def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
         """Return the input with attachments that no answer follows: its turn, the index there, and the item."""
         found: list[tuple[_Turn, int, _Ref]] = []
-        for turn in reversed(self._branch()):
+        for turn in reversed(self._turn.branch()):
             for place in reversed(range(len(turn.places))):
                 ref = turn.places[place]
-                if ref is None:
-                    continue
-                if ref.kind is _Kind.ANSWER:
-                    return found  # the model has responded to everything before
-                if ref.kind is _Kind.WITH_ATTACHMENTS:
+                kind = ref % _KINDS
+                if ref and kind == _Kind.ANSWER:
+                    return found  # the model answered what stands before
+                if kind == _Kind.WITH_ATTACHMENTS:
                     found.append((turn, place, ref))
         return found
 
-    def _branch(self) -> list[_Turn]:
-        """Return the turns that the model sees, the first one first."""
-        turns: list[_Turn] = []
-        turn: _Turn | None = self._turn
-        while turn is not None:
-            turns.append(turn)
-            turn = turn.before
-        return turns[::-1]
-
     def _refs(self) -> list[_Ref]:
-        return [ref for turn in self._branch() for ref in turn.places if ref is not None]
+        refs: list[_Ref] = []
+        for turn in self._turn.branch():
+            refs += turn.places
+        return [ref for ref in refs if ref] if self._unanswered else refs
 
     def _text(self, ref: _Ref) -> HistoryItem:
-        item = self._texts[ref.seq]
-        return _without_attachments(item) if ref.kind is _Kind.REFUSED else item
+        item = self._texts[_seq_of(ref)]
+        return _without_attachments(item) if ref % _KINDS == _Kind.REFUSED else item
 
 
 def _kind_of(content: tuple[InputItem, ...]) -> _Kind:

@@ -11,7 +11,7 @@ from parley.conversation.log import Entry
 from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted, record_type
 from parley.wire.events import UserMessage, event_type
 
-__all__ = ["KEYED_TYPES", "MESSAGE", "key_in", "key_of"]
+__all__ = ["KEYED_TYPES", "MESSAGE", "SETTLED", "key_in", "key_of"]
 
 
 class _Message(Struct):
@@ -33,7 +33,9 @@ _approvals: Final = msgspec.json.Decoder(_Approval)
 MESSAGE: Final = event_type(UserMessage)
 """The type of messages, whose key is their id."""
 _TURN: Final = record_type(TurnStarted)
-_APPROVALS: Final = (record_type(QuestionAsked), record_type(QuestionSettled))
+SETTLED: Final = record_type(QuestionSettled)
+"""The type of settlements, whose key is the id of their approval."""
+_APPROVALS: Final = (record_type(QuestionAsked), SETTLED)
 
 KEYED_TYPES: Final = (MESSAGE, _TURN, *_APPROVALS)
 """The types of the entries that have a key: messages, turns, and requests and settlements of approvals."""

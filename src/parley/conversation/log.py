@@ -18,7 +18,7 @@ that needs one returns `EARLIER`, and is then supplied with pages of entries.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, StrEnum
 from typing import Final
 
@@ -60,6 +60,7 @@ __all__ = [
     "encode_delta",
     "encode_piece",
     "output_of",
+    "visible",
 ]
 
 LogPayload = EventMsg | Record
@@ -185,6 +186,16 @@ def output_of(entry: Entry) -> list[OpenOutput]:
     return [OpenOutput.from_record(entry.output.call_id, kept) for kept in entry.output.streams]
 
 
+def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
+    """Yield the entries that clients see, without events of the hidden types."""
+    for entry in entries:
+        if entry.is_event:
+            if entry.type not in hidden:
+                yield entry
+        elif entry.output is not None:
+            yield entry
+
+
 class Earlier(Enum):
     """The type of `EARLIER`."""
 
@@ -241,6 +252,10 @@ class Log:
         if base > self.base:
             del self.entries[: min(base, self.durable) - self.base]
             self.base = Seq(min(base, self.durable))
+
+    def begin_after(self, base: Seq) -> None:
+        """Begin an empty log after a position; the entries up to there are in the store."""
+        self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
         """Name items from here on by a number that no process has used in this log before."""
@@ -352,12 +367,7 @@ class Log:
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
         """Yield the events after a position that clients see, in order, without events of the hidden types."""
         whole = after == self.base and self.is_durable
-        for entry in self.entries if whole else self.between(after, self.durable):
-            if entry.is_event:
-                if entry.type not in hidden:
-                    yield entry
-            elif entry.output is not None:
-                yield entry
+        return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
         """Return all open texts, and the beginning and end of each open output; nothing while an entry before them
@@ -413,6 +423,13 @@ class Cursor:
         """Create the cursor of a reader that has just been given everything."""
         cursor = cls(log.durable)
         cursor.live = log.is_durable
+        return cursor
+
+    @classmethod
+    def after_snapshot(cls, log: Log) -> Cursor:
+        """Return the cursor of a reader that will be sent a snapshot of the log as it is now."""
+        cursor = cls(log.durable)
+        cursor._offsets = log.lengths() if log.is_durable else {}
         return cursor
 
     def appended(self, log: Log, first: Seq) -> None:

@@ -25,7 +25,7 @@ from parley.wire.events import (
     UserMessage,
     event_type,
 )
-from parley.wire.ids import START, Seq
+from parley.wire.ids import START, MessageId, Seq
 from parley.wire.items import compact
 
 __all__ = ["Projections"]
@@ -41,7 +41,7 @@ _RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The version of checkpoints. One of another version is ignored, and the log is folded from its first entry."""
 
 
@@ -60,26 +60,53 @@ class _Saved(Struct, frozen=True, array_like=True):
 class Projections:
     """All projections of one log."""
 
-    __slots__ = ("approvals", "history", "position", "settings_history", "state", "usage")
+    __slots__ = ("_root", "approvals", "history", "position", "settings_history", "state", "usage")
 
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Reset all projections to an empty log."""
-        self.state, self.history, self.approvals, self.settings_history = (
-            State(),
-            History(),
-            ApprovalState(),
-            SettingsHistory(),
-        )
-        self.usage = UsageTotals()
+    def __init__(self, root: MessageId | None = None) -> None:
+        """`root` is the parent of a branch that begins before the first message: the id of the conversation."""
+        self._root = root
+        self.state, self.approvals, self.usage = State(), ApprovalState(), UsageTotals()
+        self.history, self.settings_history = History(root), SettingsHistory(root)
         self.position = START
         """The position of the last entry that was applied."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a checkpoint can be made: no approval is open, no input waits, and every call has its output."""
+        is_asking = self.state.phase is not Phase.IDLE and not self.approvals.is_settled
+        return not is_asking and self.history.is_settled
+
+    def copy(self) -> Projections:
+        """Return an independent copy without texts of the history. They are settled."""
+        copied = Projections(self._root)
+        copied.position = self.position
+        copied.state, copied.history, copied.approvals = (
+            self.state.copy(),
+            self.history.copy(),
+            self.approvals.copy(),
+        )
+        copied.settings_history, copied.usage = self.settings_history.copy(), self.usage.copy()
+        return copied
+
+    @property
+    def size(self) -> int:
+        """About the number of items that a checkpoint holds."""
+        return self.history.size + self.state.turns
+
+    def knows(self, message_id: MessageId) -> bool:
+        """Return whether a branch can begin at a message. If not, and it exists, fold the log from its first
+        entry."""
+        return self.history.knows(message_id) and self.settings_history.knows(message_id)
+
+    def forget(self, last: Seq) -> None:
+        """Forget the messages up to a position: a store finds them by their keys."""
+        forgotten = self.state.forget(last)
+        self.history.forget(forgotten)
+        self.settings_history.forget(forgotten)
+
     def checkpoint(self) -> bytes | None:
-        """Encode the projections: positions, not texts. None while a turn runs."""
-        if self.state.phase is not Phase.IDLE or not self.history.is_settled:
+        """Encode the projections: positions, not texts. None if they are not settled."""
+        if not self.is_settled:
             return None
         saved = _Saved(
             FORMAT,
@@ -93,7 +120,7 @@ class Projections:
         return zlib.compress(msgspec.msgpack.encode(saved))
 
     @classmethod
-    def restored(cls, data: bytes) -> Projections:
+    def restored(cls, data: bytes, root: MessageId | None = None) -> Projections:
         """Decode a checkpoint.
 
         Texts of the history are missing (`History.missing`), as are messages and settlements of approvals, which a
@@ -102,15 +129,15 @@ class Projections:
         Raises:
             ValueError: the data is not a checkpoint, or one of another version.
         """
-        projections = cls()
+        projections = cls(root)
         try:
             saved = msgspec.msgpack.decode(zlib.decompress(data), type=_Saved)
             if saved.format != FORMAT:
                 raise ValueError(f"a checkpoint of format {saved.format}")
             projections.position = saved.position
-            projections.state = State.restored(saved.state)
-            projections.history = History.restored(saved.history, saved.position)
-            projections.settings_history = SettingsHistory.restored(saved.settings_history)
+            projections.state = State.restored(saved.state, saved.position)
+            projections.history = History.restored(saved.history, saved.position, root)
+            projections.settings_history = SettingsHistory.restored(saved.settings_history, root)
             projections.usage = UsageTotals.restored(saved.usage)
         except (zlib.error, IndexError, OverflowError) as error:
             raise ValueError(f"not a checkpoint: {error}") from error
@@ -130,7 +157,7 @@ class Projections:
             ValueError: the log would contradict itself.
         """
         self.position = Seq(self.position + 1)
-        self.state.apply(payload, at=at)
+        self.state.apply(payload, self.position, at=at)
         self.history.apply(payload, self.position)
         self.approvals.apply(payload, at=at)
         self.settings_history.apply(payload)
@@ -151,7 +178,7 @@ class Projections:
             self.position = entry.seq
             if entry.is_event:
                 _refuse_no_json(entry.encoded)  # clients are sent it unchanged
-            self.state.updated_at = entry.at
+            self.state.skip(entry.seq, at=entry.at)
 
 
 def _refuse_no_json(data: bytes) -> None:

@@ -6,6 +6,7 @@ A projection: it is given every entry as it is appended. Does not know settings,
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -38,14 +39,18 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     turn: int
     """Indices of the settings before the first message, now, and at the beginning of the last turn."""
     turn_message: MessageId | None
+    message: MessageId | None
+    """The message whose settings may follow."""
 
 
 class SettingsHistory:
     """The projection of the settings of one log."""
 
-    __slots__ = ("_by_message", "_is_partial", "_message", "_turn_message", "first", "now")
+    __slots__ = ("_by_message", "_is_partial", "_message", "_root", "_turn_message", "first", "now")
 
-    def __init__(self) -> None:
+    def __init__(self, root: MessageId | None = None) -> None:
+        """`root` is the parent of a branch that begins before the first message."""
+        self._root = root
         self.first = self.now = SettingsChange(None, {})
         """The settings before the first message, and the current ones."""
         self._by_message: dict[MessageId, SettingsChange] = {}
@@ -57,7 +62,7 @@ class SettingsHistory:
         """True if it was restored: the settings after earlier messages are unknown."""
 
     def saved(self) -> SavedSettingsHistory:
-        """Return the settings for a checkpoint. The conversation must be idle."""
+        """Return what a checkpoint holds."""
         indices: dict[int, int] = {}
         chain: list[tuple[int, dict[str, Any], MessageId | None]] = []
         for end in (self.first, self.now, self.of_turn):
@@ -70,12 +75,12 @@ class SettingsHistory:
                 indices[id(one)] = len(chain)
                 chain.append((-1 if one.before is None else indices[id(one.before)], one.asked, one.by))
         first, now, turn = (indices[id(end)] for end in (self.first, self.now, self.of_turn))
-        return SavedSettingsHistory(tuple(chain), first, now, turn, self._turn_message)
+        return SavedSettingsHistory(tuple(chain), first, now, turn, self._turn_message, self._message)
 
     @classmethod
-    def restored(cls, saved: SavedSettingsHistory) -> SettingsHistory:
+    def restored(cls, saved: SavedSettingsHistory, root: MessageId | None = None) -> SettingsHistory:
         """Return the settings that were saved. Raises ValueError, IndexError."""
-        history, chain = cls(), list[SettingsChange]()
+        history, chain = cls(root), list[SettingsChange]()
         for before, asked, by in saved.chain:
             chain.append(SettingsChange(None if before < 0 else chain[before], asked, by))
         history.first, history.now, history._is_partial = (
@@ -86,7 +91,27 @@ class SettingsHistory:
         if saved.turn_message is not None:
             history._turn_message = saved.turn_message
             history._by_message[saved.turn_message] = chain[saved.turn]
+        history._message = saved.message
         return history
+
+    def copy(self) -> SettingsHistory:
+        """Return an independent copy."""
+        history = SettingsHistory(self._root)
+        history.first, history.now, history._by_message = self.first, self.now, dict(self._by_message)
+        history._message, history._turn_message = self._message, self._turn_message
+        history._is_partial = self._is_partial
+        return history
+
+    def knows(self, message_id: MessageId) -> bool:
+        """Return whether the settings after a message are known."""
+        return message_id in self._by_message or message_id == self._root or not self._is_partial
+
+    def forget(self, message_ids: Collection[MessageId]) -> None:
+        """Forget what held after these messages: `after` raises `EarlierEntriesNeeded`."""
+        for message_id in message_ids:
+            if message_id != self._turn_message:
+                self._by_message.pop(message_id, None)
+        self._is_partial = self._is_partial or bool(message_ids)
 
     def apply(self, payload: LogPayload) -> None:
         """Apply one entry."""
@@ -130,6 +155,6 @@ class SettingsHistory:
             raise EarlierEntriesNeeded(parent) if self._is_partial else ParentUnknown(parent) from None
 
     def _after(self, parent: MessageId) -> SettingsChange:
-        if self._is_partial and parent not in self._by_message:
+        if not self.knows(parent):
             raise EarlierEntriesNeeded(parent)
         return self._by_message.get(parent, self.first)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Final
 
 from msgspec import Struct
@@ -23,8 +23,8 @@ from parley.conversation.records import (
     TurnStarted,
 )
 from parley.wire.events import EventBase, TokenCount, UserMessage
-from parley.wire.ids import EventId, MessageId
-from parley.wire.items import InputItem, beginning_of
+from parley.wire.ids import START, EventId, MessageId, Seq
+from parley.wire.items import beginning_of
 from parley.wire.tools import Tokens
 
 __all__ = ["NEXT", "Phase", "SavedState", "State"]
@@ -53,8 +53,10 @@ _MOVES: Final = frozenset(record for _, record in NEXT)
 
 
 class SavedState(Struct, frozen=True, array_like=True):
-    """The state of an idle conversation, as a checkpoint stores it."""
+    """What a checkpoint holds of the state."""
 
+    phase: Phase
+    inputs: dict[MessageId, Seq]
     model: str
     cwd: str
     title: str
@@ -74,7 +76,9 @@ class State:
 
     __slots__ = (
         "_counter",
-        "_event_ids",
+        "_names",
+        "_numbers",
+        "_seq",
         "cwd",
         "event_id",
         "inputs",
@@ -97,18 +101,33 @@ class State:
         self.event_id: EventId | None = None
         """The running turn, or the last one."""
         self.since = 0.0
-        """The start of that turn, in seconds since the epoch."""
-        self.inputs: dict[MessageId, tuple[InputItem, ...]] = {}
-        """The messages of the user in that turn."""
-        self.messages: dict[MessageId, tuple[InputItem, ...]] = {}
-        """The messages by id."""
-        self._event_ids: set[EventId] = {EventId("0")}  # that of `session_configured`
+        """When that turn began."""
+        self.inputs: dict[MessageId, Seq] = {}
+        """The messages that the turn took, and their positions."""
+        self.messages: dict[MessageId, Seq] = {}
+        """The positions of messages, in order. A store finds those that are not here by their keys."""
+        self._seq = START
+        """The position of the last entry."""
+        self._numbers = {0}  # that of `session_configured`
+        """The ids of turns that are numbers."""
+        self._names: set[EventId] = set()
+        """All other ids of turns."""
         self._counter = 0
 
+    def copy(self) -> State:
+        """Return an independent copy."""
+        state = State()
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(state, name, value.copy() if isinstance(value, dict | set) else value)
+        return state
+
     def saved(self) -> SavedState:
-        """Return the state for a checkpoint. The conversation must be idle."""
-        numbers = sorted(int(one) for one in self._event_ids if _is_number(one))
+        """Return what a checkpoint holds."""
+        numbers = sorted(self._numbers)
         return SavedState(
+            self.phase,
+            self.inputs,
             self.model,
             self.cwd,
             self.title,
@@ -118,26 +137,39 @@ class State:
             self.since,
             self._counter,
             tuple(number - before for before, number in zip((0, *numbers), numbers, strict=False)),
-            tuple(sorted(one for one in self._event_ids if not _is_number(one))),
+            tuple(sorted(self._names)),
         )
 
     @classmethod
-    def restored(cls, saved: SavedState) -> State:
-        """Return the state without its messages: a store finds them by their keys."""
+    def restored(cls, saved: SavedState, last: Seq) -> State:
+        """Return the state at the position `last`, without its messages: a store finds them by their keys."""
         state = cls()
+        state._seq, state.phase, state.inputs = last, saved.phase, saved.inputs
         state.model, state.cwd, state.title = saved.model, saved.cwd, saved.title
         state.updated_at, state.tokens = saved.updated_at, saved.tokens
         state.event_id, state.since, state._counter = saved.event_id, saved.since, saved.counter
-        state._event_ids = {EventId(str(number)) for number in accumulate(saved.numbers)}
-        state._event_ids.update(saved.names)
+        state._numbers, state._names = set(accumulate(saved.numbers)), set(saved.names)
         return state
 
-    def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Apply one entry.
+    @property
+    def turns(self) -> int:
+        """The number of turns that have begun."""
+        return len(self._numbers) + len(self._names)
+
+    def forget(self, last: Seq) -> list[MessageId]:
+        """Forget the messages up to a position, and return their ids."""
+        forgotten = [one for one, _ in takewhile(lambda item: item[1] <= last, self.messages.items())]
+        for message_id in forgotten:
+            del self.messages[message_id]
+        return forgotten
+
+    def apply(self, payload: LogPayload, seq: Seq | None = None, *, at: float) -> None:
+        """Take in one entry. By default it is the next one.
 
         Raises:
             ValueError: a turn cannot start or end here; the log would contradict itself.
         """
+        self._seq = Seq(self._seq + 1) if seq is None else seq
         self.updated_at = at
         if isinstance(payload, EventBase):
             self._apply_event(payload)
@@ -154,14 +186,21 @@ class State:
             case TurnStarted(event_id=event_id):
                 self.event_id, self.since = event_id, at
                 self.inputs = {}
-                self._event_ids.add(event_id)
+                if _is_number(event_id):
+                    self._numbers.add(int(event_id))
+                else:
+                    self._names.add(event_id)
             case _:
                 pass
+
+    def skip(self, seq: Seq, *, at: float) -> None:
+        """Take note of an entry from which nothing else follows."""
+        self._seq, self.updated_at = seq, at
 
     def _apply_event(self, event: EventBase) -> None:
         match event:
             case UserMessage(message_id=message_id, content=content):
-                self.messages[message_id] = self.inputs[message_id] = content
+                self.messages[message_id] = self.inputs[message_id] = self._seq
                 if not self.title:
                     self.title = _on_one_line(beginning_of(content).strip().partition("\n")[0])[:TITLE_LENGTH]
             case TokenCount():
@@ -170,11 +209,13 @@ class State:
                 pass
 
     def next_event_id(self, wanted: EventId | None = None) -> EventId:
-        """Return an unused id for a turn: the wanted one if it is unused, else the next number."""
-        if wanted is not None and wanted not in self._event_ids:
-            return wanted
+        """An id for a turn to come: the wanted one, else the next number; never one used before."""
+        if wanted is not None:
+            is_used = int(wanted) in self._numbers if _is_number(wanted) else wanted in self._names
+            if not is_used:
+                return wanted
         counter = self._counter + 1
-        while EventId(str(counter)) in self._event_ids:
+        while counter in self._numbers:
             counter += 1
         self._counter = counter
         return EventId(str(counter))

@@ -66,7 +66,7 @@ class UsageTotals:
         self._reached: LimitReached | None = None
 
     def saved(self) -> SavedUsage:
-        """Return the usage for a checkpoint. The conversation must be idle."""
+        """Return what a checkpoint holds."""
         return SavedUsage(
             self.conversation_tokens,
             self.turn_tokens,
@@ -92,6 +92,10 @@ class UsageTotals:
         usage._since, usage._waited_seconds = saved.since, saved.waited_seconds
         usage._asked_at, usage._reached = saved.asked_at, saved.reached
         return usage
+
+    def copy(self) -> UsageTotals:
+        """Return an independent copy."""
+        return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:
         """Return how long the turn has run, without the time in which it waited for answers."""

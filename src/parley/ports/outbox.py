@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Outbox"]
+__all__ = ["FrameOutbox", "OpenFrame", "Outbox"]
 
 
 class Outbox(Protocol):
@@ -23,4 +23,34 @@ class Outbox(Protocol):
     def when_writable(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, when the outbox is writable again. Waiters are called in turn, and not after the
         end."""
+        ...
+
+
+class OpenFrame(Protocol):
+    """One message that is sent in parts."""
+
+    @property
+    def closed(self) -> bool:
+        """True if the client has left: nothing more is sent."""
+        ...
+
+    def write(self, part: bytes) -> None:
+        """Send the next part."""
+        ...
+
+    async def room(self) -> None:
+        """Return when the client has read enough for the next part, or has left."""
+        ...
+
+    def end(self) -> None:
+        """End the message, and send what waits."""
+        ...
+
+
+class FrameOutbox(Outbox, Protocol):
+    """An outbox that can send a message in parts."""
+
+    def begin_frame(self) -> OpenFrame:
+        """Begin a message that is sent in parts. The outbox must be writable, and is not until the message ends.
+        Messages that are sent meanwhile wait for its end."""
         ...

@@ -179,8 +179,15 @@ class Draft(Protocol):
         """Write entries after the last one; the first of all has position 1. At most `PAGE` of them."""
         ...
 
-    async def finish(self, conversation_id: ConversationId, summary: Summary, *, archived: bool = False) -> None:
-        """Make it a conversation, without an owner.
+    async def finish(
+        self,
+        conversation_id: ConversationId,
+        summary: Summary,
+        *,
+        archived: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """Make it a conversation, without an owner, with the checkpoint of its log if there is one.
 
         Raises `StoreFailed` if the id exists.
         """

@@ -1,15 +1,17 @@
-"""Creating a conversation with many entries, page by page: other writers wait while one page is written."""
+"""A conversation of any length that is stored whole or not at all: a fork, an import, a repaired one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from parley.conversation.log import Entry
-from parley.ports.store import PAGE, Store, Summary
+from parley.conversation.projections import Projections
+from parley.ports.store import CHECKPOINT_BYTES, PAGE, Checkpoint, Store, Summary
 from parley.wire.ids import ConversationId
 
-__all__ = ["bulk_create"]
+__all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
 """Bytes of entries in one page."""
@@ -18,20 +20,24 @@ PAGE_BYTES: Final = 8 * 1024**2
 async def bulk_create(
     store: Store,
     conversation_id: ConversationId,
-    entries: Iterable[Entry],
-    summary: Summary,
+    pages: AsyncIterable[Sequence[Entry]],
+    summary: Summary | None = None,
     *,
     archived: bool = False,
 ) -> None:
-    """Create a conversation completely or not at all, also if the iterator raises, the caller is cancelled or the
-    process is killed.
+    """Create it whole or not at all, also if the pages raise, the caller is cancelled or the process is killed.
+
+    `summary` is by default what the entries say. A long one gets a checkpoint, so that it is loaded at once.
 
     Raises:
-        StoreError: the store refuses, or a conversation with this id exists.
+        StoreError: the system refuses, or there is one of that id.
+        ValueError: the entries contradict themselves.
     """
-    pages = _pages(entries)
-    page, following = next(pages), next(pages, None)
+    projections = Projections()
+    folded = _folded(pages, projections)
+    page, following = await anext(folded), await anext(folded, None)
     if following is None:
+        summary = summary or Summary.of(projections.state)
         await store.create(conversation_id, page, summary, archived=archived)
         return
     draft = await store.draft()
@@ -39,13 +45,16 @@ async def bulk_create(
         await draft.add(page)
         while following is not None:
             await draft.add(following)
-            following = next(pages, None)
-        await draft.finish(conversation_id, summary, archived=archived)
+            following = await anext(folded, None)
+        summary = summary or Summary.of(projections.state)
+        checkpoint = await asyncio.to_thread(_checkpoint, projections)
+        await draft.finish(conversation_id, summary, archived=archived, checkpoint=checkpoint)
     finally:
         await draft.drop()
 
 
-def _pages(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+async def pages_of(entries: Iterable[Entry]) -> AsyncIterator[Sequence[Entry]]:
+    """Yield entries by page."""
     page: list[Entry] = []
     size = 0
     for entry in entries:
@@ -56,3 +65,20 @@ def _pages(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         size += len(entry.body)
     if page:
         yield page
+
+
+async def _folded(
+    pages: AsyncIterable[Sequence[Entry]], projections: Projections
+) -> AsyncIterator[Sequence[Entry]]:
+    async for page in pages:
+        projections.replay(page)
+        projections.history.drop_texts()
+        yield page
+        await asyncio.sleep(0)  # a store in memory never waits
+
+
+def _checkpoint(projections: Projections) -> Checkpoint | None:
+    data = projections.checkpoint()
+    if data is None or len(data) > CHECKPOINT_BYTES:
+        return None
+    return Checkpoint(seq=projections.position, data=data)

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from parley.conversation.log import LogPayload
-from parley.conversation.records import Renamed
+from parley.conversation.keys import MESSAGE, SETTLED
+from parley.conversation.log import Entry, LogPayload
+from parley.conversation.records import QuestionSettled, Renamed
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive
 from parley.runtime.approvals import OpenApprovals
@@ -26,7 +27,7 @@ from parley.runtime.message_intake import Accepted, MessageIntake
 from parley.runtime.peer_registry import PeerRegistry
 from parley.runtime.settings import ResolveSettings
 from parley.runtime.turn_runner import RemoteTurn, TurnRunner
-from parley.wire.ids import EventId, MessageId, Seq
+from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit, Submitted
 
@@ -105,6 +106,13 @@ class Command:
         """Whether the command was executed before. The answer is sent when that is durable."""
         return False
 
+    def needs_lookup(self, local: Local) -> bool:
+        """Whether it refers to an entry that may be in the store and is not in memory."""
+        return False
+
+    async def look_up(self, local: Local) -> None:
+        """Find that entry. Raises StoreError."""
+
 
 class Observe(Command):
     """Make sure that the log is current and that an unfinished turn is followed or recovered. Has no other
@@ -137,12 +145,49 @@ class SubmitMessage(Command):
         self.files: tuple[InputItem, ...] | None = None
         """The content with the images that it names, once they are read."""
         self._accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
+        self.stored: Entry | None = None
+        """The message of the same id, if it is in the store and not in memory."""
+        self._has_stored_parent = False
+        self._looked_up_to = START
+        """The last position when the store was asked; later entries were in memory then."""
+
+    def needs_lookup(self, local: Local) -> bool:
+        log = local.log
+        if log.log.base > self._looked_up_to and not self._ids(local) <= log.projections.state.messages.keys():
+            return True
+        return self._has_stored_parent and self._needs_fold(local)
+
+    def _ids(self, local: Local) -> set[MessageId]:
+        """The messages that it refers to: itself and its parent."""
+        ids = {self.message.message_id}
+        if self.message.parent_id not in (None, MessageId(local.log.id)):
+            ids.add(self.message.parent_id)
+        return ids
+
+    def _needs_fold(self, local: Local) -> bool:
+        """Whether it would begin a branch at a message that the projections do not know."""
+        parent, log = self.message.parent_id, local.log
+        if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
+            return False
+        return not log.projections.knows(parent)
+
+    async def look_up(self, local: Local) -> None:
+        log, last = local.log, local.log.log.durable
+        if log.log.base > self._looked_up_to:
+            found = {one: await log.position_of(MESSAGE, one) for one in self._ids(local)}
+            position = found.pop(self.message.message_id)
+            self.stored = None if position is None else await log.entry_at(position)
+            self._has_stored_parent = any(one is not None for one in found.values())
+            self._looked_up_to = last
+        if self._has_stored_parent and self._needs_fold(local):
+            await log.fold_whole()
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         self._check_parent(local)
         return local.intake.accept(
             self.message,
             read=self.files,
+            stored=self.stored,
             until=self.deadline.at,
             accepted=self._accepted,
             resolve=self.resolve,
@@ -154,8 +199,10 @@ class SubmitMessage(Command):
 
     def _check_parent(self, local: Local) -> None:
         """Drop an unknown parent of an older client (docs/protocol.md#messages)."""
-        known = local.log.projections.state.messages
-        if self._ignores_unknown_parent and self.message.parent_id not in (None, MessageId(local.log.id), *known):
+        parent, known = self.message.parent_id, local.log.projections.state.messages
+        if not self._ignores_unknown_parent or self._has_stored_parent:
+            return
+        if parent not in (None, MessageId(local.log.id)) and parent not in known:
             self.message = replace(self.message, parent_id=None)
 
     def is_repeated(self, local: Local) -> bool:
@@ -175,6 +222,19 @@ class AnswerApproval(Command):
     def __init__(self, answer: AnswerQuestion, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._answer = answer
+        self._looked_up_to = START
+
+    def needs_lookup(self, local: Local) -> bool:
+        is_known = self._answer.approval_id in local.approvals
+        return local.log.log.base > self._looked_up_to and not is_known
+
+    async def look_up(self, local: Local) -> None:
+        last = local.log.log.durable
+        if (position := await local.log.position_of(SETTLED, self._answer.approval_id)) is not None:
+            entry = await local.log.entry_at(position)
+            settled = msgspec.json.decode(entry.encoded, type=QuestionSettled)
+            local.log.projections.approvals.learn(settled)
+        self._looked_up_to = last
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         return None if self.is_repeated(local) else local.runner.answer(self._answer, until=self.deadline.at)

@@ -144,6 +144,11 @@ class Conversation:
         return self._mailbox.has_commands
 
     @property
+    def is_closing(self) -> bool:
+        """Whether the server shuts down."""
+        return self._deps.closing.is_set()
+
+    @property
     def is_evictable(self) -> bool:
         """Whether it can leave memory without any client noticing."""
         return not (

@@ -1,7 +1,8 @@
 """The log of one conversation in this process: entries, projections, readers, and the lease.
 
 An entry that is appended holds at once for the next decision, and readers see it when it is durable. If the store
-refuses it, the log and its projections go back to what is durable.
+refuses it, the log and its projections go back to what is durable. The newest entries are in memory, earlier ones
+are read from the store.
 
 Knows entries, open items and readers. Does not know approvals, turns or other processes.
 """
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from parley.common.shield import run_to_completion
+from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.history import History
 from parley.conversation.log import Delta, Entry, ItemKind, Log, LogPayload, encode_delta
 from parley.conversation.output import OutputDelta, encode_output_delta
@@ -25,9 +28,10 @@ from parley.conversation.usage import UsageTotals
 from parley.errors import LeaseLost, Unreadable
 from parley.ports.clock import Clock
 from parley.ports.store import PAGE, Lease, Store, Summary
+from parley.runtime.checkpoints import Checkpoints
 from parley.runtime.readers import Reader
 from parley.wire.events import OutputStream
-from parley.wire.ids import START, CallId, ConversationId, ItemId, Seq
+from parley.wire.ids import START, CallId, ConversationId, ItemId, MessageId, Seq
 
 __all__ = ["BETWEEN_TRIES_SECONDS", "READ_BYTES", "DurableLog"]
 
@@ -62,15 +66,25 @@ class _Write:
 class DurableLog:
     """One conversation's log, its projections, its readers and its lease. A turn uses it as its `Transcript`."""
 
-    def __init__(self, conversation_id: ConversationId, store: Store, clock: Clock) -> None:
+    def __init__(
+        self,
+        conversation_id: ConversationId,
+        store: Store,
+        clock: Clock,
+        *,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
         self.id = conversation_id
         self.log = Log()
-        self.projections = Projections()
+        self.projections = Projections(MessageId(conversation_id))
         self.phase = Phase.IDLE
         """The phase up to the last durable entry."""
         self.lease_lost: asyncio.Future[None] | None = None
         """Done when the lease is lost to another process; None while there is no lease."""
         self._store, self._clock = store, clock
+        self._checkpoints = checkpoints or Checkpoints(conversation_id, store)
+        self._holds_texts = False
+        """Whether a turn needs the texts of the history."""
         self._lease: Lease | None = None
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -128,13 +142,74 @@ class DurableLog:
             StoreFailed: it cannot be read.
         """
         async with self._loading:
+            if self.log.last == START:
+                await self._begin()
             while True:
                 after = self.log.durable
-                page = await self._store.read(self.id, after=after)
-                if not page or self._lease is not None or self._source is not None:
-                    return  # the owner knows everything, and a source is the only one that may add entries
+                page = await self._store.read(self.id, after=after, max_bytes=READ_BYTES)
+                if not page or not self._may_load:
+                    return
                 if after == self.log.durable:
-                    self.apply_remote(page)
+                    await self._apply_page(page)
+
+    @property
+    def _may_load(self) -> bool:
+        """False for the owner, which knows everything, and with a source, which alone may add entries."""
+        return self._lease is None and self._source is None
+
+    async def _begin(self) -> None:
+        """Read the first entries or, if the log is long, its checkpoint."""
+        limit = self._checkpoints.every  # there is no checkpoint before
+        page = await self._store.read(self.id, after=START, limit=limit, max_bytes=READ_BYTES)
+        is_whole = len(page) < limit and sum(entry.size for entry in page) <= READ_BYTES
+        restored = None if is_whole else await self._checkpoints.restore()
+        if not page or self.log.last != START or not self._may_load:
+            return
+        if restored is None:
+            await self._apply_page(page)
+            return
+        self.log.begin_after(restored.position)
+        self.projections, self.phase = restored, restored.state.phase
+        self._checkpoints.replace(restored.copy())
+
+    async def _apply_page(self, page: Sequence[Entry]) -> None:
+        try:
+            self.apply_remote(page)
+        except EarlierEntriesNeeded:
+            await self.fold_whole()
+            if page[0].seq == self.log.durable + 1 and self._may_load:
+                self.apply_remote(page)
+
+    async def fold_whole(self) -> None:
+        """Fold the log from its first entry, so that a branch can begin at any message.
+
+        Raises:
+            UnknownConversation, Unreadable, StoreFailed: it cannot be read.
+        """
+        whole = Projections(MessageId(self.id))
+        settled = self._checkpoints.newest_position  # a copy can be made there
+        copied: Projections | None = None
+        while whole.position < self.log.durable:
+            if whole.position == settled and copied is None:
+                copied = whole.copy()
+            last = settled if whole.position < settled else self.log.durable
+            page = await self.read_after(whole.position, limit=min(PAGE, last - whole.position))
+            if not page:
+                raise Unreadable(self.id, f"entry {whole.position + 1} is missing")
+            try:
+                whole.replay(page)
+            except ValueError as error:
+                raise Unreadable(self.id, str(error)) from error
+            whole.history.drop_texts()
+            await asyncio.sleep(0)
+        if copied is None and whole.position == settled:
+            copied = whole.copy()
+        whole.replay(self.log.between(self.log.durable, self.log.last))
+        whole.history.take_texts(self.projections.history, self.log.last)
+        whole.state.forget(self.log.base)
+        self.projections = whole
+        if copied is not None and settled == self._checkpoints.newest_position:
+            self._checkpoints.replace(copied)
 
     async def acquire(self, *, address: str, until: float | None = None) -> None:
         """Acquire the lease and read what other processes have appended before.
@@ -164,11 +239,13 @@ class DurableLog:
         self._lease = lease
         self.lease_lost = asyncio.get_running_loop().create_future()
         self.log.begin_series(lease.epoch)
+        self._checkpoints.store_newest(lease)
 
     async def release(self) -> None:
         """Release the lease, if it is held. The caller is not cancelled meanwhile."""
         lease, self._lease, self.lease_lost = self._lease, None, None
         if lease is not None:
+            await self._checkpoints.finish(lease)
             await self._store.release(lease)
 
     async def delete(self) -> None:
@@ -204,10 +281,14 @@ class DurableLog:
 
         Raises:
             Unreadable: one of them is damaged, and none was added.
+            EarlierEntriesNeeded: one begins a branch at a message that is not in memory, and none was added.
         """
         self.log.append_entries(entries)
         try:
             self.projections.replay(entries)
+        except EarlierEntriesNeeded:
+            self._rollback(self.log.durable)
+            raise
         except ValueError as error:
             self._rollback(self.log.durable)
             raise Unreadable(self.id, str(error)) from error
@@ -217,6 +298,7 @@ class DurableLog:
             self.log.discard_open()  # a process that was killed has ended none of its open items
         self.log.durable, self.phase = self.log.last, self.projections.state.phase
         self._show()
+        self._trim()
 
     # --- appending ---------------------------------------------------------------------
 
@@ -289,6 +371,7 @@ class DurableLog:
         if write.on_durable is not None:
             write.on_durable()
         self._show()
+        self._trim()
 
     def _undo(self, write: _Write, error: BaseException) -> None:
         """Undo a failed write and those after it. Writes before it may still succeed."""
@@ -318,8 +401,29 @@ class DurableLog:
 
     def _rollback(self, position: Seq) -> None:
         self.log.truncate(position)
-        self.projections.begin()
-        self.projections.replay(self.log.entries)
+        texts, base = self.projections.history, self._checkpoints.newest
+        self.projections = Projections(MessageId(self.id)) if base is None else base.copy()
+        self.projections.history.take_texts(texts, self.projections.position)
+        self.projections.replay(self.log.between(self.projections.position, position))
+        self.projections.forget(self.log.base)
+
+    def _trim(self) -> None:
+        """Make a checkpoint if it is time, and drop entries that are not among the newest and are durable."""
+        if not self._checkpoints.is_due(self.log.durable):
+            return
+        try:
+            if self.log.is_durable and self.projections.is_settled:
+                self._checkpoints.add(self.projections)
+                if self._lease is not None:
+                    self._checkpoints.store_newest(self._lease)
+            base = self._checkpoints.tail_base(self.log.durable)
+        except MemoryError:
+            return  # there may be more later
+        if base > self.log.base:
+            self.log.trim(base)
+            self.projections.forget(base)
+            if not self._holds_texts:
+                self.history.drop_texts(base)
 
     # --- open items --------------------------------------------------------------------
 
@@ -393,6 +497,42 @@ class DurableLog:
         if after < self.log.base:
             return await self._store.read_before(self.id, before=before, limit=limit, max_bytes=max_bytes)
         return _page(self.log.between(after, Seq(before - 1))[::-1], max_bytes)[::-1]
+
+    async def entry_at(self, position: Seq) -> Entry:
+        """Return a durable entry. Raises StoreError."""
+        page = await self.read_after(Seq(position - 1), limit=1)
+        if not page:
+            raise Unreadable(self.id, f"entry {position} is missing")
+        return page[0]
+
+    async def hold_texts(self) -> None:
+        """Read the texts of the history that are not in memory, and keep them until `release_texts`.
+
+        Raises:
+            UnknownConversation, Unreadable, StoreFailed: they cannot be read.
+        """
+        self._holds_texts = True
+        if self.log.base == START:
+            return  # they are all there
+        missing = self.history.missing
+        wanted, at = set(missing), 0
+        while at < len(missing):
+            page = await self.read_after(Seq(missing[at] - 1))
+            if not page:
+                raise Unreadable(self.id, f"entry {missing[at]} is missing")
+            try:
+                for entry in page:
+                    if entry.seq in wanted:
+                        self.projections.supply(entry)
+            except ValueError as error:
+                raise Unreadable(self.id, str(error)) from error
+            at = bisect_right(missing, page[-1].seq)
+            await asyncio.sleep(0)
+
+    def release_texts(self) -> None:
+        """Free the texts of entries that are not in memory."""
+        self._holds_texts = False
+        self.history.drop_texts(self.log.base)
 
     async def position_of(self, kind: str, key: str) -> Seq | None:
         """Return the position of the first stored entry of a type with this key (`conversation/keys.py`).

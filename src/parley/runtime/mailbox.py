@@ -135,6 +135,8 @@ class Mailbox:
                 return True
             case _ if isinstance(command, Delete):
                 return False
+            case OwnershipState.FOLLOWING | OwnershipState.OWNER if command.needs_lookup(self._local):
+                return False
             case OwnershipState.FOLLOWING:
                 return True
             case OwnershipState.OWNER:
@@ -147,8 +149,7 @@ class Mailbox:
             case OwnershipState.IDLE:
                 if command.is_from_peer:
                     return True  # it is refused
-                is_idle = self._local.log.projections.state.phase is Phase.IDLE
-                return command.needs_turn and command.is_fresh and is_idle
+                return self._is_without_turn(command) and not command.needs_lookup(self._local)
             case OwnershipState.ACQUIRING | OwnershipState.CONNECTING:
                 return False
 
@@ -210,15 +211,29 @@ class Mailbox:
                 raise ShuttingDown
             if isinstance(command, Delete):
                 await self._delete(command)
+            elif self._has_log and command.needs_lookup(self._local):
+                await command.look_up(self._local)
             elif self._ownership.state is OwnershipState.OWNER:
                 await self._advance_here(command)
             elif command.needs_turn and not command.is_fresh:
                 await self._read_for(command)
+            elif self._is_without_turn(command) and command.needs_lookup(self._local):
+                await command.look_up(self._local)
             else:
                 await self._take_over(command)
         except Exception as error:
             self._remove(command)
             self._fail(command, error)
+
+    @property
+    def _has_log(self) -> bool:
+        """Whether this process knows the whole log."""
+        return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
+
+    def _is_without_turn(self, command: Command) -> bool:
+        """Whether a command is applied without the lease, because it concerns a turn and there is none."""
+        is_idle = self._local.log.projections.state.phase is Phase.IDLE
+        return command.needs_turn and command.is_fresh and is_idle
 
     async def _advance_here(self, command: Command) -> None:
         if command.is_repeated(self._local):
@@ -287,7 +302,9 @@ class Mailbox:
 
     async def _read_files(self, command: SubmitMessage) -> None:
         try:
-            command.files = await self._local.intake.read_files(command.message, command.resolve)
+            command.files = await self._local.intake.read_files(
+                command.message, stored=command.stored, resolve=command.resolve
+            )
         except Exception as error:
             self._fail(command, error)
             return

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import UNSET, convert
 
 from parley.agent.attachments import check_content, names_files, read_content
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
-from parley.conversation.log import LogPayload
-from parley.conversation.log_queries import position_of
+from parley.conversation.errors import EarlierEntriesNeeded, ParentUnknown
+from parley.conversation.log import Entry, LogPayload
 from parley.conversation.records import InputRead, TurnStarted
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
@@ -25,6 +26,8 @@ from parley.wire.items import InputItem, is_text
 from parley.wire.peers import Submit
 
 __all__ = ["Accepted", "MessageIntake"]
+
+_messages: Final = msgspec.json.Decoder(UserMessage)
 
 
 class Accepted(NamedTuple):
@@ -53,16 +56,19 @@ class MessageIntake:
         return names_files(message.content)
 
     def is_known(self, message: Submit) -> bool:
-        """Whether a message with this id was appended before."""
+        """Whether a message of this id was appended before, and is in memory. It is answered when that is
+        durable."""
         return message.message_id in self._log.projections.state.messages
 
-    async def read_files(self, message: Submit, resolve: ResolveSettings | None = None) -> tuple[InputItem, ...]:
-        """Return the content of a message with the images that it names.
+    async def read_files(
+        self, message: Submit, *, stored: Entry | None = None, resolve: ResolveSettings | None = None
+    ) -> tuple[InputItem, ...]:
+        """Return the content of a message with the images that it names. `stored` is as for `accept`.
 
         Raises:
             InvalidRequest, ConfigError: the message cannot be accepted.
         """
-        if self._accepted_before(message) is not None:
+        if self._accepted_before(message, stored) is not None:
             return message.content
         if self._log.projections.state.phase is Phase.IDLE:
             self._resolver.resolve_for(resolve)
@@ -73,21 +79,23 @@ class MessageIntake:
         message: Submit,
         *,
         read: tuple[InputItem, ...] | None,
+        stored: Entry | None = None,
         until: float,
         accepted: Callable[[Accepted], None],
         resolve: ResolveSettings | None = None,
     ) -> asyncio.Future[None] | None:
         """Append a message; the future is done when it is durable. None: it was accepted before.
 
-        `read` is the content with images that were read from disk. `accepted` is called when the message is
-        durable, before any reader sees it. `resolve` resolves the settings of a turn that the message begins.
+        `read` is the content with images that were read from disk. `stored` is the message of this id that the
+        store has found, if it is not in memory. `accepted` is called when the message is durable, before any reader
+        sees it. `resolve` resolves the settings of a turn that the message begins.
 
         Raises:
             MessageIdTaken, UnknownMessage, TurnIsRunning, UnsupportedContent: it cannot be accepted.
             ConfigError, ShuttingDown, StoreFailed: it cannot be accepted now.
         In every case nothing was changed.
         """
-        if (before := self._accepted_before(message)) is not None:
+        if (before := self._accepted_before(message, stored)) is not None:
             accepted(before)
             return None
         state = self._log.projections.state
@@ -146,20 +154,24 @@ class MessageIntake:
         written.add_done_callback(stored)
         return written
 
-    def _accepted_before(self, message: Submit) -> Accepted | None:
-        """Return the result of a message that was accepted before, for a repeated call."""
+    def _accepted_before(self, message: Submit, stored: Entry | None) -> Accepted | None:
+        """Return what became of a message that is sent again: it is answered like the first time."""
         state, message_id = self._log.projections.state, message.message_id
-        if message_id not in state.messages:
+        if (position := state.messages.get(message_id)) is not None:
+            stored = self._log.log.between(Seq(position - 1), position)[0]
+        if stored is None:
             return None
-        if state.messages[message_id] != message.content:
+        if _messages.decode(stored.encoded).content != message.content:
             raise MessageIdTaken(message_id)
         turn = self._runner.running if message_id in state.inputs else None
-        return Accepted(message_id, turn, first=position_of(self._log.log.entries, message_id))
+        return Accepted(message_id, turn, first=stored.seq)
 
     def _resolve(self, message: Submit) -> ResolvedSettings:
-        before = self._resolver.resolved(
-            self._log.projections.settings_history.after(message.parent_id, self._log.id)
-        )
+        try:
+            change = self._log.projections.settings_history.after(message.parent_id, self._log.id)
+        except EarlierEntriesNeeded as error:
+            raise ParentUnknown(error.message_id) from None  # the store does not have it either
+        before = self._resolver.resolved(change)
         overrides = _overrides(message)
         return before if overrides is None else self._resolver.resolve(overrides, before)
 

@@ -21,7 +21,7 @@ from parley.runtime.peer_registry import PeerRegistry
 from parley.runtime.recipients import Recipients
 from parley.runtime.remote_owner import RemoteOwner
 from parley.runtime.turn_runner import RemoteTurn, TurnRunner
-from parley.wire.ids import EventId, Seq
+from parley.wire.ids import START, EventId, Seq
 
 __all__ = ["TRANSITIONS", "Ownership", "OwnershipEvent", "OwnershipState"]
 
@@ -198,6 +198,8 @@ class Ownership:
                 raise TimeoutError
             async with asyncio.timeout_at(deadline.at) as self._connecting:
                 try:
+                    if self._log.log.last == START:
+                        await self.read_new()  # the owner tells only what comes after
                     connection = await self._peers.connect(owner.address)
                     remote = RemoteOwner(
                         self._log,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 from uuid import uuid4
@@ -14,8 +14,6 @@ from weakref import WeakValueDictionary
 from parley.agent.sandbox_policy import Roots
 from parley.config.types import SettingsOverrides, StoreSettings
 from parley.conversation.log import Entry
-from parley.conversation.log_queries import entries_up_to, without_grant
-from parley.conversation.projections import Projections
 from parley.conversation.state import Phase
 from parley.errors import (
     ConfigError,
@@ -30,7 +28,7 @@ from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
 from parley.ports.peers import Peers
-from parley.ports.store import ConversationPage, Head, Query, Store, Summary
+from parley.ports.store import ConversationPage, Head, Query, Store
 from parley.ports.tools import Tools
 from parley.runtime.bulk_create import bulk_create
 from parley.runtime.conversation import Conversation
@@ -39,6 +37,7 @@ from parley.runtime.deadline import Deadline
 from parley.runtime.deps import RuntimeDeps
 from parley.runtime.errors import UnknownApproval
 from parley.runtime.grants import SessionGrants
+from parley.runtime.log_pages import entries_of_fork
 from parley.runtime.no_peers import NoPeers
 from parley.runtime.peer_registry import PeerRegistry
 from parley.runtime.settings import ResolveSettings, SettingsResolver
@@ -259,17 +258,17 @@ class ConversationRegistry:
             UnknownConversation, UnknownMessage, TurnIsRunning, ShuttingDown, StoreError: nothing was changed.
         """
         conversation = await self.find(conversation_id)
-        log = conversation.log
-        taken, summary = await asyncio.to_thread(_fork_entries, log.entries[: log.durable], at)
+        is_idle = conversation.phase is Phase.IDLE
+        pages = entries_of_fork(conversation, at, last=conversation.log.durable, is_idle=is_idle)
         forked = ConversationId(str(uuid4()))
-        await bulk_create(self._store, forked, self._unless_closing(taken), summary)
+        await bulk_create(self._store, forked, self._unless_closing(pages))
         return forked
 
-    def _unless_closing(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        for entry in entries:
+    async def _unless_closing(self, pages: AsyncIterable[Sequence[Entry]]) -> AsyncIterator[Sequence[Entry]]:
+        async for page in pages:
             if self.closing:
                 raise ShuttingDown
-            yield entry
+            yield page
 
     # --- those in memory ---------------------------------------------------------------
 
@@ -414,10 +413,3 @@ class _Polled:
                 self.ends[conversation_id] = one.log.durable
             else:
                 self.unfinished.add(conversation_id)
-
-
-def _fork_entries(entries: Sequence[Entry], at: MessageId | None) -> tuple[Sequence[Entry], Summary]:
-    """Return the entries of a fork and their summary. Called in a thread, because a log may be long."""
-    taken, projections = [*map(without_grant, entries_up_to(entries, at))], Projections()
-    projections.replay(taken)
-    return taken, Summary.of(projections.state)

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.log import Entry, ItemKind
 from parley.conversation.state import Phase
 from parley.errors import NotOwned, ParleyError, StoreFailed
@@ -182,7 +183,11 @@ class RemoteOwner:
                 self._log.mirror_output(item, call_id, stream, offset, data)
             case PeerEntry(seq=seq) if seq == self._log.log.durable + 1:
                 entry = Entry.stored(seq, news.at, news.type, is_event=news.is_event, body=bytes(news.body))
-                self._log.apply_remote([entry])
+                try:
+                    self._log.apply_remote([entry])
+                except EarlierEntriesNeeded:
+                    self.lost()  # whoever reads the store next folds the whole log
+                    return
                 self._applied()
                 if self._log.projections.state.phase is Phase.IDLE and seq > self._last:
                     self.lost()

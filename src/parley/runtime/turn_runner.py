@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from typing import Final
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.agent.compaction import TokenMeter
@@ -22,7 +24,7 @@ from parley.conversation.log_queries import last_text
 from parley.conversation.records import TurnEnded
 from parley.conversation.state import Phase
 from parley.conversation.turn_ends import KILLED, Interruption, turn_end
-from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreFailed
+from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreError, StoreFailed
 from parley.ports.model import Model
 from parley.ports.tools import ToolContext
 from parley.runtime.approvals import Answered, OpenApprovals, answered
@@ -32,7 +34,7 @@ from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
 from parley.runtime.permissions import PermissionGate, Resumed
 from parley.runtime.settings import SettingsResolver
 from parley.runtime.tool_servers import ToolServers
-from parley.wire.events import LimitReached, TurnEndReason
+from parley.wire.events import LimitReached, TurnEndReason, UserMessage
 from parley.wire.ids import EventId, Seq
 from parley.wire.items import text_of
 from parley.wire.peers import AnswerQuestion
@@ -41,6 +43,8 @@ from parley.wire.text import replace_surrogates
 __all__ = ["LocalTurn", "RemoteTurn", "Turn", "TurnRunner"]
 
 log = logging.getLogger(__name__)
+
+_messages: Final = msgspec.json.Decoder(UserMessage)
 
 
 class Turn:
@@ -212,6 +216,7 @@ class TurnRunner:
         return self._model[1]
 
     async def _work(self, settings: Settings, resumed: Resumed | None = None) -> TurnEnded:
+        await self._log.hold_texts()
         await self._tool_servers.ready(settings, self._log.append)
         context = ToolContext(
             settings=settings, transcript=self._log, authorize=self._gate.for_turn(settings, resumed)
@@ -320,12 +325,13 @@ class TurnRunner:
             if self.turn is turn:  # another may have started already
                 self.turn = None
                 self._approvals.attach_turn(None)
+                self._log.release_texts()
             turn.over.set_result(None)
 
     async def _end(self, turn: LocalTurn) -> None:
         if not turn.work.cancelled():
             if (failure := turn.work.exception()) is None:
-                self._notify(turn, turn.work.result())
+                await self._notify(turn, turn.work.result())
             elif isinstance(failure, LeaseLost):
                 log.warning("%s: %s", self._log.id, failure)  # the new owner stores the end
             elif not isinstance(failure, StoreFailed | ConfigError | MemoryError):
@@ -342,11 +348,17 @@ class TurnRunner:
             else:
                 return
 
-    def _notify(self, turn: LocalTurn, ended: TurnEnded) -> None:
-        if ended.why == "done" and turn.settings is not None and turn.settings.notify:
-            inputs = tuple(map(text_of, self._log.projections.state.inputs.values()))
-            said = last_text(self._log.log.entries, until_position=self._log.log.last)
-            run_notify_program(turn.settings, turn.event_id, inputs, said)
+    async def _notify(self, turn: LocalTurn, ended: TurnEnded) -> None:
+        if ended.why != "done" or turn.settings is None or not turn.settings.notify:
+            return
+        said = last_text(self._log.log.entries)
+        try:
+            messages = [await self._log.entry_at(seq) for seq in self._log.projections.state.inputs.values()]
+        except StoreError as error:
+            log.warning("%s: the notify program is not run: %s", self._log.id, error)
+            return
+        inputs = tuple(text_of(_messages.decode(entry.encoded).content) for entry in messages)
+        run_notify_program(turn.settings, turn.event_id, inputs, said)
 
     async def _append_end_of(self, turn: LocalTurn, until: float | None = None) -> None:
         """Append the end of a turn, unless it has one or another process stores it."""

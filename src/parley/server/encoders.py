@@ -89,26 +89,53 @@ class StreamEncoder:
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
         """Encode all entries and open texts as one notification."""
-        meta = b'%b,"seq":%d' % (self._conversation, last) if self._event_meta else self._conversation
-        with_place = self._event_meta
-        piece = _with_place if with_place else _without_place
         # Joined once: an event may be as large as a message.
+        events = self._events(entries)
+        events += self._deltas(open_deltas)
+        if events:
+            events[0] = events[0][1:]  # no comma before the first event
+        return b"".join((self.snapshot_begin(last), *events, self.snapshot_end()))
+
+    def snapshot_begin(self, last: Seq) -> bytes:
+        """Encode the begin of a snapshot up to a position, for one that is sent in parts."""
+        meta = b'%b,"seq":%d' % (self._conversation, last) if self._event_meta else self._conversation
         begin = self._begin % InitialState.METHOD.encode()
-        parts = [b'%b"_meta":{%b},"initial_state":{"events":[' % (begin, meta)]
+        return b'%b"_meta":{%b},"initial_state":{"events":[' % (begin, meta)
+
+    def snapshot_part(
+        self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta] = (), *, is_first: bool
+    ) -> bytes:
+        """Encode the next events of a snapshot; empty if clients see none of the entries. `is_first` if there were
+        none before."""
+        events = self._events(entries)
+        events += self._deltas(open_deltas)
+        if events and is_first:
+            events[0] = events[0][1:]
+        return b"".join(events)
+
+    def snapshot_end(self) -> bytes:
+        """Encode the end of a snapshot."""
+        return b"]}%b" % self._end
+
+    def _events(self, entries: Iterable[Entry]) -> list[bytes]:
+        """Encode entries as events of a snapshot, each after a comma."""
+        with_place, features = self._event_meta, self._features
+        piece = _with_place if with_place else _without_place
+        parts: list[bytes] = []
         for entry in entries:
             if entry.is_event:
                 parts += (
-                    b'{"_meta":{"seq":%d},"msg":' % entry.seq if with_place else b'{"msg":',
-                    encoded_event(entry, self._features),
-                    b"},",
+                    b',{"_meta":{"seq":%d},"msg":' % entry.seq if with_place else b',{"msg":',
+                    encoded_event(entry, features),
+                    b"}",
                 )
             else:
-                parts += (b"%b," % piece(delta) for delta in _shown(entry))
-        parts += (b"%b," % piece(delta) for delta in open_deltas)
-        if len(parts) > 1:
-            parts[-1] = parts[-1][:-1]  # no comma after the last event
-        parts += (b"]}", self._end)
-        return b"".join(parts)
+                parts += (b",%b" % piece(delta) for delta in _shown(entry))
+        return parts
+
+    def _deltas(self, deltas: Iterable[Delta | OutputDelta]) -> list[bytes]:
+        piece = _with_place if self._event_meta else _without_place
+        return [b",%b" % piece(delta) for delta in deltas]
 
     def disconnected(self, reason: str, code: str) -> bytes:
         """Encode the notification that the server ends the stream."""

@@ -113,7 +113,14 @@ class _Peer:
         call.answer(encode(Followed(last=conversation.log.durable)))
         encoder = PeerEncoder(request.conversation_id)
         dropped = partial(self._stop, request.conversation_id)
-        reader = Reader(conversation.log, Cursor.of_records(request.after), self._out, encoder, on_dropped=dropped)
+        reader = Reader(
+            conversation.log,
+            Cursor.of_records(request.after),
+            self._out,
+            encoder,
+            on_dropped=dropped,
+            earlier=conversation.read_after,
+        )
         self._followed[request.conversation_id] = conversation, reader
         conversation.attach(reader)
         reader.pump()

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 from parley.config.load import Loader
-from parley.ports.outbox import Outbox
+from parley.ports.outbox import FrameOutbox
 from parley.server.context import LOCAL_USER, Principal, Reply, ServerContext
 from parley.server.dispatch import Dispatch
 from parley.server.methods import methods
@@ -35,7 +35,7 @@ LAST_ANSWERS_SECONDS: Final = 0.05
 """How long the answers to requests that waited for the home may take."""
 
 
-class ClosableOutbox(Outbox, Protocol):
+class ClosableOutbox(FrameOutbox, Protocol):
     async def flush(self) -> None:
         """Return when everything was read, or the client does not read any more."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 from parley.config.load import Loader
-from parley.ports.outbox import Outbox
+from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.turn_runner import Turn
 from parley.server.context import LOCAL_USER, Principal, Reply, RequestContext
@@ -18,7 +18,7 @@ from parley.wire.ids import ConversationId, Seq
 from parley.wire.jsonrpc import RequestId
 from parley.wire.mcp import PLAIN_VERSION, LogLevel
 
-__all__ = ["SILENT", "Session"]
+__all__ = ["SILENT", "SILENT_FRAME", "Session"]
 
 
 class _SilentOutbox:
@@ -32,7 +32,26 @@ class _SilentOutbox:
     def when_writable(self, wake: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(wake)
 
+    def begin_frame(self) -> OpenFrame:
+        return SILENT_FRAME
 
+
+class _SilentFrame:
+    """A message that is discarded."""
+
+    closed = True
+
+    def write(self, part: bytes) -> None:
+        pass
+
+    async def room(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+SILENT_FRAME: Final = _SilentFrame()
 SILENT: Final = _SilentOutbox()
 
 
@@ -40,7 +59,7 @@ class Session:
     """The state of one client."""
 
     def __init__(
-        self, out: Outbox, request_ids: Iterator[int], loader: Loader, principal: Principal = LOCAL_USER
+        self, out: FrameOutbox, request_ids: Iterator[int], loader: Loader, principal: Principal = LOCAL_USER
     ) -> None:
         """`loader` resolves the settings of conversations that the client creates and of turns that it begins."""
         self.out, self.loader, self.principal = out, loader, principal
@@ -72,6 +91,11 @@ class Session:
     def events_to(self, out: Outbox) -> Outbox:
         """Return the outbox for events that would be sent to `out`; a host that ignores events is sent none."""
         return out if self.features.event_notifications else SILENT
+
+    @property
+    def stream_out(self) -> FrameOutbox:
+        """The outbox for streams; a host that ignores events is sent none."""
+        return self.out if self.features.event_notifications else SILENT
 
     # --- requests that concern a conversation --------------------------------------------
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from parley.conversation.log import Cursor
-from parley.ports.outbox import Outbox
+from parley.conversation.log import Cursor, Delta, visible
+from parley.conversation.output import OutputDelta
+from parley.errors import StoreError, Unreadable
+from parley.ports.outbox import FrameOutbox, OpenFrame
 from parley.runtime.conversation import Conversation
 from parley.server.dispatch import Call
 from parley.server.encoders import StreamEncoder
-from parley.server.session import SILENT, Session
+from parley.server.session import SILENT, SILENT_FRAME, Session
 from parley.server.subscription import Subscription
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.mcp import LogLevel
 from parley.wire.notifications import StreamDisconnected
 
 __all__ = ["Streams"]
+
+log = logging.getLogger(__name__)
+
+SHORT_ENTRIES: Final = 2000
+SHORT_BYTES: Final = 1024 * 1024
+"""Limits of a snapshot that is made and sent at once. A longer one is sent page by page."""
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
 """Levels at which a client gets messages of level `info`."""
@@ -39,6 +49,9 @@ class _LogOutbox:
     def when_writable(self, wake: Callable[[], None]) -> None:
         self._out.when_writable(wake)
 
+    def begin_frame(self) -> OpenFrame:
+        return self._out.begin_frame() if self._session.log_level in _SHOWS_INFO else SILENT_FRAME
+
 
 class _Stream:
     """One conversation sent to one client: a snapshot, then live events."""
@@ -50,7 +63,7 @@ class _Stream:
         call: Call,
         *,
         encoder: StreamEncoder,
-        out: Outbox,
+        out: FrameOutbox,
         after: Seq,
         on_dropped: Callable[[], None],
     ) -> None:
@@ -60,6 +73,7 @@ class _Stream:
             session, conversation, out, encoder, questions=session.out, on_dropped=on_dropped
         )
         self._ended = False
+        self._sending: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Send the snapshot as soon as the client is ready for it."""
@@ -70,19 +84,68 @@ class _Stream:
             self.out.when_writable(self._join)
 
     def _join(self) -> None:
-        """Send the snapshot and go live from its end, in one step."""
+        """Send the snapshot, and go live from its end."""
         if self._ended:
             return
-        log = self._conversation.log
+        source = self._conversation.log
         if self.out is not SILENT:
-            entries = log.events(after=self._after, hidden=self.encoder.hidden)
+            if not self._is_short:
+                self._subscription.register()
+                self._send_by_page()
+                return
+            entries = source.events(after=self._after, hidden=self.encoder.hidden)
             try:
-                snapshot = self.encoder.snapshot(entries, log.open_deltas(), log.durable)
+                snapshot = self.encoder.snapshot(entries, source.open_deltas(), source.durable)
             except MemoryError:
                 self._on_dropped()
                 return
             self.out.send(snapshot)
-        self._subscription.start(Cursor.at_end_of(log))
+        self._subscription.start(Cursor.at_end_of(source))
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the snapshot can be made at once: its entries are in memory, and not many."""
+        source = self._conversation.log
+        if self._after < source.base or source.durable - self._after > SHORT_ENTRIES:
+            return False
+        return sum(entry.size for entry in source.between(self._after, source.durable)) <= SHORT_BYTES
+
+    def _send_by_page(self) -> None:
+        """Begin to send a long snapshot page by page, as the client reads it.
+
+        It is one message, so other messages to the client wait for its end. It is sent to its end although the
+        stream is closed meanwhile.
+        """
+        source, frame = self._conversation.log, self.out.begin_frame()
+        sending = self._send_pages(frame, source.durable, source.open_deltas(), Cursor.after_snapshot(source))
+        self._sending = asyncio.create_task(sending)
+
+    async def _send_pages(
+        self, frame: OpenFrame, last: Seq, open_deltas: Sequence[Delta | OutputDelta], cursor: Cursor
+    ) -> None:
+        conversation, encoder = self._conversation, self.encoder
+        position, is_first = self._after, True
+        try:
+            frame.write(encoder.snapshot_begin(last))
+            while position < last and not frame.closed:
+                page = (await conversation.read_after(position))[: last - position]
+                if not page:
+                    raise Unreadable(conversation.id, f"entry {position + 1} is missing")
+                part = encoder.snapshot_part(visible(page, encoder.hidden), is_first=is_first)
+                frame.write(part)
+                position, is_first = page[-1].seq, is_first and not part
+                await frame.room()
+            frame.write(encoder.snapshot_part((), open_deltas, is_first=is_first))
+        except (StoreError, MemoryError) as error:
+            log.error("a snapshot of %s was sent in part: %s", conversation.id, error)
+            if conversation.is_closing:
+                return  # the client sees that the line has no end
+            self._on_dropped()
+        frame.write(encoder.snapshot_end())
+        frame.end()
+        if not self._ended:
+            self._subscription.start(cursor)
+            self._subscription.send_now()
 
     def end(self) -> None:
         """Send nothing more."""
@@ -113,7 +176,7 @@ class Streams:
             conversation,
             call,
             encoder=encoder,
-            out=_LogOutbox(session) if as_log else session.events_to(session.out),
+            out=_LogOutbox(session) if as_log else session.stream_out,
             after=after,
             on_dropped=lambda: self._disconnect(conversation_id, StreamDisconnected.NOT_SENT),
         )

@@ -74,6 +74,7 @@ class Subscription:
             self._encoder,
             passed=self._passed,
             on_dropped=self._on_dropped,
+            earlier=self._conversation.read_after,
         )
         self._reader = reader
         self._conversation.attach(reader)

@@ -16,11 +16,12 @@ from msgspec import UNSET, UnsetType
 
 from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.log import Cursor, Entry
-from parley.conversation.log_queries import last_text
+from parley.conversation.log_queries import TurnOutcome, last_text, turn_end_in
 from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import RESOURCE_LIMIT, StoreFailed
 from parley.runtime.conversation import Conversation
+from parley.runtime.log_pages import last_turn_end
 from parley.runtime.message_intake import Accepted
 from parley.runtime.turn_runner import Turn
 from parley.server.encoders import CodexEncoder
@@ -28,7 +29,7 @@ from parley.server.progress import ProgressReporter
 from parley.server.result_notes import ResultNotes, returned_question
 from parley.server.subscription import Subscription
 from parley.server.toolcall import ToolCall
-from parley.wire.events import EventBase, event_type
+from parley.wire.events import EventBase, TaskComplete, event_type
 from parley.wire.ids import START, EventId, Seq
 from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
@@ -41,6 +42,7 @@ BEFORE_THE_TURN: Final = EventId("0")
 
 _STARTED: Final = record_type(TurnStarted)
 _ENDED: Final = record_type(TurnEnded)
+_COMPLETE: Final = event_type(TaskComplete)
 _ASKED: Final = record_type(QuestionAsked)
 
 
@@ -70,6 +72,10 @@ class TurnWaiter:
         self._before = START
         """The position before the turn."""
         self._turn: Turn | None = None
+        self._last_text: str | None = None
+        """The last text of the turn, once it is complete."""
+        self._earlier_end: TurnOutcome | None = None
+        """The end of a turn that an earlier call stopped waiting for, if it is not in memory."""
         self._followers_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
         """True when the client has cancelled the call while its turn ran."""
@@ -86,6 +92,9 @@ class TurnWaiter:
 
     async def run_next(self, content: tuple[InputItem, ...]) -> None:
         """Continue a conversation: begin a turn, or join the running one."""
+        left, log = self._session.left_turns.get(self._conversation.id), self._conversation.log
+        if left is not None and left < log.base:
+            self._earlier_end = await last_turn_end(self._conversation, after=left, up_to=log.durable)
         await self._submit(content, None, follow_from=None)
 
     async def _submit(
@@ -151,11 +160,12 @@ class TurnWaiter:
                 self._leave()
                 self._call.call.drop()
             elif ended.why == "done":
-                text = last_text(self._conversation.log.entries, until_position=entry.seq)
-                self._end(TurnEnded(why="done", message=text))
+                self._end(TurnEnded(why="done", message=self._last_text))
             else:
                 self._end(ended)
-        elif entry.is_event and entry.type not in self._encoder.hidden:
+        elif entry.type == _COMPLETE:
+            self._last_text = last_text((entry,))
+        if entry.is_event and entry.type not in self._encoder.hidden:
             self._progress.event(entry.type)
         if entry.type == _ASKED:
             self._return_approval()
@@ -176,12 +186,10 @@ class TurnWaiter:
         left = self._session.left_turns.pop(self._conversation.id, None)
         if left is None:
             return
-        entries = self._conversation.log.entries
-        ends = [entry for entry in entries[left:before] if entry.type == _ENDED]
-        if ends:
-            ended = msgspec.json.decode(ends[-1].encoded, type=TurnEnded)
-            text = last_text(entries, until_position=ends[-1].seq) if ended.why == "done" else ended.message
-            self._notes.earlier_turn(text or "")
+        log = self._conversation.log
+        in_memory = log.between(max(left, log.base), before)
+        if (end := turn_end_in(in_memory) or self._earlier_end) is not None:
+            self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
         """Answer the call if no reader will pass the end of the turn: it could not be written, or another process

@@ -75,8 +75,16 @@ class _Draft:
         self._store._refuse_when_closed()
         self._entries += entries
 
-    async def finish(self, conversation_id: ConversationId, summary: Summary, *, archived: bool = False) -> None:
+    async def finish(
+        self,
+        conversation_id: ConversationId,
+        summary: Summary,
+        *,
+        archived: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         await self._store.create(conversation_id, self._entries, summary, archived=archived)
+        self._store._conversations[conversation_id].checkpoint = checkpoint
 
     async def drop(self) -> None:
         self._entries = []

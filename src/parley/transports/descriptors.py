@@ -56,6 +56,8 @@ class DescriptorOutbox:
         self._frames: list[bytes] = []
         self._chunks: deque[memoryview] = deque()
         self._waiting: deque[Callable[[], None]] = deque()
+        self._open: _OpenFrame | None = None
+        """A frame that is written in parts."""
         self._flushing = False
         self._polling = False
         self._drained = asyncio.Event()
@@ -68,7 +70,7 @@ class DescriptorOutbox:
         if not self._flushing:
             self._loop.call_soon(self._flush)
             self._flushing = True
-        self._frames.append(frame)
+        self._frames.append(frame)  # while a frame is open, they wait for its end
         self.unread += len(frame) + 1
         if self.unread >= HIGH_WATER_BYTES:
             self._fill()
@@ -81,9 +83,38 @@ class DescriptorOutbox:
             self._loop.call_soon(self._flush)
             self._flushing = True
 
+    def begin_frame(self) -> _OpenFrame:
+        """Begin a frame that is written in parts. Frames that are sent meanwhile wait for its end."""
+        assert self._open is None
+        if not self.closed:
+            self._write_frames()
+            self.writable = False
+        self._open = _OpenFrame(self)
+        return self._open
+
+    def write_part(self, part: bytes) -> None:
+        """Write a part of the open frame."""
+        if not self.closed:
+            self._chunks.append(memoryview(part))
+            self.unread += len(part)
+            self._write_chunks()
+
+    def end_frame(self) -> None:
+        """End the open frame."""
+        self._open = None
+        self.write_part(b"\n")
+        if not self._flushing and not self.closed:
+            self._loop.call_soon(self._flush)
+            self._flushing = True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has more of the open frame to read than the low-water mark."""
+        return sum(map(len, self._chunks)) > LOW_WATER_BYTES
+
     async def flush(self) -> None:
         """Return when everything that was sent has been read, or the outbox is closed."""
-        while not self.closed and (self._frames or self._chunks):
+        while not self.closed and (self._frames or self._chunks or self._open):
             self._drained.clear()
             await self._drained.wait()
 
@@ -96,6 +127,8 @@ class DescriptorOutbox:
         self._chunks.clear()
         self._waiting.clear()
         self._drained.set()
+        if self._open is not None:
+            self._open.wake()
         if self._polling:
             self._loop.remove_writer(self._fd)
         os.close(self._fd)
@@ -111,7 +144,7 @@ class DescriptorOutbox:
         if self.writable:
             # Many conversations may have sent in one tick, which does not make the client slow.
             self._write_frames()
-            self.writable = self.unread < HIGH_WATER_BYTES
+            self.writable = self.unread < HIGH_WATER_BYTES and self._open is None
         if self.unread > self._most_unread:
             self.close()
 
@@ -120,7 +153,7 @@ class DescriptorOutbox:
         self._make_room()
 
     def _write_frames(self) -> None:
-        if self._frames:
+        if self._frames and self._open is None:
             try:
                 if self.unread < LARGE_BYTES or max(map(len, self._frames)) < LARGE_BYTES:  # nearly always
                     joined = [b"\n".join((*self._frames, b""))]
@@ -160,16 +193,45 @@ class DescriptorOutbox:
             self._loop.remove_writer(self._fd)
 
     def _make_room(self) -> None:
-        if not self._chunks and not self._frames:
+        if self._open is not None and not self.is_behind:
+            self._open.wake()
+        elif not self._chunks and not self._frames:
             self._drained.set()
         if self.on_room is not None:
             self.on_room()
-        if self.unread <= LOW_WATER_BYTES:
+        if self.unread <= LOW_WATER_BYTES and self._open is None:
             self.writable = True
         for _ in range(len(self._waiting)):  # a waiter that waits again is called in the next round
             if not self.writable:
                 return
             self._waiting.popleft()()
+
+
+class _OpenFrame:
+    """One frame that is written in parts."""
+
+    def __init__(self, outbox: DescriptorOutbox) -> None:
+        self._outbox = outbox
+        self._room = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self._outbox.closed
+
+    def write(self, part: bytes) -> None:
+        self._outbox.write_part(part)
+
+    async def room(self) -> None:
+        await asyncio.sleep(0)  # others may have something to do
+        while not self._outbox.closed and self._outbox.is_behind:
+            self._room.clear()
+            await self._room.wait()
+
+    def end(self) -> None:
+        self._outbox.end_frame()
+
+    def wake(self) -> None:
+        self._room.set()
 
 
 class DescriptorTransport:

@@ -224,6 +224,10 @@ class FrameList:
         self.messages.append(msgspec.json.decode(frame))
         self.changed.set()
 
+    def begin_frame(self) -> FrameInParts:
+        self.writable = False
+        return FrameInParts(self)
+
     async def flush(self) -> None:
         return
 
@@ -240,6 +244,27 @@ class FrameList:
         waiting, self._waiting = self._waiting, []
         for wake in waiting:
             wake()
+
+
+class FrameInParts:
+    """A frame that is sent in parts. What is sent meanwhile does not wait for its end."""
+
+    def __init__(self, frames: FrameList) -> None:
+        self._frames, self._parts = frames, list[bytes]()
+
+    @property
+    def closed(self) -> bool:
+        return self._frames.is_gone
+
+    def write(self, part: bytes) -> None:
+        self._parts.append(part)
+
+    async def room(self) -> None:
+        await asyncio.sleep(0)
+
+    def end(self) -> None:
+        self._frames.send(b"".join(self._parts))
+        self._frames.read_on()
 
 
 class LocalClient:

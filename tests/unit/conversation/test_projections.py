@@ -210,7 +210,7 @@ def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list
     log.append(scribe.log, at=AT)
     live.replay(log.entries[:at])
     data = live.checkpoint()
-    assert (data is not None) == (live.state.phase is Phase.IDLE and live.history.is_settled)
+    assert (data is not None) == live.is_settled
     if data is None:
         return
 
@@ -264,19 +264,33 @@ def test_a_checkpoint_of_a_long_conversation_is_small() -> None:
     assert Projections.restored(data).state.next_event_id() == str(number + 1)
 
 
-def test_a_fold_can_begin_again() -> None:
+@given(script=st.lists(steps, max_size=40), at=st.integers(0, 120), forgotten=st.integers(0, 120))
+def test_a_copy_is_independent_and_says_the_same(script: list[tuple[Any, ...]], at: int, forgotten: int) -> None:
     scribe = Scribe()
-    for step in (("say", True, True, -1), ("ask", "command"), ("settle", "denied"), ("end", "done")):
+    for step in script:
         scribe.do(step)
-    projections, log = Projections(), Log()
+    log, live, whole = Log(), Projections(), Projections()
     log.append(scribe.log, at=AT)
-    projections.replay(log.entries)
-    once = told(projections)
+    live.replay(log.entries[:at])
+    if not live.is_settled:
+        return
+    copied, before = live.copy(), live.checkpoint()
 
-    projections.begin()
-    assert told(projections) == told(Projections())
-    projections.replay(log.entries)
-    assert told(projections) == once
+    live.forget(Seq(min(at, forgotten)))
+    try:
+        live.replay(log.entries[at:])
+    except EarlierEntriesNeeded:
+        assert any(isinstance(one, UserMessage) and one.parent_message_id for one in scribe.log[at:])
+    else:
+        whole.replay(log.entries)
+        assert told_after_a_checkpoint(live) == told_after_a_checkpoint(whole)
+    assert copied.checkpoint() == before
+    copied.replay(log.entries[at:])
+    for seq in copied.history.missing:
+        copied.supply(log.entries[seq - 1])
+    whole = Projections()
+    whole.replay(log.entries)
+    assert told(copied) == told(whole)
 
 
 @pytest.mark.parametrize("is_event", [True, False])
@@ -289,7 +303,7 @@ def test_entries_of_a_newer_version_change_no_projection(is_event: bool) -> None
     projections.replay([*log.entries, Entry(Seq(4), AT + 9, "of_tomorrow", is_event, b'{"why":[1,2]}')])
 
     assert projections.state.updated_at == AT + 9
-    projections.state.updated_at = AT
+    projections.state.skip(Seq(3), at=AT)
     assert told(projections) == told(before)
 
 

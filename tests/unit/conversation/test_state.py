@@ -11,7 +11,6 @@ from kit.builders.events import (
     error,
     task_complete,
     task_started,
-    text,
     token_count,
     user_message,
 )
@@ -38,8 +37,8 @@ from parley.conversation.log import LogPayload
 from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, TurnStarted
 from parley.conversation.state import NEXT, Phase, State
 from parley.wire.events import TurnEndReason
-from parley.wire.ids import EventId
-from parley.wire.items import ImageItem, InputItem, TextItem
+from parley.wire.ids import EventId, Seq
+from parley.wire.items import ImageItem, InputItem
 from parley.wire.tools import Tokens
 
 RECORDS: dict[type[Record], Record] = {
@@ -168,7 +167,8 @@ def test_a_turn_is_known_with_the_moment_it_began() -> None:
 def test_messages_are_known_by_their_ids() -> None:
     state = state_of(user_message("one", message_id="a"), user_message("two", message_id="b"))
 
-    assert state.messages == {"a": (text("one"),), "b": (text("two"),)}
+    assert state.messages == {"a": 1, "b": 2}
+    assert (state.forget(Seq(1)), state.messages) == (["a"], {"b": 2})
 
 
 # --- title -----------------------------------------------------------------------------
@@ -222,10 +222,7 @@ def test_a_title_has_one_line_and_no_control_characters() -> None:
 def test_the_input_of_a_turn_is_known_until_the_next_begins() -> None:
     said = (user_message("one", message_id="a"), user_message("two", message_id="b"))
 
-    assert state_of(turn_started("1"), *said, turn_ended()).inputs == {
-        "a": (TextItem(text="one"),),
-        "b": (TextItem(text="two"),),
-    }
+    assert state_of(turn_started("1"), *said, turn_ended()).inputs == {"a": 2, "b": 3}
     assert state_of(turn_started("1"), *said, turn_ended(), turn_started("2")).inputs == {}
 
 

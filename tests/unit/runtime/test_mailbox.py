@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
 from kit.servers.lives import Life
@@ -19,6 +20,7 @@ from parley.ports.store import Head, Lease
 from parley.runtime.conversation import Conversation
 from parley.runtime.deadline import Deadline
 from parley.runtime.mailbox import LAST_ANSWERS_SECONDS
+from parley.wire.events import UserMessage
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
 from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, Submitted
@@ -65,7 +67,8 @@ class SlowToGive(SlowStore):
 
 
 def said(conversation: Conversation) -> list[str]:
-    return [text_of(content) for content in conversation.state.messages.values()]
+    messages = [conversation.log.entries[seq - 1] for seq in conversation.state.messages.values()]
+    return [text_of(msgspec.json.decode(entry.encoded, type=UserMessage).content) for entry in messages]
 
 
 async def begun() -> None:

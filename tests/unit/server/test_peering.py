@@ -14,6 +14,7 @@ from kit.servers.local_server import LocalServer
 from kit.servers.slow_store import DISK_FULL, SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
+from parley.ports.outbox import OpenFrame
 from parley.server.peering import serve_peer
 from parley.wire.framing import Overlong
 from parley.wire.ids import Seq
@@ -44,6 +45,9 @@ class Peer:
                 self._answers.put_nowait(message)
 
     def when_writable(self, wake: Callable[[], None]) -> None: ...
+
+    def begin_frame(self) -> OpenFrame:
+        raise NotImplementedError
 
     async def flush(self) -> None: ...
 

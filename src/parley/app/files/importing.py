@@ -25,7 +25,7 @@ from parley.conversation.log_queries import without_grant
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import Store
-from parley.runtime.bulk_create import bulk_create
+from parley.runtime.bulk_create import bulk_create, pages_of
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Imported", "Outcome", "files_below", "import_file"]
@@ -84,7 +84,8 @@ async def import_file(
             if isinstance(place, _Existing):
                 return Imported(Outcome.ALREADY_HERE, f"already here as {place.conversation_id}")
             try:
-                await bulk_create(store, place, await _entries(store, file, place), summary, archived=file.archived)
+                pages = pages_of(await _entries(store, file, place))
+                await bulk_create(store, place, pages, summary, archived=file.archived)
                 break
             except StoreFailed:
                 if not await _is_there(store, place):

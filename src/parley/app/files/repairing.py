@@ -17,7 +17,7 @@ from parley.conversation.projections import Projections
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadHome
 from parley.ports.store import Store, Summary
-from parley.runtime.bulk_create import bulk_create
+from parley.runtime.bulk_create import bulk_create, pages_of
 from parley.stores.sqlite.salvage import Salvaged, salvaged
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId, Seq
@@ -84,7 +84,7 @@ async def _write(store: Store, found: Salvaged, tell: Callable[[str], None]) -> 
     if (log := _log(found)) is None:
         tell(f"{found.id or name}: lost")
         return "lost"
-    await bulk_create(store, name, log.entries, log.summary, archived=found.archived)
+    await bulk_create(store, name, pages_of(log.entries), log.summary, archived=found.archived)
     if found.id == name and _is_whole(found) and len(log.entries) == found.last:
         return "whole"
     new_id = "" if found.id == name else ", under a new id"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from msgspec import Raw
 
-from parley.conversation.log import Entry, Log, output_of
+from parley.conversation.log import Entry, Log, output_of, visible
 from parley.conversation.output import encode_output_delta
 from parley.server.encoders import encoded_event, hidden_events
 from parley.server.errors import PositionBeyondEnd
@@ -34,10 +33,17 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     may_answer = call.features.may_answer_approvals
     conversation.note_poll(can_answer=may_answer)
 
-    def newer() -> list[Entry]:
-        return list(islice(log.events(after=after, hidden=hidden), limit + 1))
+    found: list[Entry] = []
+    position = after
 
-    found = newer()
+    async def read_more() -> None:
+        """Read until there are more entries than the limit, or no more."""
+        nonlocal position
+        while len(found) <= limit and (page := await conversation.read_after(position, limit=4 * (limit + 1))):
+            found.extend(visible(page, hidden))
+            position = page[-1].seq
+
+    await read_more()
     if not found and args.wait_seconds:
         if call.features.full_version:
             call.call.stop_on_cancel()
@@ -45,10 +51,10 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
             with call.call.waiting():
                 async with asyncio.timeout(args.wait_seconds):
                     while not found and not call.server.conversations.closing:
-                        await conversation.wait_beyond(log.durable)
-                        found = newer()
+                        await conversation.wait_beyond(position)
+                        await read_more()
         except TimeoutError:
-            found = newer()  # something may have been appended in the moment of the timeout
+            await read_more()  # something may have been appended in the moment of the timeout
         call.call.finished()
     conversation.note_poll(can_answer=may_answer)  # an approval may have been requested meanwhile
     events: list[PositionedEvent] = []
@@ -60,7 +66,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     result = ConversationReadResult(
         events=tuple(events),
         open=() if more or not log.is_durable else tuple(_open(log)),
-        seq=found[page - 1].seq if more else log.durable,
+        seq=found[page - 1].seq if more else position,
         state=conversation.phase.value,
     )
     return typed_result(result)

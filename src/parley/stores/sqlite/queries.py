@@ -144,7 +144,14 @@ def add_to_draft(db: Connection, row: int, batch: Batch) -> None:
 
 
 def finish_draft(
-    db: Connection, row: int, last: Seq, conversation_id: ConversationId, summary: Summary, *, archived: bool
+    db: Connection,
+    row: int,
+    last: Seq,
+    conversation_id: ConversationId,
+    summary: Summary,
+    *,
+    archived: bool,
+    checkpoint: Checkpoint | None,
 ) -> None:
     _refuse_taken(db, conversation_id)
     if not db.execute("DELETE FROM removed WHERE row = ? AND last = ?", (row, last)).rowcount:
@@ -153,6 +160,8 @@ def finish_draft(
         f"INSERT INTO conversations (row, id, last, archived, {SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (row, conversation_id, last, archived, *columns_of(summary)),
     )
+    if checkpoint is not None:
+        db.execute("INSERT INTO checkpoints VALUES (?, ?, ?)", (row, checkpoint.seq, checkpoint.data))
 
 
 def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:

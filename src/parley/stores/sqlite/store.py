@@ -502,7 +502,14 @@ class SqliteDraft:
         await self._write(partial(queries.add_to_draft, row=self._row, batch=batch), batch)
         self._last = Seq(self._last + batch.rows)
 
-    async def finish(self, conversation_id: ConversationId, summary: Summary, *, archived: bool = False) -> None:
+    async def finish(
+        self,
+        conversation_id: ConversationId,
+        summary: Summary,
+        *,
+        archived: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         finish = partial(
             queries.finish_draft,
             row=self._row,
@@ -510,6 +517,7 @@ class SqliteDraft:
             conversation_id=conversation_id,
             summary=summary,
             archived=archived,
+            checkpoint=checkpoint,
         )
         await self._write(finish)
         self._close()

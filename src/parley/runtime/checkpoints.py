@@ -1,0 +1,131 @@
+"""Copies of a log's projections at earlier positions.
+
+The log rolls back to the newest copy, and has the entries after the oldest in memory. The newest is stored as the
+checkpoint from which another process loads the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import Final
+
+from parley.conversation.projections import Projections
+from parley.errors import StoreError
+from parley.ports.store import CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, Checkpoint, Lease, Store
+from parley.wire.ids import START, ConversationId, MessageId, Seq
+
+__all__ = ["TAIL_ENTRIES", "Checkpoints"]
+
+log = logging.getLogger(__name__)
+
+TAIL_ENTRIES: Final = 2000
+"""The number of newest entries of a log that stay in memory."""
+SMALL: Final = 4000
+"""The number of items in projections that are encoded in a few milliseconds. A thread encodes larger ones."""
+
+
+class Checkpoints:
+    """The copies of one log's projections."""
+
+    def __init__(
+        self,
+        conversation_id: ConversationId,
+        store: Store,
+        *,
+        every: int = CHECKPOINT_ENTRIES,
+        tail: int = TAIL_ENTRIES,
+    ) -> None:
+        """`every` is the least distance of two copies, and `tail` the number of entries that stay in memory."""
+        self._id, self._store = conversation_id, store
+        self.every, self._tail = every, tail
+        self._copies: deque[Projections] = deque()
+        self._stored = START
+        """The position of the last checkpoint that is known to be stored."""
+        self._encoding: asyncio.Future[bytes | None] | None = None
+
+    @property
+    def newest(self) -> Projections | None:
+        return self._copies[-1] if self._copies else None
+
+    @property
+    def newest_position(self) -> Seq:
+        return self._copies[-1].position if self._copies else START
+
+    async def restore(self) -> Projections | None:
+        """Return the projections of the stored checkpoint; None if there is none that can be read.
+
+        Raises:
+            UnknownConversation, StoreFailed: it cannot be read.
+        """
+        checkpoint = await self._store.checkpoint(self._id)
+        if checkpoint is None:
+            return None
+        try:
+            decode = partial(Projections.restored, checkpoint.data, MessageId(self._id))
+            restored = await asyncio.to_thread(decode)  # a long history takes a while
+            if restored.position != checkpoint.seq:
+                raise ValueError(f"it is of position {restored.position}, not {checkpoint.seq}")
+        except ValueError as error:
+            log.warning("%s: the checkpoint is ignored, and all entries are read: %s", self._id, error)
+            return None
+        self._stored = checkpoint.seq
+        return restored
+
+    def is_due(self, last: Seq) -> bool:
+        """Whether there are enough entries after the newest copy for another one."""
+        return last - self.newest_position >= self.every
+
+    def add(self, projections: Projections) -> None:
+        """Copy projections that are settled and durable."""
+        self._copies.append(projections.copy())
+
+    def replace(self, projections: Projections) -> None:
+        """Put a copy in place of all others."""
+        self._copies = deque((projections,))
+
+    def tail_base(self, last: Seq) -> Seq:
+        """Drop the copies that are not needed, and return the position up to which entries can leave memory."""
+        while len(self._copies) > 1 and self._copies[1].position <= last - self._tail:
+            self._copies.popleft()
+        oldest = self._copies[0].position if self._copies else START
+        return oldest if oldest <= last - self._tail else START
+
+    # --- storing -----------------------------------------------------------------------
+
+    def store_newest(self, lease: Lease) -> None:
+        """Begin to store the newest copy, unless the stored checkpoint is recent enough. A failure costs nothing
+        but time when the conversation is loaded."""
+        newest = self.newest
+        if newest is None or self._encoding is not None or newest.position < self._stored + self.every:
+            return
+        self._stored = newest.position
+        if newest.size <= SMALL:
+            self._store_data(lease, newest.position, newest.checkpoint())
+            return
+        self._encoding = asyncio.get_running_loop().run_in_executor(None, newest.checkpoint)
+        self._encoding.add_done_callback(partial(self._encoded, lease, newest.position))
+
+    def _encoded(self, lease: Lease, position: Seq, encoding: asyncio.Future[bytes | None]) -> None:
+        self._encoding = None
+        if not encoding.cancelled() and encoding.exception() is None:
+            self._store_data(lease, position, encoding.result())
+
+    def _store_data(self, lease: Lease, position: Seq, data: bytes | None) -> None:
+        if data is None or len(data) > CHECKPOINT_BYTES:
+            return
+        stored = self._store.save_checkpoint(lease, Checkpoint(seq=position, data=data))
+        stored.add_done_callback(self._checked)
+
+    def _checked(self, stored: asyncio.Future[None]) -> None:
+        if not stored.cancelled() and isinstance(error := stored.exception(), StoreError):
+            log.debug("%s: the checkpoint was not stored: %s", self._id, error)
+
+    async def finish(self, lease: Lease) -> None:
+        """Return when the store has been given the newest copy, if it is due: the lease is about to be released."""
+        while self._encoding is not None:
+            await asyncio.wait({self._encoding})
+            await asyncio.sleep(0)  # its callback has run then
+            self.store_newest(lease)
