@@ -68,7 +68,7 @@ tests: compiled
 	$(PYTEST) -n 4 -m "not long" $(PYTEST_ARGS)
 
 test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit, and all scenarios with child processes
-	$(PYTEST) -n 2 -m long --timeout 3600 $(PYTEST_ARGS)
+	$(PYTEST) -n 2 -m long --hypothesis-profile=random --timeout 3600 $(PYTEST_ARGS)
 	$(PYTEST) -n 2 -m "not long" --child-processes --hypothesis-profile=long --timeout 900 \
 	    tests/scenario tests/fault tests/property tests/contract tests/unit $(PYTEST_ARGS)
 
