@@ -24,13 +24,13 @@ CALL_SECONDS: Final = 90.0
 
 
 async def inspector() -> Path:
-    """The program, fetched if need be; skips the test where that is not possible."""
+    """Return the path of the program; fetch it if needed, and skip the test if that fails."""
     modules = await fetched("MCP Inspector", "inspector", VERSION, f"{PACKAGE}@{VERSION}")
     return modules / ".bin" / "mcp-inspector"
 
 
 async def inspect(home: Home, *arguments: str) -> Any:
-    """What the Inspector prints for one request to a fresh server."""
+    """Return the output of the Inspector for one request to a new server."""
     program = await inspector()
     # A catalog of its own: the one in the user's home is not touched. The Inspector does not hand its
     # environment on to the server, so the home has to be named.

@@ -29,7 +29,7 @@ SECOND: Final = FIRST.replace("line", "another line")
 
 @contextmanager
 def home_of(model: ScriptedModel, programs: Path) -> Iterator[tuple[Home, dict[str, str]]]:
-    """A home, and the environment of a client that finds `parley` on its path."""
+    """Return a home, and the environment of a client that finds `parley` on its path."""
     home = Home(model)
     home.open()
     programs.mkdir()
@@ -41,7 +41,7 @@ def home_of(model: ScriptedModel, programs: Path) -> Iterator[tuple[Home, dict[s
 
 
 async def check_live(model: ScriptedModel, *program: str, env: dict[str, str], cwd: Path) -> None:
-    """The example prints the first half of the turn's text before the model has said the second."""
+    """Check that the example prints the first half of the text before the model has sent the second."""
     model.says(Pieces(FIRST, 7), HOLD, Pieces(SECOND, 7))
     process = await asyncio.create_subprocess_exec(*program, "Tell", "me", stdout=PIPE, env=env, cwd=cwd)
     assert process.stdout is not None

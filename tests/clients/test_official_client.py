@@ -33,7 +33,7 @@ NOTICES: Final = ("notifications/initial_state", "notifications/stream_disconnec
 
 
 class Connected:
-    """A session, and everything that arrives on the raw stream under it."""
+    """A session, and all messages on the raw stream below it."""
 
     def __init__(self, session: ClientSession, cwd: str) -> None:
         self.session, self.cwd = session, cwd
@@ -42,7 +42,7 @@ class Connected:
         """The results of all requests."""
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The value of a typed result, which the client has held against the tool's output schema."""
+        """Return the value of a typed result, which the client has validated with the output schema of the tool."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             result = await self.session.call_tool(tool, arguments)
         assert not result.is_error, result
@@ -62,7 +62,7 @@ class Connected:
         return str(accepted["message_id"])
 
     async def read_until(self, conversation: str, last: str) -> list[dict[str, Any]]:
-        """The events of a conversation up to the first of this type, without taking any notification."""
+        """Return the events of a conversation up to the first of this type, by reading and not by notifications."""
         events: list[dict[str, Any]] = []
         after = 0
         while not events or events[-1]["type"] != last:
@@ -72,7 +72,7 @@ class Connected:
         return events
 
     async def notified(self, *wanted: str) -> tuple[str, dict[str, Any]]:
-        """The next of these notifications, as it came."""
+        """Return the next of these notifications, unchanged."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (seen := await self.notifications.get()).method not in wanted:
                 pass
@@ -90,7 +90,7 @@ def log_of(home: Home) -> TextIO:
 
 @asynccontextmanager
 async def connected(model: ScriptedModel) -> AsyncIterator[Connected]:
-    """A server and the official client, with a view of what runs between them."""
+    """Connect the official client to a server, and record the messages between them."""
     home = Home(model)
     home.open()
     try:

@@ -20,7 +20,7 @@ STORES: Final[dict[str, Callable[[Path], Store]]] = {
 
 @pytest.fixture(params=list(STORES))
 def new_store(request: pytest.FixtureRequest) -> Callable[[Path], Store]:
-    """Makes a store in a directory, which need not be there."""
+    """Return a function that creates a store in a directory, which need not exist."""
     return STORES[request.param]
 
 

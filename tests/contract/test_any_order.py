@@ -73,7 +73,7 @@ class Kept:
 
 
 class Model:
-    """What the store should hold, and the leases that it gave out."""
+    """The expected content of the store, and the leases that it granted."""
 
     def __init__(self) -> None:
         self.kept: dict[ConversationId, Kept] = {}
@@ -89,7 +89,7 @@ class Model:
         return [said(seq, step.text) for seq in range(first, first + step.number)]
 
     def expected(self, step: Step) -> type[ParleyError] | None:
-        """Do it; or say why it cannot be."""
+        """Apply an operation, or return the error that is expected."""
         kept = self.kept.get(step.name)
         if step.verb == "create":
             if kept is not None:

@@ -48,7 +48,7 @@ async def grant(action: Action) -> Verdict:
 
 
 class Descriptors:
-    """How many this process may have."""
+    """Sets the limit of descriptors of this process."""
 
     def __init__(self) -> None:
         self._usual = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -99,7 +99,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 
 
 class Forgetful(RecordingTranscript):
-    """A transcript that cannot be told how a call gets on."""
+    """A transcript that fails when a call reports its progress."""
 
     async def append(self, *happened: LogPayload) -> None:
         if any(isinstance(one, BackgroundEvent) for one in happened):
@@ -108,7 +108,7 @@ class Forgetful(RecordingTranscript):
 
 
 def seen(tool: str, arguments: dict[str, Any], why: str) -> list[LogPayload]:
-    """All events of a call that failed."""
+    """Return all events of a call that failed."""
     invocation = Invocation(server="x", tool=tool, arguments=arguments)
     return [
         McpToolCallBegin(call_id=CALL, invocation=invocation),

@@ -34,7 +34,7 @@ SLEEPER: Final = "sh -c 'sleep 1000; :'"
 
 
 def in_background(marker: str) -> str:
-    """A script that starts a child, which has one itself, and does not wait for them."""
+    """Return a script that starts a child and a grandchild and does not wait for them."""
     return f"export LEFT={marker}; {SLEEPER} &"
 
 
@@ -42,7 +42,7 @@ IN_BACKGROUND: Final = 2
 
 
 def daemons(marker: str) -> str:
-    """A script that starts such a child, another one in a session of its own, and a daemon."""
+    """Return a script that starts such children, a process in its own session, and a daemon."""
     return f"{in_background(marker)} setsid {SLEEPER} & {sys.executable} -I -S -c '{DAEMON}'"
 
 
@@ -51,7 +51,7 @@ DAEMONS: Final = 2 * IN_BACKGROUND + 1
 
 
 def stubborn(marker: str) -> Call:
-    """A command that starts all of these, says so, and does not end."""
+    """Return a command that starts all of these, prints a line, and does not end."""
     return sh("c1", f"trap '' TERM; {daemons(marker)}; echo up; {SLEEPER}; :", timeout=600_000)
 
 
@@ -60,7 +60,7 @@ STUBBORN: Final = DAEMONS + 3
 
 
 async def begin(wire: Wire, marker: str, *, request_id: int = 1) -> None:
-    """Have a stubborn command started, and wait until all of it runs."""
+    """Start a stubborn command, and wait until all its processes run."""
     wire.model.says(stubborn(marker))
     wire.codex(request_id, "go")
     await wire.until(is_event("exec_command_output_delta"))

@@ -33,7 +33,7 @@ LENGTH: Final = 40_001
 
 @cache
 def long() -> Sequence[Entry]:
-    """So many entries."""
+    """Return this many entries."""
     return log_of(settings_chosen(), *(agent_message(f"{number}") for number in range(LENGTH - 1))).entries
 
 

@@ -55,7 +55,7 @@ DELAY: Final = re.compile(r"(?<=retrying 1/1 in )(\d+(?:\.\d)?)ms(?=…$)")
 
 
 class Part(NamedTuple):
-    """One server-sent event of the answer, and what a client sees when it is there."""
+    """One server-sent event of the response, and the events that a client sees because of it."""
 
     data: bytes
     shown: tuple[Event, ...] = ()
@@ -84,14 +84,14 @@ def parts_of(api: Api) -> list[Part]:
 
 
 def cut_behind(api: Api, at: int, how: Ending) -> Cut:
-    """The answer as far as it comes; it breaks off when the test has seen that much of it."""
+    """Return a response that breaks off at `at`, after the test has seen everything before it."""
     parts = parts_of(api)[1:] if api == "responses" else parts_of(api)  # the model sends the beginning itself
     text = b"".join(part.data for part in parts).decode().removeprefix("data: ").removesuffix("\n\n")
     return Cut(steps=(Data(text), HOLD), at=at, how=how)
 
 
 def shown_behind(api: Api, at: int) -> tuple[list[Event], bool]:
-    """What a client sees of the first `at` bytes, and whether they are enough."""
+    """Return what a client sees of the first `at` bytes, and whether the response is complete by then."""
     shown: list[Event] = [task_started()]
     for part in parts_of(api):
         at -= len(part.data)
@@ -104,7 +104,7 @@ def shown_behind(api: Api, at: int) -> tuple[list[Event], bool]:
 
 
 def whole_answer(api: Api) -> list[Event]:
-    """The events of an answer that does not break off, and of the one behind its call."""
+    """Return the events of a complete response, and of the one after its call."""
     cost: list[Event] = [token_count(input_tokens=10, output_tokens=5, cached=0, reasoning=0)]
     if api == "chat":
         cost = []  # nobody asked for it
@@ -120,7 +120,7 @@ def whole_answer(api: Api) -> list[Event]:
 
 
 def without_delay(event: Event) -> Event:
-    """A notice of a retry with `<delay>` in it, which must be near the usual one."""
+    """Replace the delay in a retry notice by `<delay>`, after checking that it is near the usual one."""
     if not isinstance(event, BackgroundEvent):
         return event
     found = DELAY.search(event.message)
@@ -138,14 +138,14 @@ def history_in(request: RecordedRequest) -> list[Any]:
 
 
 def said_in(request: RecordedRequest) -> list[str | None]:
-    """What the user said, without the environment, and None for all that came of it."""
+    """Return the messages of the user without the environment, and None for all other items."""
     if request.api == "chat":
         return [item["content"] if item["role"] == "user" else None for item in history_in(request)[2:]]
     return [item["content"][0]["text"] if item.get("role") == "user" else None for item in history_in(request)[1:]]
 
 
 class Breaking:
-    """A model whose answer to `cut AT` breaks off the first time."""
+    """A model whose first response to `cut AT` breaks off."""
 
     def __init__(self, api: Api, how: Ending) -> None:
         self._api, self._how = api, how
@@ -172,7 +172,7 @@ async def seen_of(stream: Stream, number: int) -> list[Event]:
 
 
 def batches(api: Api) -> Iterator[tuple[range, bool]]:
-    """All places to cut at, some at a time, and whether what comes before them is enough."""
+    """Yield groups of all positions to cut at, with whether the response is complete by then."""
     size = sum(len(part.data) for part in parts_of(api))
     enough_from = next(at for at in range(size + 1) if shown_behind(api, at)[1])
     for begin, end, enough in ((0, enough_from, False), (enough_from, size + 1, True)):
@@ -183,7 +183,7 @@ def batches(api: Api) -> Iterator[tuple[range, bool]]:
 async def cut_at_once(
     parley: ParleyProcess, api: Api, places: range, *, enough: bool
 ) -> list[tuple[list[Event], list[Event]]]:
-    """Let as many answers break off; what was seen of each before it did, and from there to the end."""
+    """Let this many responses break off; return what was seen of each before and after that."""
     conversations = [await parley.create() for _ in places]
     streams = [await conversation.stream() for conversation in conversations]
     expected = [shown_behind(api, at)[0] for at in places]
@@ -201,7 +201,7 @@ async def cut_at_once(
 
 
 async def _ask_again(conversation: Conversation, stream: Stream) -> None:
-    """One more turn, for its request."""
+    """Run one more turn, to record its request."""
     await conversation.send("and then?")
     assert await stream.text() == LAST_WORD
 
@@ -244,7 +244,7 @@ async def test_an_answer_cut_after_any_byte_is_shown_once_and_whole(
 
 
 def renamed(value: Any, old: str, new: str) -> Any:
-    """The history of another conversation, which differs in what the user said first."""
+    """Return the history of another conversation with a different first message."""
     if isinstance(value, dict):
         return {key: renamed(one, old, new) for key, one in value.items()}
     if isinstance(value, list):

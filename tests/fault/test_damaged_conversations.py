@@ -52,7 +52,7 @@ def named(number: int) -> ConversationId:
 
 
 async def damaged_home(home: Path) -> list[ConversationId]:
-    """One conversation for each damage, each in another state, and one that is sound."""
+    """Create one conversation for each kind of damage, in different states, and an intact one."""
     store = SqliteStore(str(home))
     kinds = [*DAMAGE, None]
     for number, _ in enumerate(kinds, start=1):

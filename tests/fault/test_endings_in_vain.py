@@ -42,7 +42,7 @@ UNANSWERED = "shutting down without having answered all requests"
 
 
 class Gone:
-    """A client that has left, and has read everything."""
+    """The outbox of a client that has left and has read everything."""
 
     writable = True
 
@@ -70,14 +70,14 @@ class Gone:
 
 
 class Unending(ConversationRegistry):
-    """One of them has a turn that nothing can end."""
+    """Conversations of which one has a turn that cannot be ended."""
 
     async def stop(self) -> None:
         await asyncio.Event().wait()
 
 
 class Unanswering(ConversationRegistry):
-    """Nobody is told which there are."""
+    """Conversations whose list is never returned."""
 
     async def page(self, query: Query) -> ConversationPage:
         await asyncio.Event().wait()
@@ -85,7 +85,7 @@ class Unanswering(ConversationRegistry):
 
 
 class Asks(Gone):
-    """A client that leaves without having heard the answer."""
+    """A client that leaves before it gets the answer."""
 
     async def read(self, take: Callable[[Any], None]) -> None:
         take(encode(initialize(1)))

@@ -33,7 +33,7 @@ asyncio.run(main())
 
 
 async def opened_for_writing(pipe: Path) -> int:
-    """A pipe whose other end is open, too; never waits in a thread, which would outlive the test."""
+    """Create a pipe with both ends open, so that no thread blocks in opening it."""
     while True:
         try:
             return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

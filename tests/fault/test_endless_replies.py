@@ -42,7 +42,7 @@ def exceeded(limit: int, what: str, setting: str) -> str:
 
 
 def in_pieces(api: Api) -> list[Data]:
-    """The arguments of one call in many pieces, which are never said to be whole."""
+    """Return the arguments of one call in many pieces, without an end."""
     function = {"name": "look", "arguments": "x" * 100}
     piece: dict[str, Any] = {"type": "response.function_call_arguments.delta", "delta": "x" * 100}
     if api == "chat":
@@ -190,7 +190,7 @@ NOISE: Final[dict[str, tuple[bytes, bytes]]] = {
 
 @asynccontextmanager
 async def noise(first: bytes, again: bytes) -> AsyncIterator[str]:
-    """A provider that accepts each request and then sends the same bytes until the client leaves."""
+    """A provider that accepts each request and then sends the same bytes until the client disconnects."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
     tasks: set[asyncio.Task[Any]] = set()
 

@@ -23,7 +23,7 @@ def limit(pid: int) -> None:
 
 
 def sockets(pid: int) -> int:
-    """How many connections over TCP a process has."""
+    """Return the number of TCP connections of a process."""
     inodes = {line.split()[9] for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]}
     found = 0
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
@@ -40,7 +40,7 @@ def last_words(request: RecordedRequest) -> Any:
 
 
 async def ask_all(client: WireClient, conversations: list[str]) -> None:
-    """A turn in each of them at the same time."""
+    """Run a turn in each conversation concurrently."""
     client.model.set_handler(lambda request: Says((HOLD, "Done.")))
     with client.at_once():
         for one in conversations:

@@ -104,7 +104,7 @@ exec(sys.argv.pop(1))
 
 
 def script(folder: Path, line: str) -> Path:
-    """A program that becomes another one."""
+    """Return a program that executes another one."""
     program = folder / "python"
     program.write_text(f"#!/bin/sh\nexec {line}\n")
     program.chmod(0o755)

@@ -19,7 +19,7 @@ from parley.testing import RawParley, ScriptedModel
 
 
 def check_turns(log: Log) -> None:
-    """Every turn has one end, every question one answer at most."""
+    """Check that every turn has one end and every approval at most one answer."""
     for turn in turns_in([encoded for _, encoded in log]):
         ends = [event for event in turn if event["type"] == "task_complete" or is_interruption(event)]
         assert len(ends) == 1, f"a turn has {len(ends)} ends: {turn}"

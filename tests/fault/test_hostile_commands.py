@@ -41,7 +41,7 @@ async def shell(executor: Executor, script: str, marker: str, *, timeout_seconds
 
 
 def sleeper(marker: str) -> str:
-    """Something for a script to run that does not end by itself."""
+    """Return a program for a script that does not end by itself."""
     return f"sh -c 'sleep 1000; :' {marker}"
 
 
@@ -105,7 +105,7 @@ async def test_a_line_of_100_megabytes_is_read_and_not_kept(executor: Executor, 
 
 
 async def drained(executor: Executor, *argv: str) -> tuple[int, int]:
-    """How much a command said, and by how much we grew meanwhile."""
+    """Return the size of a command's output, and the growth of this process meanwhile."""
     meter = Meter()
     ended = await executor.start(start_of(*argv, timeout_seconds=4 * PATIENCE_SECONDS), output=meter)
     assert ended.exit_code == 0

@@ -18,7 +18,7 @@ IDLE_SECONDS = 4
 
 
 async def stream_many(client: WireClient, number: int) -> list[str]:
-    """Create so many conversations and open a stream of each."""
+    """Create this many conversations and open a stream of each."""
     found: list[str] = []
     for begin in range(0, number, AT_ONCE):
         with client.at_once():
@@ -35,7 +35,7 @@ async def stream_many(client: WireClient, number: int) -> list[str]:
 
 
 async def share_while_idle(client: WireClient, conversation: str, seconds: int) -> float:
-    """How much of a processor the server uses while a client waits in vain."""
+    """Return the share of a processor that the server uses while a client waits."""
     before = began = 0.0
     waits = [min(10, seconds)] * max(1, seconds // 10)
     for wait in (1, *waits):  # what was begun before may still end in the first second

@@ -42,7 +42,7 @@ def installed(tmp_path: Path) -> Installed:
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
-    """Written by code that a command has planted, when the server runs it."""
+    """The file that planted code writes when the server runs it."""
     return tmp_path / "mark"
 
 
@@ -53,7 +53,7 @@ class Agent:
         self.client, self._conversation = client, conversation
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:
-        """What the model is told of a call."""
+        """Return the output of a call, as the model is sent it."""
         model = self.client.model
         model.says(Call(tool, arguments, "call"))
         model.says("Done")

@@ -13,7 +13,8 @@ from kit.servers.self_killing import MOMENTS, Doomed, Fate, Moment
 
 
 async def killed(directory: Path, moment: Moment, number: int) -> bool:
-    """Whether a server came to its so-manieth write; in any case the next one goes on where it was."""
+    """Return whether a server reached the write with this number. In any case, check that the next server
+    continues."""
     fate = Fate(moment, number, directory / "notes")
     async with Story(directory) as story:
         exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)

@@ -23,7 +23,7 @@ TIMES = 7
 
 
 def of_shape(shape: str, size: int) -> list[dict[str, str]]:
-    """The content of a message of about so many bytes."""
+    """Return the content of a message of about this many bytes."""
     match shape:
         case "ASCII":
             return [{"type": "text", "text": "eight by" * (size // 8)}]
@@ -86,7 +86,7 @@ async def test_the_largest_messages_cost_at_most_seven_times_their_size(
 
 
 async def follow_through(model: ScriptedModel, content: list[dict[str, str]], api: Api) -> None:
-    """Send a message that a stream shows and a model is sent, then show it again in a snapshot and a page."""
+    """Send a message that is streamed and sent to a model, then read it again in a snapshot and a page."""
     model.set_handler(lambda request: Says(("Read.",)))
     size = len(encode(content))
     async with speaking(model, version=FULL_VERSION, api=api) as client:

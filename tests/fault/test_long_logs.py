@@ -33,7 +33,7 @@ TURNS_A_SUMMARY: Final = 100
 
 
 class Restored(NamedTuple):
-    """A conversation that was restored, and what it took."""
+    """A restored conversation, and the time and memory that it took."""
 
     projections: Projections
     log: Log
@@ -60,7 +60,7 @@ def turn(number: int, projections: Projections) -> list[LogPayload]:
 
 
 async def write_log(home: Path, length: int) -> Projections:
-    """Write a log with a checkpoint near its end, and return its projections as they were folded meanwhile."""
+    """Write a log with a checkpoint near its end, and return its projections."""
     store, projections = SqliteStore(str(home)), Projections()
     draft = await store.draft()
     log, checkpoint, number = Log(), None, 0

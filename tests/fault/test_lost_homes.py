@@ -39,7 +39,7 @@ def saved_in(error: str) -> Path | None:
 
 
 def last_saved(error: str) -> int:
-    """The last position of the conversation in the saved file."""
+    """Return the last position of the conversation in the saved file."""
     path = saved_in(error)
     if path is None:
         return 0
@@ -59,7 +59,7 @@ async def last_kept(home: Path) -> int:
 
 
 def acknowledged(child: StoreProcess, number: int) -> int:
-    """The last of so many positions."""
+    """Return the last of this many acknowledged positions."""
     last = 0
     for _ in range(number):
         last = child.on_notification()[0]
@@ -67,7 +67,7 @@ def acknowledged(child: StoreProcess, number: int) -> int:
 
 
 def up_to_the_error(child: StoreProcess) -> tuple[int, Answer]:
-    """What else was acknowledged, and the error."""
+    """Return the positions that were acknowledged before the error, and the error."""
     last = 0
     while isinstance(answer := child.on_notification(), list):
         last = answer[0]

@@ -44,7 +44,7 @@ DEEP = b"[" * 3000 + b"]" * 3000
 async def asking(
     parley_model: ScriptedModel, *answers: Answer, api: Api = "chat", settings: str = "", retries: int = 0
 ) -> AsyncIterator[Wire]:
-    """A server whose model is a peer with these answers."""
+    """Start a server whose model gives these answers."""
     async with (
         Peer(*answers) as peer,
         against(peer, parley_model, api=api, settings=settings, retries=retries) as wire,
@@ -70,7 +70,7 @@ async def against(
 
 
 def events(messages: list[object]) -> list[object]:
-    """What a call was told, without its first event and the second half of each pair."""
+    """Return the events of a call, without its first event and the second message of each pair."""
     told = [
         one["params"]["msg"] for one in messages if isinstance(one, dict) and one.get("method") == "codex/event"
     ]

@@ -17,7 +17,7 @@ Way = Literal["SIGTERM", "end of stdin"]
 
 
 class Stopped:
-    """A server that is stopped on the first message that fits, and the next one, which goes on where it was."""
+    """A server that is stopped at the first matching message, and the next server, which continues."""
 
     def __init__(self, way: Way, at: Callable[[Any], bool]) -> None:
         self._way, self._at = way, at
@@ -25,7 +25,7 @@ class Stopped:
         """Whether there was such a message."""
 
     async def run(self, directory: Path) -> list[str]:
-        """How the turns ended in the first life."""
+        """Run the first server; return how its turns ended."""
         async with Story(directory) as story:
             raw = RawParley(story.model, home=story.home)
             exit_code = await story.live(raw, RUN, AGAIN, react=self._react)
@@ -50,7 +50,7 @@ class Stopped:
 
 
 def the(number: int) -> Callable[[Any], bool]:
-    """So many messages come before it."""
+    """Match the message after this many others."""
     read = count()
     return lambda message: next(read) == number
 

@@ -21,7 +21,7 @@ def address_space(pid: int) -> int:
 
 
 def leave_only(pid: int, room: int) -> None:
-    """Let a process have so many bytes of memory more than it has."""
+    """Limit the memory of a process to this many bytes more than it has."""
     most = address_space(pid) + room
     resource.prlimit(pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 
@@ -35,7 +35,7 @@ def is_taken(answer: Any) -> bool:
 
 
 async def warmed_up(client: WireClient) -> str:
-    """A conversation in which a turn has run: what is loaded once is loaded."""
+    """Create a conversation and run a turn in it, so that everything is loaded."""
     client.model.set_handler(lambda request: Says(("Read.",)))
     conversation = await client.create()
     await client.open_stream(conversation)
@@ -45,7 +45,7 @@ async def warmed_up(client: WireClient) -> str:
 
 
 async def works(client: WireClient, conversation: str) -> None:
-    """A turn runs to its end, and the server has logged no flood."""
+    """Check that a turn runs to its end, and that the log of the server is short."""
     sent = client.message(conversation, "Still there?")
     messages = await client.until_method("task_complete")
     assert [one["result"]["structuredContent"]["status"] for one in messages if one.get("id") == sent] == ["ok"]
@@ -53,7 +53,7 @@ async def works(client: WireClient, conversation: str) -> None:
 
 
 def failed(answer: Any) -> str:
-    """Why a call failed."""
+    """Return the error of a call."""
     if "error" in answer:
         return str(answer["error"]["message"])
     assert answer["result"]["isError"]

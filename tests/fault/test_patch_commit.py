@@ -90,7 +90,7 @@ DONE = {
 
 
 class Counting(System):
-    """Calls something before each change of a name."""
+    """Calls a function before each rename or link."""
 
     def __init__(self, before: Callable[[int], None]) -> None:
         self._before, self.calls = before, 0
@@ -109,7 +109,7 @@ class Counting(System):
 
 
 class WithoutLinks(Counting):
-    """A file system that has no hard links."""
+    """A file system without hard links."""
 
     def link(self, name: str, other: str, *, folder: int) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -120,12 +120,12 @@ def full() -> None:
 
 
 def full_at(number: int) -> Callable[[int], None]:
-    """The disk is full when a name is changed for the nth time, and only then."""
+    """Return a system whose disk is full only at the nth rename or link."""
     return lambda call: full() if call == number else None
 
 
 def names_changed(work: Path, kind: type[Counting]) -> int:
-    """How often a name is changed when nothing goes wrong."""
+    """Return the number of renames and links of an undisturbed commit."""
     counting = kind(lambda _: None)
     commit(planned(work).changes, system=counting)
     return counting.calls
@@ -377,7 +377,7 @@ def test_what_changed_after_the_plan_is_noticed_and_nothing_is_written(
 
 
 class Disturbed(Counting):
-    """Somebody else comes in between, right before the first name changes."""
+    """Calls another writer directly before the first rename."""
 
     def __init__(self, disturb: Callable[[Path], None], work: Path) -> None:
         super().__init__(lambda call: disturb(work) if call == 1 else None)
@@ -446,7 +446,7 @@ def test_what_was_approved_is_written_to_the_directories_that_were_verified_alon
 
 
 class Another:
-    """A second commit, in a thread of its own."""
+    """A second commit in another thread."""
 
     def __init__(self, plan: Plan) -> None:
         self.told = ""
@@ -468,7 +468,7 @@ class Another:
 
 
 class Overtaken(System):
-    """A commit that has compared everything and is about to rename when another one begins."""
+    """A commit that is about to rename when another one begins."""
 
     def __init__(self, another: Another, *, for_seconds: float) -> None:
         self._another, self._seconds = another, for_seconds
@@ -523,7 +523,7 @@ def update(name: str) -> str:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A directory of user 1000, with files of others in it."""
+    """Create a directory of user 1000 that contains files of other users."""
     if os.geteuid():
         pytest.skip("only root can have files of several users")
     with tempfile.TemporaryDirectory() as name:
@@ -584,7 +584,7 @@ def test_a_file_whose_extended_attributes_cannot_be_kept_is_left_alone(shared: P
 
 
 class Clinging(System):
-    """Files of ours cannot be removed."""
+    """A system in which temporary files cannot be removed."""
 
     def unlink(self, name: str, *, folder: int) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))

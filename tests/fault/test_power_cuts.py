@@ -17,8 +17,8 @@ MOST_RUBBISH = 9000
 
 
 async def loses_power(directory: Path, commit: int) -> bool:
-    """Whether there was power until a commit was about to be acknowledged; the next server goes on behind the one
-    before it."""
+    """Cut the power at a commit, and check that the next server continues; return False if there was no such
+    commit."""
     fate = Fate("behind a commit", commit, directory / "notes")
     async with Story(directory) as story:
         exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)

@@ -38,7 +38,7 @@ def confined() -> Iterator[Confined]:
 
 
 def expected(kind: str, mechanism: str, mode: str) -> Mapping[str, str]:
-    """What is not simply refused."""
+    """Return the attempts that are not refused."""
     if kind == "network" and mode == MODES[2].name:
         return dict.fromkeys(of_kind(kind), WORKED)
     return OPEN.get((kind, mechanism), {})
@@ -48,7 +48,7 @@ MARKS: Final = {str(mechanism): marks for (mechanism,), marks, _ in MECHANISMS}
 
 
 def forbidden(kind: str, outcomes: Outcomes) -> list[str]:
-    """What this computer itself forbids of this kind, with the reason; anything else must work."""
+    """Return the attempts of this kind that this computer forbids, with the reasons; all others must work."""
     failed = {name: said for name, said in outcomes.items() if said != WORKED}
     assert [name for name in failed if not of_kind(kind)[name].needs] == []
     assert unexpected(failed) == {}

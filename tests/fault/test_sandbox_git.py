@@ -30,7 +30,7 @@ WORKSPACE_WRITE: Final = MODES[1]
 
 
 class Repository(NamedTuple):
-    """A project that may be written to, and a directory around it that may be, too."""
+    """A writable project in a writable directory."""
 
     wide: Path
     project: Path
@@ -38,7 +38,7 @@ class Repository(NamedTuple):
     def run(
         self, confined: Confined, script: str, mechanism: Mechanism | None, *, wide: bool = True
     ) -> tuple[int | None, str]:
-        """Run a script in the project; the exit code and what it complained about."""
+        """Run a script in the project; return its exit code and stderr."""
         roots = (str(self.project), *((str(self.wide),) if wide else ()))
         bounds = mechanism and WORKSPACE_WRITE.bounds(mechanism, *roots)
         env = {"PATH": PATH, "WIDE": str(self.wide), "HOOK": HOOK}
@@ -46,7 +46,7 @@ class Repository(NamedTuple):
         return result.exit_code, result.stderr.decode()
 
     def state(self) -> Tree:
-        """All that git looks at, from where the user looks at it, without what was moved aside."""
+        """Return everything that git reads, as the user sees it, without files that were moved aside."""
         found: Tree = {}
         for name, place in (("project", self.project), ("main", self.wide / "main")):
             if (place / ".git").is_file():
@@ -64,22 +64,22 @@ class Repository(NamedTuple):
 
 
 def plain(repository: Repository) -> None:
-    """A repository of its own."""
+    """Create a repository with submodules."""
     furnish(repository.project / ".git")
 
 
 def whole(repository: Repository) -> None:
-    """A repository without submodules."""
+    """Create a repository without submodules."""
     furnish(repository.project / ".git")
     shutil.rmtree(repository.project / ".git/modules")
 
 
 def none(repository: Repository) -> None:
-    """No repository."""
+    """Create a project without a repository."""
 
 
 def worktree(repository: Repository) -> None:
-    """A working tree of a repository elsewhere."""
+    """Create a linked working tree of another repository."""
     furnish(repository.wide / "main/.git")
     own = repository.wide / "main/.git/worktrees/project"
     own.mkdir(parents=True)
@@ -90,14 +90,14 @@ def worktree(repository: Repository) -> None:
 
 
 def agents(repository: Repository) -> None:
-    """Agents that have settings in the project."""
+    """Create settings of agents in the project."""
     for name in (".codex", ".claude"):
         (repository.project / name).mkdir()
         (repository.project / name / "config.toml").write_text('approval_policy = "untrusted"\n')
 
 
 def linked(repository: Repository) -> None:
-    """Hooks, settings of git and those of an agent that are elsewhere in the project."""
+    """Create links to hooks, settings of git and settings of an agent elsewhere in the project."""
     furnish(repository.project / ".git")
     for name in ("hooks", "config"):
         (repository.project / "tools").mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def furnish(git: Path) -> None:
 
 
 def obeyed(found: Tree) -> Tree:
-    """The files of the project's own repository that Git obeys."""
+    """Return the files of the project's own repository that Git obeys."""
     prefixes = tuple(f"project/.git/{name}" for name in ("config", "hooks", "info"))
     return {path: item for path, item in found.items() if path.startswith(prefixes)}
 
@@ -298,7 +298,7 @@ print(before.st_mtime_ns == after.st_mtime_ns and before.st_ctime_ns == after.st
 
 @pytest.fixture
 def in_memory() -> Iterator[Repository]:
-    """A repository on a file system that keeps nothing but what is in memory."""
+    """Create a repository on a tmpfs."""
     if not os.path.ismount("/dev/shm"):
         pytest.skip("there is no tmpfs at /dev/shm")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:

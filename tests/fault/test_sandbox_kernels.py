@@ -32,7 +32,7 @@ REFUSED: Final = "no sandbox is available on this system: "
 
 
 class Kernel(NamedTuple):
-    """What a kernel lacks, and what comes of it."""
+    """The features that a kernel lacks, and the expected results."""
 
     lacks: tuple[Lack, ...]
     mechanism: str | None
@@ -73,13 +73,13 @@ ANYWHERE: Final = "inside\noutside\namong all processes\nsettings of the server\
 
 
 def sees(mechanism: str, mode: SandboxMode) -> str:
-    """What the look says within bounds."""
+    """Return the expected output of the command in the sandbox."""
     inside = "inside\n" if mode == "workspace-write" else ""
     return inside + ("among all processes\n" if mechanism == "landlock" else "")
 
 
 class Server:
-    """A server on such a kernel, and what its model is told."""
+    """A server on such a kernel, and the outputs that its model is sent."""
 
     def __init__(self, client: Client, model: ScriptedModel, home: Home, outside: Path) -> None:
         self._client, self._model, self._home, self._outside = client, model, home, outside
@@ -90,7 +90,7 @@ class Server:
         return self._home.work
 
     async def told(self, call: Call, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
-        """What the model is told of a call that it makes in a conversation of its own."""
+        """Return the output of a call, as the model is sent it, in a new conversation."""
         self._model.says(call)
         await self._client.codex(
             "go",
@@ -111,7 +111,7 @@ class Server:
         return self._home.stderr_text()
 
     async def look(self, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
-        """What a command says that looks around; or why it did not run."""
+        """Return the output of a command that examines its surroundings, or why it did not run."""
         told = (str(self._outside), os.readlink("/proc/self/ns/pid"), str(self._home.path))
         words = ("sh", "-c", LOOK, "sh", *told)
         said = await self.told(Call("shell", {"command": words}, "c1"), mode, policy)
@@ -166,7 +166,7 @@ async def test_a_command_runs_in_what_there_is_or_not_at_all(
 
 
 def add(name: str) -> Call:
-    """A patch that adds a file."""
+    """Return a patch that adds a file."""
     return Call("shell", {"command": ("apply_patch", patch(f"*** Add File: {name}", "+x"))}, "c1")
 
 

@@ -47,7 +47,7 @@ LIVES: Final = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def commands() -> AsyncIterator[Sandboxed]:
-    """For all tests: trying out what confines here takes longer than most of them."""
+    """One runner for all tests, because the self-test takes longer than most of them."""
     commands = Sandboxed(Executor)
     yield commands
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -69,14 +69,14 @@ async def ran(commands: Sandboxed, command: Command) -> Ran:
 
 
 async def out_of_time(commands: Sandboxed, mechanism: Mechanism, *argv: str, says: bytes) -> Ran:
-    """Run a command that says this and then goes on until its time is over."""
+    """Run a command that writes `says` and then runs until its timeout."""
     return await timed_out(
         lambda seconds: ran(commands, command(mechanism, *argv, timeout_seconds=seconds)), says=says
     )
 
 
 async def cancelled(commands: Sandboxed, command: Command) -> None:
-    """Run a command until it says something, and then no longer."""
+    """Run a command until its first output, then cancel it."""
     begun = asyncio.Event()
     task = asyncio.create_task(commands.run(command, output=lambda stream, data: begun.set()))
     async with asyncio.timeout(PATIENCE_SECONDS):

@@ -87,7 +87,7 @@ RESPONSES: Final = 60
 async def test_no_page_skips_what_happens_in_the_moment_in_which_its_wait_ends(
     parley_model: ScriptedModel,
 ) -> None:
-    """Many who wait for as long as it takes until something happens, and a little more or less."""
+    """Many calls wait about as long as it takes until an event arrives."""
     for number in range(RESPONSES):
         parley_model.says(f"word {number}", Call("no_such_tool", {}, call_id=f"c{number}"))
     async with asyncio.timeout(4 * PATIENCE_SECONDS), ParleyProcess(parley_model, checked=False) as parley:

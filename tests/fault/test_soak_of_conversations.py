@@ -32,8 +32,7 @@ STILL_FILLING: Final = 1.2
 async def soaked(
     parley_model: ScriptedModel, conversations: int, *, at_once: int, seed: str | None = None
 ) -> list[int]:
-    """Resident bytes behind each group of the same make: so many conversations that begin, and as many that come
-    back."""
+    """Return the memory of the server after each group of this many new and as many reloaded conversations."""
     seed = seed or new_seed()
     moods, luck = RandomModel(seed), Random(seed)
     parley_model.set_handler(forgetting(parley_model, moods))
@@ -63,7 +62,7 @@ async def soaked(
 
 
 def growth(resident: list[int]) -> float:
-    """How much larger it is in the last quarter than it was in the second; in the first, caches fill."""
+    """Return the growth of memory from the second to the last quarter; caches fill in the first."""
     quarter = len(resident) // 4
     return fmean(resident[-quarter:]) / fmean(resident[quarter : 2 * quarter])
 

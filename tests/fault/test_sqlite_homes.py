@@ -263,7 +263,7 @@ async def test_a_file_that_may_not_grow_fails_what_is_written_and_nothing_else(t
 
 
 async def test_what_follows_an_append_that_failed_fails_as_well(tmp_path: Path) -> None:
-    """Handed over while nobody knew yet; a log without gaps is worth more."""
+    """The later append was submitted before the first one failed. A log must not have gaps."""
     store = SqliteStore(str(tmp_path))
     await store.create(FIRST, [], summary())
     await store.create(OTHER, [], summary())

@@ -17,7 +17,7 @@ from parley.wire.ids import ConversationId
 
 
 def writes_until_killed(home: Path, commits: int, delay_seconds: float) -> int:
-    """How far a process came, as it said itself, that was killed so long after so many of its commits."""
+    """Kill a process some time after a number of its commits; return the last position that it reported."""
     with StoreProcess(home) as child:
         child.ask("acquire", FIRST)
         child.tell("append_for_ever", FIRST)
@@ -78,7 +78,8 @@ async def test_four_processes_that_are_killed_all_the_time_spoil_nothing(tmp_pat
 
 
 def hammered(home: Path, names: list[ConversationId], *, seconds: float) -> dict[ConversationId, int]:
-    """How far each came: a process for each writes as fast as it can, and is killed and started again."""
+    """Run processes that write as fast as possible and are killed and restarted; return the last position of
+    each."""
     chance = random.Random(5)
     reached = dict.fromkeys(names, 0)
     children = {name: started(home, name) for name in names}
@@ -99,7 +100,7 @@ def started(home: Path, name: str) -> StoreProcess:
 
 
 def ended(child: StoreProcess, before: int) -> int:
-    """How far it came."""
+    """Return the last position that it reported."""
     with child:
         child.kill()
         heard = child.heard()
@@ -124,7 +125,7 @@ async def test_a_dead_owner_is_found_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_power_cut_takes_back_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    """The disk has what was synced, and behind it whatever it likes."""
+    """The synced part of the log is on disk, followed by arbitrary data."""
     home = tmp_path / "home"
     with StoreProcess(home) as child:
         child.ask("create", FIRST)

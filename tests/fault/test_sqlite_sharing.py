@@ -66,7 +66,7 @@ async def test_two_stores_of_one_process_exclude_each_other_as_well(tmp_path: Pa
 
 @pytest.mark.parametrize("found_by", ["a check", "an append"])
 async def test_a_holder_is_told_once_that_it_has_lost_its_lease(tmp_path: Path, found_by: str) -> None:
-    """A lock may be lost: the file is replaced, or a file system forgets it."""
+    """A lock can be lost if its file is replaced or the file system drops it."""
     told: list[str] = []
     lost = asyncio.Event()
 
@@ -123,7 +123,7 @@ async def test_no_holder_is_told_of_a_deletion_that_has_only_just_been_done(
     (deletion,) = store._deletions
 
     async def read_just_after(query: object) -> dict[int, int]:
-        """Return the epochs that the database has now, in the very step in which the deletion is done."""
+        """Return the current epochs of the database directly after the deletion."""
         while not deletion.done():  # noqa: ASYNC110 - an awaiting task runs a step too late
             await asyncio.sleep(0)
         return {}
@@ -138,7 +138,7 @@ async def test_no_holder_is_told_of_a_deletion_that_has_only_just_been_done(
 
 
 async def test_the_epoch_stops_a_former_owner(tmp_path: Path) -> None:
-    """A lock may be lost: the file is replaced, or a file system forgets it."""
+    """A lock can be lost if its file is replaced or the file system drops it."""
     zombie = SqliteStore(str(tmp_path))
     await zombie.create(FIRST, [], summary())
     old = await zombie.acquire(FIRST, address="")

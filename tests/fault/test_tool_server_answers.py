@@ -31,7 +31,7 @@ MANY: Final = 400
 
 @asynccontextmanager
 async def far(loopback: Loopback) -> AsyncIterator[Lease]:
-    """The tools of a far server."""
+    """Return the tools of an HTTP tool server."""
     async with (
         loopback.open() as url,
         closing(ServerPool(ENVIRON)) as pool,

@@ -49,14 +49,14 @@ async def pool() -> AsyncIterator[ServerPool]:
 
 @pytest.fixture
 async def mark() -> AsyncIterator[str]:
-    """A marker of which no process may be left."""
+    """A marker that no remaining process may have."""
     mark = marker()
     yield mark
     await nothing_running(mark)
 
 
 async def failures(pool: ServerPool, *servers: ToolServer) -> list[str]:
-    """What `start` says, without what every sentence begins with."""
+    """Return the failures of `start`, without their common beginning."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         sentences = await pool.start(servers)
     named = [sentence.removeprefix("MCP client for ").split(" failed to start: ", 1) for sentence in sentences]
@@ -65,7 +65,7 @@ async def failures(pool: ServerPool, *servers: ToolServer) -> list[str]:
 
 
 def write_program(path: Path, mode: str, mark: str) -> ToolServer:
-    """A program in a file of its own, which can be replaced while the settings stay."""
+    """Write a program to a file, which can be replaced while the settings stay the same."""
     command = shlex.join([program("x").command or "", *program("x", mode, mark=mark).args])
     draft = path.with_suffix(".new")
     draft.write_text(f"#!/bin/sh\nexec {command}\n")

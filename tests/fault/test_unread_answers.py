@@ -39,7 +39,7 @@ def home(parley_model: ScriptedModel) -> Iterator[Home]:
 
 @contextmanager
 def server(home: Home, stdin: IO[bytes] | int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """A server and its stdout."""
+    """Start a server; return it and its stdout."""
     with subprocess.Popen(
         home.command, stdin=stdin, stdout=subprocess.PIPE, env=home.environ, cwd=home.work
     ) as process:
@@ -49,7 +49,7 @@ def server(home: Home, stdin: IO[bytes] | int) -> Iterator[tuple[subprocess.Pope
 
 @contextmanager
 def asked_once(home: Home) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes], bytes]]:
-    """A server, its stdin and stdout, and its first answer."""
+    """Start a server and send one request; return it, its stdin and stdout, and the answer."""
     with server(home, subprocess.PIPE) as (process, stdout):
         assert process.stdin is not None
         process.stdin.write(REQUEST % 0)
@@ -69,7 +69,8 @@ async def test_after_16_mb_of_unread_answers_a_client_is_not_read_from_until_it_
 
 
 def _ask_without_reading(home: Home) -> tuple[int, int, int, list[int], bytes]:
-    """How many requests were taken, how long an answer is, the server's memory then, and all it answered."""
+    """Send requests without reading; return how many were accepted, the length of an answer, the server's memory,
+    and all answers."""
     with asked_once(home) as (process, stdin, stdout, first):
         check_message(first)
         size = len(first)
@@ -83,8 +84,8 @@ def _ask_without_reading(home: Home) -> tuple[int, int, int, list[int], bytes]:
 
 
 def _ask_until_nothing_is_taken(stdin: int, size: int) -> int:
-    """Write requests, each with an answer of this size, until the pipe stays full; how many were written, the last
-    one whole."""
+    """Write requests with answers of this size until the pipe stays full; return how many were written
+    completely."""
     os.set_blocking(stdin, False)
     asked = 0
     with selectors.DefaultSelector() as selector:
@@ -103,7 +104,7 @@ def _ask_until_nothing_is_taken(stdin: int, size: int) -> int:
 
 
 def _result(answer: bytes) -> bytes:
-    """All of an answer but its id."""
+    """Return an answer without its id."""
     return answer.partition(b'"result"')[2]
 
 
@@ -119,7 +120,7 @@ async def test_a_file_of_requests_is_read_no_faster_than_its_answers_are(home: H
 
 
 def _read_late(home: Home, requests: Path) -> tuple[int, int]:
-    """The most memory that a server needed which is fed from a file, and how many answers it gave."""
+    """Return the peak memory of a server whose input is a file, and the number of its answers."""
     with requests.open("rb") as stdin, server(home, stdin) as (process, stdout):
         first = stdout.readline()
         check_message(first)
@@ -139,7 +140,7 @@ async def test_a_client_that_leaves_without_reading_is_noticed_all_the_same(home
 
 
 def _leave_without_reading(home: Home) -> int:
-    """The exit code of a server whose client has asked for far too much, and closes its side."""
+    """Return the exit code of a server whose client sends too many requests and closes its side."""
     with asked_once(home) as (process, stdin, _, first):
         _ask_until_nothing_is_taken(stdin.fileno(), len(first))
         stdin.close()

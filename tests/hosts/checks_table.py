@@ -34,7 +34,7 @@ def _results() -> Path:
 
 
 def record_check(check: str, host: HostCli, outcome: str) -> None:
-    """Remember how one check went with one host."""
+    """Record the result of one check with one host."""
     path = _results()
     path.parent.mkdir(parents=True, exist_ok=True)
     version = host.package.rpartition("@")[2].partition("-linux")[0]
@@ -44,7 +44,7 @@ def record_check(check: str, host: HostCli, outcome: str) -> None:
 
 
 def table(lines: list[str]) -> str | None:
-    """Return the table as Markdown, or None where some host was not tried at all."""
+    """Return the table as Markdown; None if a host was not tested."""
     outcomes: dict[str, dict[str, str]] = {}
     hosts: set[str] = set()
     for line in lines:

@@ -46,7 +46,7 @@ class HostRun:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What the host's model saw of all tool results."""
+        """The tool results that the host's model saw."""
         return self.views[-1].results if self.views else ()
 
 
@@ -75,11 +75,11 @@ class HostBench:
         return self._home
 
     def release(self) -> None:
-        """Let the agent's model go on where it holds; for `decide`, which runs in a thread of its own."""
+        """Release the agent's model where it is held. Called by `decide`, which runs in another thread."""
         self._loop.call_soon_threadsafe(self.model.release)
 
     async def run(self, decide: Callable[[View], Decision]) -> HostRun:
-        """Run one prompt to the host's own end."""
+        """Run one prompt until the host exits."""
         async with self.start(decide) as (process, model):
             output, _ = await asyncio.wait_for(process.communicate(), RUN_SECONDS)
             return HostRun(model.views, output.decode(errors="replace"), process.returncode)
@@ -88,7 +88,7 @@ class HostBench:
     async def start(
         self, decide: Callable[[View], Decision]
     ) -> AsyncIterator[tuple[asyncio.subprocess.Process, HostModel]]:
-        """Start a host on one prompt; whatever is left of it at the end of the block is killed."""
+        """Start a host with one prompt; kill its remaining processes at the end of the block."""
         home = self.home
         with tempfile.TemporaryDirectory(dir=self.directory) as directory, HostModel(decide) as model:
             place, work = Path(directory) / "home", Path(directory) / "work"
@@ -122,7 +122,7 @@ class HostBench:
 
     @asynccontextmanager
     async def other_client(self) -> AsyncIterator[ParleyProcess]:
-        """Another client of the same home, in a server of its own."""
+        """Connect another client of the same home, with its own server."""
         async with ParleyProcess(self.model, home=self.home.path, config=self.config) as parley:
             yield parley
 

@@ -36,7 +36,7 @@ class Say:
 
 @dataclass(frozen=True)
 class CallTool:
-    """Call one tool, named by its end: hosts put prefixes before the names of MCP tools, and some change `-`."""
+    """Call one tool, named by the end of its name: hosts add prefixes to MCP tools, and some change `-`."""
 
     tool: str
     arguments: dict[str, Any]
@@ -178,7 +178,7 @@ _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "mcp_tool_
 
 
 def _flat(tools: Iterable[Any], namespace: str | None = None) -> Iterator[dict[str, Any]]:
-    """Tools, with those of a namespace listed one by one."""
+    """Return the tools, including those of a namespace."""
     for tool in tools:
         if tool.get("type") == "namespace":
             yield from _flat(tool.get("tools") or [], tool.get("name"))

@@ -33,7 +33,7 @@ def configuration_on(page: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a host itself is started."""
+    """The command line and environment of a host."""
 
     arguments: Sequence[str]
     env: Mapping[str, str]
@@ -105,7 +105,7 @@ class Codex:
 
 
 def _toml_table(name: str, values: Mapping[str, Any]) -> list[str]:
-    """A TOML table of texts, numbers and lists of texts, which JSON spells the same way."""
+    """Return a TOML table of texts, numbers and lists of texts, which have the same syntax in JSON."""
     return [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
 
 

@@ -20,7 +20,7 @@ __all__ = ["HostModel"]
 
 
 class HostModel:
-    """`with HostModel(decide) as model`, then point a host at `model.url`."""
+    """The model of a host on the loopback. A context manager; `url` is its address."""
 
     def __init__(self, decide: Callable[[View], Decision]) -> None:
         self.views: list[View] = []

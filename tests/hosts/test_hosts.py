@@ -22,7 +22,7 @@ UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def steps(*decisions: Decision | Callable[[View], Decision]) -> Callable[[View], Decision]:
-    """Decide step by step; a function gets the view, the last answer is `finished`."""
+    """Return a `decide` function that takes these steps in order and then answers `finished`."""
     remaining: Iterator[Decision | Callable[[View], Decision]] = iter(decisions)
 
     def decide(view: View) -> Decision:
@@ -125,7 +125,7 @@ ASKS = 'approval_policy = "untrusted"\nsandbox_mode = "read-only"\n'
 
 
 def ask(bench: HostBench) -> None:
-    """Let Parley's agent want a command that needs a yes, and then end its turn."""
+    """Make Parley's agent request a command that needs an approval, and then end its turn."""
     bench.model.says("I try.", Call("shell", {"command": ["touch", "made-by-the-agent"]}))
     bench.model.says("I was not allowed to.")
 

@@ -30,7 +30,7 @@ CONVERSATION = "the conversation"
 
 
 class Request(NamedTuple):
-    """One request of a turn and what comes of it."""
+    """One model request of a turn and its results."""
 
     summed_up: int | None
     """Before it, at which of the possible places; None: not at all."""
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A whole history, and where it may be cut."""
+    """A complete history, and where it may be cut."""
 
     items: list[HistoryItem]
     cuts: list[int]
@@ -64,7 +64,7 @@ turns = st.builds(Turn, st.none() | st.integers(0, 50), st.lists(requests, max_s
 
 
 class Conversation:
-    """Lives through turns and keeps, beside the log, a whole copy of the history behind every message."""
+    """Runs turns, and keeps a copy of the complete history after every message beside the log."""
 
     def __init__(self) -> None:
         self.log: list[LogPayload] = []

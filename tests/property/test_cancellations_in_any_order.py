@@ -45,7 +45,7 @@ MAY_BE_ENDED: Final = frozenset({"codex-reply", "send", "stream", "read"})
 
 
 class Caller:
-    """One client of one conversation, and what became of its requests."""
+    """One client of one conversation, and the results of its requests."""
 
     def __init__(self, guest: LocalClient, conversation: Conversation) -> None:
         self.guest, self.conversation = guest, conversation
@@ -59,7 +59,7 @@ class Caller:
         return [one for one in self.guest.messages if "method" not in one and one["id"] == request_id]
 
     def told(self, request_id: int) -> list[Any]:
-        """The events that a call was sent."""
+        """Return the events that a call was sent."""
         return [
             one["params"]["msg"]
             for one in self.guest.messages
@@ -106,7 +106,7 @@ class Caller:
                 raise AssertionError(step)
 
     def endings(self) -> list[str]:
-        """How the turns ended."""
+        """Return how the turns ended."""
         return [
             msgspec.json.decode(entry.encoded)["why"]
             for entry in self.conversation.log.entries

@@ -30,7 +30,7 @@ def named(number: int) -> ConversationId:
 
 
 async def made(home: Path) -> Kept:
-    """A home in which every table has several pages, but those that never have."""
+    """Create a home in which every table has several pages, except those that never do."""
     store = SqliteStore(str(home))
     kept: Kept = {}
     for number in range(CONVERSATIONS):
@@ -55,7 +55,7 @@ async def everything(store: SqliteStore, name: ConversationId) -> list[Entry]:
 
 
 async def survey(home: Path, kept: Kept) -> tuple[set[ConversationId], set[ConversationId]]:
-    """The conversations that are listed, and those that are read as they were written. No other is read."""
+    """Return the listed conversations, and those that are read as they were written. No other one may be read."""
     store = SqliteStore(str(home))
     try:
         listed = {one.conversation_id for one in (await store.find(Query(limit=2 * CONVERSATIONS))).items}
@@ -74,7 +74,7 @@ async def survey(home: Path, kept: Kept) -> tuple[set[ConversationId], set[Conve
 
 
 def root_pages(home: Path) -> set[int]:
-    """Pages with a whole table or index below them, as far as they have others below."""
+    """Return the root pages of tables and indexes that have pages below them."""
     with closing(sqlite3.connect(home / "parley.db")) as db:
         return {page for (page,) in db.execute("SELECT rootpage FROM sqlite_master")}
 

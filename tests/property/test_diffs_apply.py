@@ -29,7 +29,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def applied(before: str, diff: str) -> str:
-    """Read strictly: every line and every number has to be right."""
+    """Apply a diff strictly: every line and every number must match."""
     old, new = lines_of(before), []
     at = 0
     for hunk in re.split(r"(?m)^(?=@@ )", diff)[1:]:
@@ -51,7 +51,7 @@ def applied(before: str, diff: str) -> str:
 
 
 def reversed_diff(diff: str) -> str:
-    """The way back."""
+    """Return the reversed diff."""
     swapped = {"+": "-", "-": "+"}
     lines = [
         re.sub(r"@@ -(\S+) \+(\S+) @@", r"@@ -\2 +\1 @@", line) if line.startswith("@@") else line
@@ -61,7 +61,7 @@ def reversed_diff(diff: str) -> str:
 
 
 def fewest_changes(before: str, after: str) -> int:
-    """By the table of all longest common subsequences."""
+    """Return the least number of changes, by the table of longest common subsequences."""
     old, new = lines_of(before), lines_of(after)
     row = [0] * (len(new) + 1)
     for line in old:

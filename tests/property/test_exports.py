@@ -45,7 +45,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=8)
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """Some turns, of which the last may be running."""
+    """Generate logs of some turns, the last of which may be running."""
     happened: list[LogPayload] = [settings_chosen()]
     turns = draw(st.integers(1, 3))
     for number in range(turns):
@@ -138,7 +138,7 @@ items: st.SearchStrategy[Any] = st.one_of(
 
 @st.composite
 def mangled(draw: st.DrawFn, item: st.SearchStrategy[Any] = items) -> Any:
-    """An item, perhaps with something else in one of its members."""
+    """Generate an item, possibly with another value in one of its members."""
     one = draw(item)
     if isinstance(one, dict) and one and draw(st.integers(0, 3)) == 0:
         return {**one, draw(st.sampled_from(sorted(one))): draw(anything)}

@@ -16,7 +16,7 @@ A_CHUNK = 64
 
 
 def cuts_of(data: bytes, places: list[int]) -> list[bytes]:
-    """`data` in pieces, cut at these places; some pieces may be empty."""
+    """Return `data` in pieces, cut at these positions; some pieces may be empty."""
     edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     return [data[start:end] for start, end in pairwise(edges)]
 
@@ -26,7 +26,7 @@ def frames_of(framer: LineFramer, pieces: list[bytes]) -> list[bytes | Overlong]
 
 
 def lines_of(data: bytes, *, limit: int) -> list[bytes | Overlong]:
-    """What a reader of the whole would call its lines."""
+    """Return the lines of the complete data."""
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -85,7 +85,7 @@ def test_every_boundary_of_an_overlong_line_can_be_a_cut(before: bytes, length: 
 
 
 def size_of(framer: LineFramer) -> int:
-    """The bytes that a framer keeps of what it was fed, wherever it keeps them."""
+    """Return the number of bytes that a framer keeps in memory."""
     kept = vars(framer).values()
     return sum(
         len(value) if isinstance(value, bytes) else sum(map(len, value))

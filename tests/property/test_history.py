@@ -27,7 +27,7 @@ from parley.wire.events import TurnEndReason
 
 
 class Response(NamedTuple):
-    """What the model answers, and how often the user speaks up: before it, and before each output."""
+    """A response of the model, and the number of messages before it and before each output."""
 
     items: list[ModelItem]
     joins_before: int
@@ -50,7 +50,7 @@ turns = st.builds(Turn, st.lists(responses, max_size=3), whys, few)
 
 
 class Conversation:
-    """Lives through turns and writes down, side by side, the log and the history one would expect."""
+    """Runs turns, and keeps the log and the expected history side by side."""
 
     def __init__(self, turns: list[Turn]) -> None:
         self.log: list[LogPayload] = []

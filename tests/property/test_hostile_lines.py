@@ -130,7 +130,7 @@ edits = st.lists(
 
 @st.composite
 def spoiled(draw: st.DrawFn) -> bytes:
-    """A good message with some bytes lost, changed, added or repeated."""
+    """Generate a valid message with some bytes removed, changed, added or repeated."""
     line = draw(st.sampled_from(GOOD))
     for place, lost, added in draw(edits):
         at = place % (len(line) + 1)
@@ -140,14 +140,14 @@ def spoiled(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def glued(draw: st.DrawFn) -> bytes:
-    """Halves of two messages, which may even be one again."""
+    """Generate the halves of two messages, which may form a valid one."""
     first, second = draw(st.sampled_from(GOOD)), draw(st.sampled_from(GOOD))
     return first[: draw(st.integers(0, len(first)))] + second[draw(st.integers(0, len(second))) :]
 
 
 @st.composite
 def nested(draw: st.DrawFn) -> bytes:
-    """A request around a great many brackets, which may close again."""
+    """Generate a request with very many brackets, which may be closed."""
     depth = draw(st.sampled_from((1, 100, 900, 1000, 1100, 30_000)))
     opening, closing = draw(st.sampled_from(((b"[", b"]"), (b'{"a":', b"}"))))
     body = opening * depth + b"1" + closing * draw(st.sampled_from((depth, depth - 1, 0)))
@@ -170,7 +170,7 @@ lines = st.one_of(
 
 @pytest.mark.promises("framing.bad-lines", "notifications.known")
 def test_no_line_kills_the_server_or_makes_it_silent() -> None:
-    """Batches of 50 lines to one and the same process, and after each a ping."""
+    """Sends batches of 50 lines to one process, each followed by a ping."""
     numbers = count()
 
     async def created(raw: RawParley) -> str:

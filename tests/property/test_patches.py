@@ -52,7 +52,7 @@ class OldLine(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """What happens to one line, and what is put in front of it."""
+    """The edit of one line, and the lines that are inserted before it."""
 
     added: tuple[str, ...]
     fate: Literal["kept", "removed"]
@@ -78,7 +78,7 @@ class Edit(NamedTuple):
     """What is put behind the last line."""
 
     def expected(self) -> bytes:
-        """The edited file, made without any patch."""
+        """Return the edited file, computed without a patch."""
         return self.file._replace(lines=tuple(self._edited_lines())).content()
 
     def _edited_lines(self) -> Iterator[OldLine]:
@@ -123,7 +123,7 @@ def edits(draw: st.DrawFn, *, texts: st.SearchStrategy[str] = odd_text) -> Edit:
 
 
 def as_lines(edit: Edit) -> list[str]:
-    """The whole file as lines of one chunk."""
+    """Return the whole file as lines of one chunk."""
     lines: list[str] = []
     for old, (added, fate) in zip(edit.file.lines, edit.script, strict=True):
         lines += [f"+{text}" for text in added]
@@ -154,7 +154,7 @@ numbered = st.integers(min_value=0, max_value=10**9).flatmap(
 
 
 def in_chunks(lines: list[str], around: int) -> list[str]:
-    """The same lines in as many chunks as can be, with some unchanged lines around each change."""
+    """Return the same edit in as many chunks as possible, with some unchanged lines around each change."""
     changed = [at for at, line in enumerate(lines) if line[0] != " "]
     wanted = sorted(
         {near for at in changed for near in range(max(0, at - around), min(len(lines), at + around + 1))}
@@ -207,7 +207,7 @@ class WantedLines(NamedTuple):
 
 
 def first_place(lines: list[str], run: tuple[str, ...], places: range) -> int | None:
-    """Where a run of lines stands, by trying every place at every level."""
+    """Return the position of a run of lines, by trying every position at every level."""
     for level in LEVELS:
         for at in places:
             if [level(line) for line in lines[at : at + len(run)]] == [level(line) for line in run]:
@@ -216,7 +216,7 @@ def first_place(lines: list[str], run: tuple[str, ...], places: range) -> int | 
 
 
 def removed_plainly(lines: list[str], chunks: list[WantedLines]) -> list[str] | None:
-    """The lines that are left; None when a chunk has no place."""
+    """Return the remaining lines; None if a chunk does not match."""
     left: list[str] = []
     start = copied = 0
     for chunk in chunks:
@@ -303,7 +303,7 @@ characters = st.sampled_from(list(" +-*@/.\t\r\n\x00x")) | st.characters(exclude
 
 @st.composite
 def mutations(draw: st.DrawFn) -> str:
-    """A good patch with some lines and characters changed."""
+    """Generate a valid patch with some lines and characters changed."""
     lines = list(VALID)
     for _ in range(draw(st.integers(min_value=0, max_value=4))):
         at = draw(st.integers(min_value=0, max_value=len(lines)))
@@ -327,7 +327,7 @@ def mutations(draw: st.DrawFn) -> str:
 
 @contextmanager
 def planted() -> Iterator[Path]:
-    """A directory with files, a link that leads out of it, and something outside."""
+    """Create a directory with files, a link that leads out of it, and a file outside."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve() / "work"
         (work.parent / "outside").mkdir()
@@ -341,7 +341,7 @@ def planted() -> Iterator[Path]:
 
 
 def overlaid(before: Tree, changes: dict[str, bytes | None]) -> dict[str, bytes]:
-    """The contents of all files as they must be."""
+    """Return the expected contents of all files."""
     contents: dict[str, bytes | None] = {
         name: content for name, (mode, content) in before.items() if mode[0] != "d"
     }
@@ -393,7 +393,7 @@ steps = st.lists(parts, max_size=6)
 
 @pytest.fixture(scope="module")
 def maze() -> Iterator[Path]:
-    """Directories of few names with a file in each, and links from one part to others."""
+    """Generate directories with few names, a file in each, and links between them."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         for name in ("work", "work/sub", "work/sub/deep", "deep", "deep/work", "deep/sub"):

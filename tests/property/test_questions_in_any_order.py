@@ -39,7 +39,7 @@ scripts = st.lists(st.tuples(steps, st.booleans()), min_size=6, max_size=30)
 
 
 class Party:
-    """Three clients of one conversation, the last of which cannot be asked; whoever leaves is replaced."""
+    """Three clients of one conversation, the last of which cannot be asked. A client that leaves is replaced."""
 
     def __init__(self, room: LocalServer, conversation: Conversation) -> None:
         self.room, self._conversation = room, conversation
@@ -52,7 +52,7 @@ class Party:
 
     @property
     def conversation(self) -> Conversation:
-        """As it is now: it may have left memory and come back."""
+        """The conversation, which may have been evicted and loaded again."""
         self._conversation = self.room.conversations.loaded(self._conversation.id) or self._conversation
         return self._conversation
 
@@ -62,7 +62,7 @@ class Party:
         self.answered[guest] = set()
 
     def open_for(self, guest: LocalClient) -> list[Any]:
-        """What it was asked and neither answered nor told to leave."""
+        """Return the approvals that a client was asked for and that it neither answered nor was told to drop."""
         closed = self.answered[guest] | {one["requestId"] for one in guest.taken_back}
         return [one for one in guest.asked if one["id"] not in closed]
 
@@ -116,7 +116,7 @@ class Party:
         guest.answer(asked["id"], {"decision": decision})
 
     async def see_to_the_end(self) -> None:
-        """Somebody comes who allows everything that is still asked."""
+        """Approve everything that is still open, with a new client."""
         last = await self.room.guest()
         self.answered[last] = set()
         self.here.append(last)
@@ -129,7 +129,8 @@ class Party:
 
 
 def check_log(log: Log, first: dict[str, tuple[str, LocalClient | None]]) -> Counter[str]:
-    """Every question stands behind its event and is settled once, by the first answer to it; the decisions."""
+    """Check that every approval follows its event and is settled once, by the first answer; return the
+    decisions."""
     types = [entry.type for entry in log.entries]
     decisions: Counter[str] = Counter()
     still_open: str | None = None
@@ -157,13 +158,13 @@ def check_log(log: Log, first: dict[str, tuple[str, LocalClient | None]]) -> Cou
 
 
 def withdrawn_from(guest: LocalClient) -> set[str]:
-    """The questions that it need not answer any more."""
+    """Return the approvals that the client was told to drop."""
     ids = {one["requestId"] for one in guest.taken_back}
     return {one["params"]["parley_approval_id"] for one in guest.asked if one["id"] in ids}
 
 
 def check_guest(guest: LocalClient, answered: set[int], *, here: bool) -> None:
-    """It was asked each question once at most; what it did not answer was taken back."""
+    """Check that a client was asked for each approval at most once, and that unanswered ones were withdrawn."""
     ids = [one["id"] for one in guest.asked]
     questions = [one["params"]["parley_approval_id"] for one in guest.asked]
     taken_back = [one["requestId"] for one in guest.taken_back]

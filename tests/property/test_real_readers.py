@@ -57,7 +57,7 @@ returns = st.tuples(st.just("return"), st.tuples(st.integers(0, 2), st.booleans(
 
 
 class FrameList:
-    """An outbox with room for so many frames, and then for none until it is given more."""
+    """An outbox with space for a number of frames, until it is given more."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -83,7 +83,7 @@ class FrameList:
 
 
 class Client:
-    """One that streams now and then, and knows nothing but what it was sent."""
+    """A client that streams at times, and whose view consists of the messages that it was sent."""
 
     def __init__(self, log: Log, *, always: bool) -> None:
         self.view = View()
@@ -127,7 +127,7 @@ class Client:
 
 
 class Conversation:
-    """A log that is written to, and its clients: one that was always there, and three that come and go."""
+    """A log and its clients: one that is always connected, and three that connect and leave."""
 
     def __init__(self) -> None:
         self.log = Log()
@@ -173,7 +173,7 @@ class Conversation:
             client.stream(after=client.view.resume())
 
     def end(self) -> None:
-        """Everything reaches the disk."""
+        """Make all entries durable."""
         while self._unwritten:
             self.do("written", None)
 

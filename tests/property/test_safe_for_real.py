@@ -158,7 +158,7 @@ def safe_commands(seed: int, wanted: int) -> Iterator[tuple[str, ...]]:
 
 
 class Project:
-    """A repository that names programs for all that git may have done for it, and would tell of their being run."""
+    """A repository that configures programs for everything that git may run, and records whether they run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._env = folder / "project", {"PATH": SEARCH_PATH, "HOME": str(folder), "LC_ALL": "C.UTF-8"}
@@ -192,7 +192,7 @@ class Project:
         return done.returncode
 
     def state(self) -> dict[str, tuple[int, int, bytes]]:
-        """Everything that a command could have changed, and what was told."""
+        """Return everything that a command could have changed, and the recorded runs."""
         files = [Path(folder, name) for folder, _, names in os.walk(self.folder.parent) for name in names]
         return {str(path): (path.stat().st_mode, path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 

@@ -74,7 +74,7 @@ def odd_command(chance: random.Random) -> str:
 
 
 def script(chance: random.Random) -> str:
-    """Mostly something that a hurried reader would take for harmless; sometimes mere noise."""
+    """Generate scripts that look harmless, and sometimes random text."""
     kind = chance.random()
     if kind < 0.1:
         return "".join(chance.choice(ALPHABET) for _ in range(chance.randrange(1, 16)))
@@ -94,7 +94,8 @@ def script(chance: random.Random) -> str:
 
 
 class Ran(NamedTuple):
-    """What one script ran, in order: when every command succeeds, and when every command fails."""
+    """The commands that one script ran, in order: once if every command succeeds, and once if every command
+    fails."""
 
     succeeding: list[Argv]
     failing: list[Argv]
@@ -168,10 +169,10 @@ def recorded(record: str) -> Iterator[list[Argv]]:
 
 
 def agrees(said: list[Argv], ran: Ran) -> bool:
-    """Whether both runs are what was said, less what was skipped.
+    """Return whether both runs match the commands that the lexer returned, without skipped ones.
 
-    A command behind `&&` is skipped when all fail, one behind `||` when all succeed; none is skipped
-    both times, and the first never.
+    A command after `&&` is skipped if all fail, and one after `||` if all succeed. None is skipped both times, and
+    the first one never.
     """
 
     @cache
@@ -191,7 +192,7 @@ def agrees(said: list[Argv], ran: Ran) -> bool:
 
 
 def agrees_in_any_order(said: list[Argv], ran: Ran) -> bool:
-    """As `agrees`, where a command of a pipeline does not wait for the one before it."""
+    """Like `agrees`, for a pipeline, whose commands do not wait for each other."""
     wanted, succeeding, failing = Counter(said), Counter(ran.succeeding), Counter(ran.failing)
     return succeeding <= wanted and failing <= wanted <= succeeding + failing
 
@@ -201,7 +202,7 @@ SILENT: Final = re.compile(r"[ \t]>/dev/null")
 
 
 def names_of_bash() -> set[str]:
-    """What it does by itself: whoever asks about a script has to know these names."""
+    """Return the builtins of bash, whose names the callers of the lexer must know."""
     listed = subprocess.run(["/bin/bash", "-c", "compgen -b"], capture_output=True, text=True, check=True)
     return set(listed.stdout.split())
 
@@ -214,7 +215,7 @@ Reader = Callable[[str], list[Argv] | None]
 
 
 def accepted(read: Reader, *, seed: int, wanted: int) -> dict[str, list[Argv]]:
-    """Scripts that the reader says it understands, and what it says they run."""
+    """Return the scripts that the lexer accepts, and the commands that it returns."""
     chance, found = random.Random(seed), dict[str, list[Argv]]()
     built_in = names_of_bash() | DASH_BUILT_IN
     while len(found) < wanted:
@@ -258,7 +259,7 @@ def test_what_is_accepted_runs_as_it_was_read_in_three_thousand_scripts(tmp_path
 
 
 def hurried(text: str) -> list[Argv] | None:
-    """How scripts are read where nobody looks closely: blanks are whatever Python takes for them."""
+    """Return the commands of a script by a naive lexer, which treats all of Python's blanks as blanks."""
     if re.search(r"""[$`'"\\<>&(){}#!]""", text):
         return None
     commands = [tuple(part.split()) for part in re.split(r"\|\||[;|\n]", text.strip(" \t\n;"))]

@@ -30,7 +30,7 @@ anything = st.lists(runs_of_bytes, max_size=5).map(lambda runs: b"".join(piece *
 
 
 class Cut(NamedTuple):
-    """A text for the model, taken apart at the line that says what is missing."""
+    """A text for the model, split at the line that describes the omission."""
 
     before: str
     lines_missing: int

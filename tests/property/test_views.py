@@ -168,7 +168,7 @@ Item = ItemKind | tuple[CallId, OutputStream]
 
 
 class Truth:
-    """The view of somebody who sees the conversation itself: no log, no cursor, no client."""
+    """The expected view, computed without a log, a cursor or a client."""
 
     def __init__(self) -> None:
         self._happened: list[Entry | tuple[Item, Piece]] = []
@@ -191,7 +191,7 @@ class Truth:
         self._fold()
 
     def _fold(self) -> None:
-        """What was said of an item that had to wait for the end of another counts only if that has ended."""
+        """Apply the deltas of an item that waited for the end of another one, if that has ended."""
         self.events: dict[Seq, Any] = {}
         self.output: dict[ItemId, bytes] = {}
         texts: dict[ItemId, str] = {}
@@ -245,7 +245,7 @@ hidings = st.sampled_from([NOTHING_HIDDEN, FOR_FULL_VERSION_ONLY])
 
 
 class AnyInterleaving(RuleBasedStateMachine):
-    """A conversation goes on while readers come, fall behind, catch up, leave and come back."""
+    """Readers connect, fall behind, catch up, leave and come back while a conversation continues."""
 
     readers = Bundle[Reader]("readers")
     gone = Bundle[Reader]("gone")
@@ -366,7 +366,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                 assert reader.pieces[len(reader.pieces_at_join) :] == self.truth.pieces[before:]
 
     def teardown(self) -> None:
-        """In the end everything is on disk, and everybody reads on."""
+        """Make everything durable, and let all readers read to the end."""
         self.reach_disk(len(self.unwritten))
         for reader in self.present:
             reader.make_room(PLENTY)
@@ -375,7 +375,8 @@ class AnyInterleaving(RuleBasedStateMachine):
             self._heard_the_same(reader)
 
     def _heard_the_same(self, reader: Reader) -> None:
-        """Of each command the beginning and the end at least, and nothing that it did not say there."""
+        """Check that a reader has at least the beginning and the end of each output, and nothing else at those
+        offsets."""
         assert set(reader.view.output) == set(self.truth.output)
         for item, whole in self.truth.output.items():
             pieces = reader.view.output[item]

@@ -26,7 +26,7 @@ def is_folder(path: str) -> bool:
 
 @st.composite
 def places(draw: st.DrawFn) -> ResolvedPolicy:
-    """As `find` finds them: no place is two things, and nothing is fenced that is fenced already."""
+    """Generate resolved policies: no path has two roles, and no protected path is inside another."""
     paths = [path for path in ALL if not path.startswith("/dev")]
     folders = [path for path in paths if is_folder(path)]
     roots = set(draw(st.lists(st.sampled_from(folders), max_size=3)))
@@ -83,7 +83,7 @@ def test_no_directory_that_leads_to_something_fenced_can_be_moved(policy: Resolv
 @given(places())
 @example(NESTED)
 def test_a_command_under_landlock_is_granted_what_the_places_say(policy: ResolvedPolicy) -> None:
-    """But for what is protected, which it cannot be kept from."""
+    """Except for protected paths, which Landlock cannot exclude."""
 
     def listing(folder: str) -> Iterable[Entry]:
         inside = [path for path in ALL if path != "/" and path.rpartition("/")[0] == folder.rstrip("/")]

@@ -16,7 +16,7 @@ from parley.testing import ParleyProcess, ScriptedModel
 
 @pytest.fixture(autouse=True)
 def _in_process(servers_in_process: None) -> None:
-    """Scenarios run in process, except where they are marked."""
+    """Run scenarios in the process of the test, except marked ones."""
 
 
 @pytest_asyncio.fixture

@@ -118,7 +118,7 @@ async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
 
 
 def typed(message: str, code: str) -> dict[str, str]:
-    """The structured content of a failure at 2025-11-25."""
+    """Return the structured content of a failure at 2025-11-25."""
     return {"status": "error", "message": message, "code": code}
 
 

@@ -70,7 +70,7 @@ never      | danger-full-access | applied | refused   | refused
 
 
 class Answer(NamedTuple):
-    """What a client says to a question, and what that comes to."""
+    """An answer of a client, and the decision that it means."""
 
     said: dict[str, Any]
     decision: Decision
@@ -127,7 +127,7 @@ class Cell(NamedTuple):
 
 
 def rows(table: str) -> Iterator[tuple[str, str, str, str]]:
-    """Policy, mode, what is wanted, and the word for what comes of it."""
+    """Return policy, mode, action and the name of the expected result."""
     head, *lines = table.strip("\n").splitlines()
     columns = [column.strip() for column in head.split("|")[1:]]
     for line in lines:
@@ -136,14 +136,14 @@ def rows(table: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def cells(way: Way, answers: Iterable[Answer] = DECISIONS) -> Iterator[Cell]:
-    """All of them; those that ask nothing are played once."""
+    """Return all cells; those without an approval request once."""
     for row in (*rows(COMMANDS), *rows(PATCHES)):
         asks = row[3] in ("asks", "retry")
         yield from (Cell(*row, answer, way) for answer in (answers if asks else (None,)))
 
 
 def cells_by_turns(way: Way) -> Iterator[Cell]:
-    """Half of the cells: every row and every answer is among them, and the other way has the other half."""
+    """Return half of the cells, with every row and every answer; the other way of calling runs the other half."""
     for place, row in enumerate((*rows(COMMANDS), *rows(PATCHES))):
         answers = DECISIONS if row[3] in ("asks", "retry") else (None,)
         first = (place + get_args(Way).index(way)) % 2
@@ -151,7 +151,7 @@ def cells_by_turns(way: Way) -> Iterator[Cell]:
 
 
 def some_that_ask(answers: Iterable[Answer]) -> Iterator[Cell]:
-    """One for each answer, with the kinds of question and both ways by turns."""
+    """Return one cell for each answer, alternating the kinds of request and the ways of calling."""
     for place, answer in enumerate(answers):
         policy, mode, what, word = (
             ("untrusted", "workspace-write", "bold", "asks"),
@@ -165,7 +165,7 @@ def some_that_ask(answers: Iterable[Answer]) -> Iterator[Cell]:
 
 
 class Places(NamedTuple):
-    """Where a cell is played."""
+    """The directories of one cell."""
 
     top: Path
     """Of the repository that all of it lies in."""
@@ -180,7 +180,7 @@ class Places(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """All that there is to see of one turn."""
+    """Everything that can be observed of one turn."""
 
     events: list[Any]
     questions: list[Any]
@@ -201,14 +201,14 @@ HIDDEN: Final = ("No such file or directory", "Permission denied")
 
 
 class Stage:
-    """A server whose client can be asked, and room for its cells."""
+    """A server whose client can be asked, and the directories of its cells."""
 
     def __init__(self, speaker: WireClient, folder: Path, mechanism: str) -> None:
         self._speaker, self._folder, self._mechanism = speaker, folder, mechanism
         self._played, self._asked = 0, 0
 
     async def play(self, cell: Cell) -> tuple[Seen, Seen]:
-        """What is seen of a cell, and what should be."""
+        """Run a cell; return what was observed and what is expected."""
         self._played += 1
         places = self._places(self._played)
         self._speaker.model.says(*calls_of(cell, places))
@@ -303,7 +303,7 @@ def plain(text: str) -> str:
 
 
 def without_hidden(event: Any) -> Any:
-    """The event, whatever mechanism hid a file."""
+    """Return the event without the text that depends on the sandbox mechanism."""
     match event:
         case {"type": "exec_command_output_delta", "chunk": chunk}:
             return {**event, "chunk": list(plain(bytes(chunk).decode()).encode())}
@@ -314,7 +314,7 @@ def without_hidden(event: Any) -> Any:
 
 
 def without_event_id(question: Any) -> Any:
-    """The question without the id of its event, which is the conversation's own affair."""
+    """Return the approval request without the id of its event, which depends on the conversation."""
     assert question["codex_event_id"]
     return {key: value for key, value in question.items() if key != "codex_event_id"}
 
@@ -323,13 +323,13 @@ def without_event_id(question: Any) -> Any:
 
 
 def number_of_calls(cell: Cell) -> int:
-    """What is allowed for the session is wanted once more."""
+    """Return the number of calls: two if the approval is for the session."""
     answer = cell.answer
     return 2 if answer and answer.decision == "approved_for_session" and not cell.is_patch else 1
 
 
 def script(*paths: Path) -> str:
-    """Says something and tries to write all of them, without a word when that fails."""
+    """Return a script that prints a line and tries to write all files, silently if that fails."""
     files = shlex.join(map(str, paths))
     return f"echo said; for file in {files}; do (echo x >$file) 2>/dev/null || bad=1; done; exit $bad"
 
@@ -387,7 +387,7 @@ def asked_params(message: str, request_id: str, kind: str, **more: Any) -> Any:
 
 
 class Run(NamedTuple):
-    """What a command says and does where nothing keeps it from that."""
+    """The output and effects of a command that nothing prevents."""
 
     argv: tuple[str, ...]
     cwd: Path
@@ -451,7 +451,7 @@ def expected_of_question(
     after: list[Any],
     written: set[Path],
 ) -> Seen:
-    """What happened and was written before it, and what happens after a yes."""
+    """Return the expected events and files before the request and after an approval."""
     assert cell.answer is not None
     command, cwd = list(run.argv), str(run.cwd)
     request = {"type": "exec_approval_request", "call_id": "c1", "command": command, "cwd": cwd}

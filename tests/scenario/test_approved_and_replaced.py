@@ -20,7 +20,7 @@ NO: Final = {"decision": "denied"}
 
 
 class Ground:
-    """A project with a file and a program, and other directories that an approval was not given for."""
+    """A project with a file and a program, and other directories that the approval does not cover."""
 
     def __init__(self, path: Path) -> None:
         self.project, self.victim, self.programs = path / "project", path / "victim", path / "bin"
@@ -32,19 +32,19 @@ class Ground:
         self.write_program("good")
 
     def write_program(self, word: str) -> None:
-        """Put another file in place of the program."""
+        """Replace the program by another file."""
         new = self.programs / "new"
         new.write_text(f"#!/bin/sh\necho {word} >> ran\n")
         new.chmod(0o755)
         new.rename(self.programs / "tool")
 
     def redirect(self) -> None:
-        """Put a link to another directory in place of the project."""
+        """Replace the project by a link to another directory."""
         self.project.rename(self.project.parent / "aside")
         self.project.symlink_to(self.victim)
 
     def exchange(self) -> None:
-        """Put another directory in place of the project, and another in place of that."""
+        """Replace the project by another directory, and that one by a third."""
         spare = self.project.parent / "spare"
         for old, new in ((self.project, spare), (self.victim, self.project), (spare, self.victim)):
             old.rename(new)
@@ -60,13 +60,13 @@ def ground(tmp_path: Path) -> Ground:
 
 
 async def asked(client: ApprovingClient) -> tuple[Any, list[Any]]:
-    """The parameters of the next question, and the events before it."""
+    """Return the parameters of the next approval request, and the events before it."""
     messages = await client.until_asked()
     return messages[-1]["params"], events_of(messages)
 
 
 def answer(client: ApprovingClient, number: int, decision: str) -> None:
-    """Answer the question of this number, in the shape of the newer version."""
+    """Answer the approval request with this number, in the shape of the newer version."""
     client.answer(number, {"action": "accept", "content": {"decision": decision}})
 
 
@@ -211,7 +211,7 @@ async def test_what_is_replaced_at_every_question_is_refused_in_the_end(
 
 
 def _nothing(ground: Ground) -> None:
-    """Leave everything as it is, but for what an approval does not cover."""
+    """Change only what the approval does not cover."""
     (ground.project / "another").write_text("new")
     (ground.project / "precious").write_text("changed")
 

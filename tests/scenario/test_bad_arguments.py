@@ -73,7 +73,7 @@ ITEMS: Final[list[tuple[Any, str]]] = [
 
 
 class Bad(NamedTuple):
-    """A call that must be refused, and why."""
+    """A call that must be refused, and the reason."""
 
     tool: str
     field: str
@@ -82,7 +82,7 @@ class Bad(NamedTuple):
 
 
 def wrong_values(schema: dict[str, Any]) -> Iterator[tuple[Any, str]]:
-    """Values that a property does not take, with what is said of each."""
+    """Return invalid values of a property, with the error for each."""
     kind = schema["type"]
     for other, values in WRONG.items():
         if other == kind or (kind == "number" and other == "integer"):
@@ -119,7 +119,7 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[tuple[Any, str]]:
 
 
 def bad_calls(tool: dict[str, Any], good: dict[str, Any]) -> Iterator[Bad]:
-    """Every way in which one argument of a tool can be wrong while all others are right."""
+    """Return calls with exactly one invalid argument."""
     name, schema = tool["name"], tool["inputSchema"]
     required = schema.get("required", [])
     assert set(good) == set(required)
@@ -136,13 +136,13 @@ def bad_calls(tool: dict[str, Any], good: dict[str, Any]) -> Iterator[Bad]:
 
 
 def refusal(tool: str, detail: str) -> dict[str, Any]:
-    """The result of a call whose arguments do not fit."""
+    """Return the result of a call with invalid arguments."""
     prefix = "configuration for Codex tool" if tool in CODEX else f"arguments for {tool}"
     return failure(tool, f"Failed to parse {prefix}: {detail}")
 
 
 def failure(tool: str, message: str) -> dict[str, Any]:
-    """A failed result in the tool's own shape."""
+    """Return a failed result in the shape of the tool."""
     if tool in PLAIN_FAILURES:
         return {"content": [{"type": "text", "text": message}], "isError": True}
     value = {"message": message} if tool == "conversationCreate" else {"status": "error", "message": message}
@@ -164,7 +164,7 @@ def without_code(tool: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 class Caller:
-    """Calls tools one after another, and sees what they changed."""
+    """Calls tools one after another, and observes what they changed."""
 
     def __init__(self, raw: RawParley, version: str) -> None:
         self._raw, self._version = raw, version
@@ -183,7 +183,7 @@ class Caller:
         return answer["result"]
 
     async def call(self, tool: str, arguments: object) -> Any:
-        """The result, without the code that a failure has at 2025-11-25; nothing else may be said meanwhile."""
+        """Return the result without the code of a failure at 2025-11-25; no other message may arrive meanwhile."""
         return await self.call_with(tool, {"arguments": arguments})
 
     async def call_with(self, tool: str, params: dict[str, Any]) -> Any:
@@ -202,7 +202,7 @@ class Caller:
         return str(UUID(created["conversation_id"]))
 
     async def everything(self) -> list[Any]:
-        """All that can be seen of the conversations from outside."""
+        """Return everything that a client can see of the conversations."""
         listed = (await self.call("conversationsList", {}))["structuredContent"]
         seen: list[Any] = [listed]
         for one in listed["conversations"]:
@@ -214,7 +214,7 @@ class Caller:
 
 @asynccontextmanager
 async def caller(model: ScriptedModel, version: str = FULL) -> AsyncIterator[Caller]:
-    """A client with one conversation; all that the server says to it is checked."""
+    """A client with one conversation; all messages to it are checked."""
     async with RawParley(model) as raw:
         client = Caller(raw, version)
         await client.begin()
@@ -225,7 +225,7 @@ async def caller(model: ScriptedModel, version: str = FULL) -> AsyncIterator[Cal
 
 
 def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str, Any]]:
-    """For each tool the least that it takes."""
+    """Return the minimal valid arguments of each tool."""
     of_one = {"conversation_id": conversation}
     create = {"cwd": "."} if version == FULL else {"prompt": "", "model": "m", "cwd": "."}
     return {
@@ -481,7 +481,7 @@ UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
 
 
 async def told(client: Caller, **arguments: Any) -> Any:
-    """The result of sending a message."""
+    """Return the result of sending a message."""
     given = {"conversation_id": client.conversation, "content": [TEXT], **arguments}
     return await client.call("conversationSendMessage", given)
 

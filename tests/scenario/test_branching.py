@@ -37,20 +37,20 @@ def bodies(model: ScriptedModel) -> list[Any]:
 async def say(
     client: WireClient, conversation: str, words: str, message_id: str | None = None, **more: Any
 ) -> None:
-    """Say something and wait for the end of its turn."""
+    """Send a message and wait for the end of its turn."""
     given = {} if message_id is None else {"message_id": message_id}
     await client.say(conversation, words, **given, **more)
     await client.over(conversation)
 
 
 async def read(client: WireClient, conversation: str) -> list[Any]:
-    """Every event of a conversation."""
+    """Return every event of a conversation."""
     page = await client.value_of(client.call("conversationRead", conversation_id=conversation, limit=1000))
     return [one["msg"] for one in page["events"]]
 
 
 async def is_refused(client: WireClient, conversation: str, *, told: str, **more: Any) -> None:
-    """A message is refused with these words and leaves nothing behind."""
+    """Check that a message is refused with this text and has no effect."""
     before = await read(client, conversation)
     request = client.message(conversation, "never", **more)
     assert without_code(await client.read()) == failed(request, told)
@@ -215,7 +215,7 @@ async def test_the_settings_of_a_branch_are_those_in_force_at_its_parent(parley_
         conversation = await client.create()
 
         async def asked(words: str, message_id: str | None = None, **more: Any) -> tuple[str, str]:
-            """Which model was asked, and which the conversation says it has."""
+            """Return the model that was asked, and the model in the status of the conversation."""
             await say(client, conversation, words, message_id, **more)
             status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
             return str(parley_model.requests[-1].body["model"]), status["model"]

@@ -46,7 +46,7 @@ INTERRUPTED: Final = error(" Turn interrupted")
 
 
 def done(api: Api) -> list[Any]:
-    """The end of a turn whose last response says that it is done."""
+    """Return the events at the end of a completed turn."""
     return whole_turn(api)[-3 - (api == "responses") :]
 
 

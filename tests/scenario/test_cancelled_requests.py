@@ -26,13 +26,13 @@ def methods_in(messages: list[Any]) -> list[str]:
 
 
 async def silence(client: WireClient) -> list[Any]:
-    """All that was on its way; a ping is answered after it."""
+    """Return all messages that the server has sent so far: those before the answer to a ping."""
     ping = client.request("ping", {})
     return (await client.until_answer(ping))[:-1]
 
 
 async def session_of(client: WireClient, call: int) -> str:
-    """The conversation of a `codex` call that has just been made."""
+    """Return the conversation of a `codex` call that has just begun."""
     (*_, configured) = await client.until_method("session_configured")
     assert configured["params"]["_meta"] == {"requestId": call}
     return str(configured["params"]["msg"]["session_id"])

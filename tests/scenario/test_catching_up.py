@@ -46,7 +46,7 @@ FIRST, SECOND, OF_THE_SECOND_TURN = item_name(1), item_name(2), item_name(1, tur
 
 
 def held(*deltas: str) -> tuple[Step, ...]:
-    """A reply that stands still before each of its deltas and before its end."""
+    """Return a reply that is held before each delta and before its end."""
     return (*(step for one in deltas for step in (HOLD, one)), HOLD)
 
 
@@ -56,19 +56,19 @@ async def released(client: WireClient) -> None:
 
 
 def numbered(conversation: str, event: Any, seq: int) -> Any:
-    """A live event for a client that wants positions."""
+    """Build a live event for a client with positions."""
     meta = {"conversationId": conversation, "seq": seq}
     return {"jsonrpc": "2.0", "method": event["type"], "params": {"_meta": meta, "msg": event}}
 
 
 def placed(conversation: str, text: str, *, item: str = FIRST, offset: int) -> Any:
-    """A live delta for a client that wants positions."""
+    """Build a live delta for a client with positions."""
     meta = {"conversationId": conversation, "item": item, "offset": offset}
     return {"jsonrpc": "2.0", "method": "agent_message_delta", "params": {"_meta": meta, "msg": delta(text)}}
 
 
 def positions(conversation: str, last: int, *events: Any) -> Any:
-    """A snapshot for a client that wants positions."""
+    """Build a snapshot for a client with positions."""
     return {
         "jsonrpc": "2.0",
         "method": "notifications/initial_state",
@@ -378,7 +378,7 @@ REPLIES: Final = 3
 
 
 def stuttering(number: int) -> Says:
-    """A reply of many small pieces that stands still now and then; all but the last end in a call."""
+    """Return replies of many small pieces that are held at times; all but the last end in a call."""
     steps: list[Step] = []
     for one in range(ROUNDS):
         steps += [Pieces(f"Reply {number}, round {one}: äöü and 𝕎 in pieces. ", 3), HOLD]
@@ -386,7 +386,7 @@ def stuttering(number: int) -> Says:
 
 
 def shown_by(messages: list[Any], streams: Iterable[int]) -> dict[int, list[Any]]:
-    """What each stream showed, from its snapshot on; the messages of a `codex` call are left out."""
+    """Return what each stream showed, without the messages of a `codex` call."""
     shown: dict[int, list[Any]] = {}
     present: list[Any] = []
     for message in messages:

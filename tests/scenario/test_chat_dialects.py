@@ -56,7 +56,7 @@ SENT_BACK: Final[dict[DialectName, dict[str, Any]]] = {
 
 
 def _second(wire: Wire, dialect: DialectName, *more: AskedFor) -> Any:
-    """The request after two calls, with what the provider wants back."""
+    """Return the expected request after two calls, with the fields that the provider requires."""
     expected = body("chat", *LOOKED, *more, cwd=wire.work, session=wire.sessions[0])
     spoken = expected["messages"][3]
     spoken.update(SENT_BACK[dialect])
@@ -140,7 +140,7 @@ async def test_what_was_thought_is_still_known_after_a_restart(
 
 
 async def _streamed(wire: Wire) -> str:
-    """A new conversation with an open stream."""
+    """Create a conversation with an open stream."""
     wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
     (created,) = await wire.answer(1)
     conversation = str(created["result"]["structuredContent"]["conversation_id"])

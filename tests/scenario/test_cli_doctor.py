@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
     exit_code: int | None
 
     def text(self, name: str) -> list[str]:
-        """What stands behind this name, once for each line of that name."""
+        """Return the texts of all lines with this name."""
         return [text for found, text in self.lines if found == name]
 
 

@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
 
 
 class Home:
-    """A home, the programs that are run in it, and what a server has in it."""
+    """A home, programs that are run in it, and a server that uses it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -147,7 +147,7 @@ def elsewhere(tmp_path: Path) -> Home:
 
 
 def entries_in(exported: str) -> list[str]:
-    """Everything but the line about the file itself."""
+    """Return the lines of an export without the first one."""
     return exported.splitlines(keepends=True)[1:]
 
 
@@ -510,7 +510,7 @@ ACTIVE = ConversationId(str(UUID(int=3)))
 
 @pytest.fixture
 async def full(home: Home) -> Home:
-    """A home with one conversation that may go after 30 days, two that may not, and a blob of none."""
+    """Create a home with one conversation that expires after 30 days, two that do not, and an unused blob."""
     long_ago = time.time() - 31 * 86_400
     await home.keep(OLD, *TALK, archived=True, updated_at=long_ago)
     await home.keep(ARCHIVED, *TALK[:3], archived=True, updated_at=time.time() - 29 * 86_400)

@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """An empty directory to work in, with Parley's home beside it."""
+    """An empty working directory beside Parley's home."""
     (tmp_path / "home" / ".parley").mkdir(parents=True)
     folder = tmp_path / "project"
     folder.mkdir()
@@ -43,7 +43,7 @@ def project(tmp_path: Path) -> Path:
 async def start(
     project: Path, *arguments: str, stdin: int = DEVNULL, without: Iterable[Lack] = (), through: str = ""
 ) -> Process:
-    """`parley sandbox` with these arguments; `through` is a script of bash that is given all of it to run."""
+    """Start `parley sandbox` with these arguments; `through` is a bash script that runs the command line."""
     home = str(project.parent / "home")
     return await asyncio.create_subprocess_exec(
         *(("bash", "-c", through, "bash") if through else ()),

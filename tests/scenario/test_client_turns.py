@@ -92,7 +92,7 @@ async def test_readers_of_one_conversation_share_a_stream_and_miss_and_repeat_no
 
 
 async def rest(stream: Stream) -> list[Event]:
-    """The events up to the end of the turn."""
+    """Return the events up to the end of the turn."""
     shown: list[Event] = []
     async for event in stream:
         shown.append(event)

@@ -62,24 +62,24 @@ Pieces = Sequence[tuple[int, bytes]]
 
 
 def pieces(data: bytes, *, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """A part of a stream as it is cut for those who were not there."""
+    """Return a part of a stream in pieces, as clients get it that were not connected."""
     end = len(data) if end is None else end
     for at in range(begin, end, CHUNK_BYTES):
         yield at, data[at : min(at + CHUNK_BYTES, end)]
 
 
 def shown(data: bytes) -> list[tuple[int, bytes]]:
-    """What a snapshot has of a long stream."""
+    """Return what a snapshot has of a long stream."""
     return [(0, data[:PREVIEW_BYTES]), (len(data) - PREVIEW_BYTES, data[-PREVIEW_BYTES:])]
 
 
 def kept(data: bytes) -> list[tuple[int, bytes]]:
-    """What there is of a long stream for those who read everything."""
+    """Return the stored part of a long stream."""
     return [*pieces(data, end=KEPT_BYTES), *pieces(data, begin=len(data) - KEPT_BYTES)]
 
 
 def joined(stream: Pieces) -> bytes:
-    """A stream of which no piece is missing."""
+    """Return a stream without missing pieces."""
     data = b""
     for begin, piece in stream:
         assert begin == len(data)
@@ -88,12 +88,12 @@ def joined(stream: Pieces) -> bytes:
 
 
 def cut(data: bytes) -> str:
-    """What the end event has of many lines of eight bytes."""
+    """Return what the end event has of many lines of eight bytes."""
     return data[: 8 * 256].decode()
 
 
 def viewed(*messages: Iterable[Any], view: View | None = None) -> View:
-    """What somebody knows who was sent these; complains where they do not fit together."""
+    """Return the view of a client that was sent these messages; fails if they are inconsistent."""
     view = view or View()
     for message in (one for some in messages for one in some if "method" in one):
         if message["method"] == "notifications/initial_state":
@@ -110,7 +110,7 @@ def snapshot_events(snapshot: Any) -> list[Any]:
 
 
 async def until_said(client: BaseClient, size: int) -> list[Any]:
-    """All messages until a command has said so many bytes in all."""
+    """Return all messages until a command has written this many bytes."""
     messages: list[Any] = []
     while size > 0:
         messages.append(await client.read())
@@ -119,7 +119,8 @@ async def until_said(client: BaseClient, size: int) -> list[Any]:
 
 
 async def running(client: BaseClient, size: int) -> tuple[str, Any, list[Any]]:
-    """A streamed conversation whose command has said so many bytes: its id, the snapshot, what came behind it."""
+    """Start a streamed conversation whose command has written this many bytes; return its id, the snapshot and the
+    messages after it."""
     conversation = await client.create()
     _, snapshot = await client.open_stream(conversation)
     await client.say(conversation, "go")
@@ -131,7 +132,7 @@ async def read(client: BaseClient, conversation: str, **arguments: Any) -> Any:
 
 
 async def until_open(client: BaseClient, conversation: str, *ends: str) -> Any:
-    """What can be read of a conversation once its command has said these last words on its streams."""
+    """Wait until the open output of a command ends with these texts; return the page."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             page = await read(client, conversation)

@@ -42,7 +42,7 @@ M1, M2, M3, M4 = (str(UUID(int=number)) for number in range(1, 5))
 
 
 def tokens(number: int, letter: str) -> str:
-    """A text of so many tokens, as they are estimated."""
+    """Return a text of this many tokens, as estimated."""
     return letter * int(number * 3.5)
 
 
@@ -57,7 +57,7 @@ RECENT: Final = (User("two"), Assistant(A2))
 
 
 async def talk(client: WireClient, model: ScriptedModel) -> str:
-    """A conversation of two turns, which fit."""
+    """Create a conversation of two turns, which fit into the window."""
     conversation = await client.create()
     for answer, question, message_id in ((A1, "one", M1), (A2, "two", M2)):
         model.says(answer)
@@ -67,7 +67,7 @@ async def talk(client: WireClient, model: ScriptedModel) -> str:
 
 
 def asks_for_summary(api: Api, record: str, session: str, **changes: Any) -> Any:
-    """The whole body of the request for a summary."""
+    """Return the whole body of the request for a summary."""
     asked = history(api, User(f"<record>\n{record}\n</record>"))
     if api == "chat":
         messages = [{"role": "system", "content": INSTRUCTIONS}, *asked]
@@ -81,7 +81,7 @@ def bodies(model: ScriptedModel) -> list[Any]:
 
 
 def covered(messages: list[Any]) -> list[Any]:
-    """The messages with `N` for the number of tokens, which must be beyond the limit."""
+    """Replace the number of tokens in the messages by `N`, after checking that it exceeds the limit."""
 
     def cover(found: re.Match[str]) -> str:
         assert int(found[1]) > 0.85 * int(found[2])
@@ -211,14 +211,14 @@ def is_summary(request: RecordedRequest) -> bool:
 
 
 def texts(request: RecordedRequest) -> list[str]:
-    """What the user said, behind the environment."""
+    """Return the messages of the user, after the environment."""
     if request.api == "chat":
         return [one["content"] for one in request.body["messages"][2:] if one["role"] == "user"]
     return [one["content"][0]["text"] for one in request.body["input"][1:] if one.get("role") == "user"]
 
 
 def call_ids(request: RecordedRequest) -> list[str]:
-    """The calls of a request, each of which must be followed by its output."""
+    """Return the calls of a request, after checking that each is followed by its output."""
     items = request.body["messages"] if request.api == "chat" else request.body["input"]
     calls = [(place, _call_id(item)) for place, item in enumerate(items) if _call_id(item)]
     outputs = [item.get("tool_call_id") or item.get("call_id") for item in items if _is_output(item)]

@@ -24,20 +24,20 @@ DONE = {"content": [{"type": "text", "text": "Done"}]}
 
 
 async def codex(parley: ParleyProcess, **arguments: Any) -> Any:
-    """The result of a `codex` call with these arguments."""
+    """Return the result of a `codex` call with these arguments."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return as_json(await parley.client.call_tool("codex", {"prompt": "hi", **arguments}))
 
 
 async def create(parley: ParleyProcess, **arguments: Any) -> Any:
-    """The result of a `conversationCreate` with these arguments."""
+    """Return the result of a `conversationCreate` with these arguments."""
     given = {"prompt": "", "model": MODEL, "cwd": str(parley.work), **arguments}
     async with asyncio.timeout(PATIENCE_SECONDS):
         return as_json(await parley.client.call_tool("conversationCreate", given))
 
 
 async def asked_by(parley: ParleyProcess, **arguments: Any) -> RecordedRequest:
-    """What a `codex` call with these arguments asks the model."""
+    """Return the model request of a `codex` call with these arguments."""
     before = len(parley.model.requests)
     assert await codex(parley, **arguments) == DONE
     (request,) = parley.model.requests[before:]
@@ -49,7 +49,7 @@ async def model_of(parley: ParleyProcess, **arguments: Any) -> str:
 
 
 async def refusals(parley: ParleyProcess, **arguments: Any) -> list[Any]:
-    """What both tools that open conversations answer; neither may open one, and the server must go on."""
+    """Return the refusals of both tools; check that no conversation was created and the server continues."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         before = await parley.client.list()
         results = [await codex(parley, **arguments), await create(parley, **arguments)]
@@ -58,7 +58,7 @@ async def refusals(parley: ParleyProcess, **arguments: Any) -> list[Any]:
 
 
 def refused(detail: str) -> list[Any]:
-    """The answers of both tools to settings that cannot be used."""
+    """Return the answers of both tools to invalid settings."""
     message = f"Failed to load config: {detail}"
     return [
         {
@@ -75,7 +75,7 @@ def refused(detail: str) -> list[Any]:
 
 @pytest.fixture
 def plain(parley_process: Make) -> Make:
-    """Servers whose client sees the plain results, which can be compared whole."""
+    """Servers whose client gets the plain results, which can be compared as a whole."""
 
     async def make(**options: Any) -> ParleyProcess:
         return await parley_process(protocol_version=PLAIN_VERSION, **options)

@@ -19,7 +19,7 @@ LATER: Final = ("conversationRename", "conversationDelete", "conversationArchive
 
 
 async def spoken(client: WireClient, *texts: str) -> str:
-    """A conversation in which this was said, and whose last turn is over."""
+    """Create a conversation with these messages, whose last turn is over."""
     conversation = await client.create()
     for text in texts:
         await client.say(conversation, text)
@@ -42,7 +42,7 @@ async def events(client: WireClient, conversation: str) -> list[Any]:
 
 
 def said_by_user(model: ScriptedModel) -> list[str]:
-    """What the last request to the model had of the user, without what we put there ourselves."""
+    """Return the messages of the user in the last model request, without those that the server adds."""
     messages = [one for one in model.requests[-1].body["messages"] if one["role"] == "user"]
     return [one["content"] for one in messages if not str(one["content"]).startswith("<")]
 

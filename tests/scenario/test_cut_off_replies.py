@@ -20,7 +20,7 @@ TOLD: Final = (
 
 
 def _cut_off(api: Api) -> Data:
-    """How a provider says that it has cut off the reply."""
+    """Return the step by which a provider reports that it truncated the reply."""
     if api == "chat":
         return Data('{"choices": [{"delta": {}, "finish_reason": "length"}]}')
     response = {"id": "r", "incomplete_details": {"reason": "max_output_tokens"}}
@@ -28,7 +28,7 @@ def _cut_off(api: Api) -> Data:
 
 
 def _calls_and_outputs(api: Api, body: Any) -> list[tuple[str, str]]:
-    """The calls of a request with their arguments, then the outputs."""
+    """Return the calls of a request with their arguments, then the outputs."""
     if api == "responses":
         return [
             (item["call_id"], item.get("arguments", item.get("output")))

@@ -132,9 +132,9 @@ RUNNING_TEXT = (
 
 
 async def start(tmp_path: Path, *arguments: str, without: Iterable[Lack] = ()) -> Process:
-    """The demonstration in an environment that has a path and nothing else: no key, no proxy, no home.
+    """Start the demonstration with a path as its only variable: no key, no proxy, no home.
 
-    It can be interrupted, also where the tests themselves run in the background and cannot.
+    It can be interrupted even if the tests run in the background and ignore SIGINT.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return await asyncio.create_subprocess_exec(
@@ -154,7 +154,7 @@ async def outcome(process: Process) -> tuple[str, str, int | None]:
 
 
 def scripted(reply: int, kind: str) -> str:
-    """What the script has for a reply, as words with single blanks between."""
+    """Return the text of a reply of the script, with single blanks."""
     steps = (getattr(step, kind) for step in DEMONSTRATION.replies[reply])
     return words("".join(text for text in steps if isinstance(text, str)))
 
@@ -164,7 +164,7 @@ def words(text: str) -> str:
 
 
 def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[str]]:
-    """The story with names for what differs from run to run, and the running texts that they stand for."""
+    """Return the output with names for everything that differs between runs, and the running texts."""
     output = re.sub(r"\d+ ms since", "N ms since", output)
     output = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID", output)
     texts: list[str] = []

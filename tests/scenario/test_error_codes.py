@@ -14,7 +14,7 @@ INTERRUPTED = " Turn interrupted"
 
 
 async def ends_of_turns(client: WireClient, model: ScriptedModel) -> list[Any]:
-    """The last events of turns of one conversation: done, failed and interrupted; live and in a snapshot."""
+    """Return the last events of turns that were done, failed and interrupted; live and in a snapshot."""
     conversation = await client.create()
     await client.value_of(client.stream(conversation, event_meta=False))
     live: list[Any] = []

@@ -30,7 +30,7 @@ ASKS: Final = 'approval_policy = "untrusted"\nsandbox_mode = "read-only"'
 
 
 def forged(file: Path, work: Path, *question: LogPayload) -> str:
-    """An export of a turn that waits to run `touch mark`, and asks this."""
+    """Return an export of a turn that waits to run `touch mark`, with this approval request."""
     happened = (
         settings_chosen(cwd=str(work)),
         turn_started(),
@@ -121,7 +121,7 @@ async def test_an_approval_is_requested_again_if_the_request_did_not_show_everyt
 async def test_an_approval_without_identities_is_requested_again(
     parley_model: ScriptedModel, home: Path, tmp_path: Path
 ) -> None:
-    """As in a log of an earlier version: nothing shows that the directory is still the one that was meant."""
+    """A log of an earlier version has no identities, so the directory may have been replaced."""
     work = tmp_path / "work"
     question = command_question(1, "touch", "mark", cwd=str(work), leaves_sandbox=True)
     await imported(home, forged(tmp_path / "x.jsonl", work, *question))

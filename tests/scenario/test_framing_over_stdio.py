@@ -85,7 +85,7 @@ TAKEN: Final[list[tuple[bytes, object]]] = [
 
 
 async def answers(raw: RawParley, wanted: set[object]) -> dict[object, Any]:
-    """The answers to these requests, whatever else is said meanwhile."""
+    """Return the answers to these requests, and skip other messages."""
     found: dict[object, Any] = {}
     while found.keys() != wanted:
         message = await raw.expect(lambda message: "method" not in message)
@@ -97,7 +97,7 @@ async def answers(raw: RawParley, wanted: set[object]) -> dict[object, Any]:
 
 @asynccontextmanager
 async def server(model: ScriptedModel) -> AsyncIterator[Process]:
-    """A server whose stdin says when it is full, to send what would not fit in memory twice."""
+    """Start a server whose stdin blocks when it is full, so that large messages are not buffered in the test."""
     home = Home(model)
     home.open()
     try:
@@ -116,7 +116,7 @@ async def server(model: ScriptedModel) -> AsyncIterator[Process]:
 
 
 async def write_padded(process: Process, head: bytes, tail: bytes, *, length: int) -> None:
-    """One line of `length` bytes without its line end, in pieces: a head, blanks, a tail."""
+    """Write one line of `length` bytes without its line end, in pieces: a head, blanks, a tail."""
     assert process.stdin is not None
     blanks = b" " * (256 * 1024)
     left = length - len(head) - len(tail)

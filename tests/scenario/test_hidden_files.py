@@ -23,7 +23,7 @@ TURNS: Final = 60
 
 
 class Ground:
-    """A project, and beside it a directory that is hidden."""
+    """A project, and beside it a hidden directory."""
 
     def __init__(self, path: Path) -> None:
         self.project, self.keys, self.outside = path / "project", path / "keys", path / "outside"
@@ -46,7 +46,7 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def sent(model: ScriptedModel) -> str:
-    """All that the model was ever sent."""
+    """Return everything that the model was sent."""
     return json.dumps([request.body for request in model.requests])
 
 
@@ -71,7 +71,7 @@ def _out_by_dots(ground: Ground, home: Path) -> None:
 
 
 def _key_in_the_project(ground: Ground, home: Path) -> None:
-    """Parley's own key, which somebody keeps in the project and links to from the home."""
+    """Put Parley's own key into the project, with a link to it in the home."""
     (ground.project / "auth.json").write_text(json.dumps({"OPENAI_API_KEY": SECRET}))
     (home / "auth.json").symlink_to(ground.project / "auth.json")
     (ground.project / "AGENTS.md").symlink_to("auth.json")
@@ -82,7 +82,7 @@ def _by_way_of_proc(ground: Ground, home: Path) -> None:
 
 
 def _own_notes(ground: Ground, home: Path) -> None:
-    """The notes of the home are a link into the project, which has put a link there."""
+    """Make the notes of the home a link into the project, which contains another link."""
     (home / "AGENTS.md").symlink_to(ground.project / "docs/notes.md")
     (ground.project / "docs/notes.md").symlink_to(ground.keys / "id")
 

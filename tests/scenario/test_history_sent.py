@@ -239,14 +239,14 @@ FIRST, SECOND, THIRD = (f"00000000-0000-4000-8000-00000000000{number}" for numbe
 
 
 async def _say(wire: Wire, conversation: str, text: str, **more: object) -> None:
-    """Say something in a streamed conversation, and wait for the end of its turn."""
+    """Send a message to a streamed conversation, and wait for the end of its turn."""
     arguments = {"conversation_id": conversation, "content": [{"type": "text", "text": text}], **more}
     wire.call(wire.calls_made + 1, "conversationSendMessage", arguments)
     await wire.until(is_event("task_complete"))
 
 
 async def _streamed(wire: Wire) -> str:
-    """A new conversation with an open stream."""
+    """Create a conversation with an open stream."""
     wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
     (created,) = await wire.answer(1)
     conversation = str(created["result"]["structuredContent"]["conversation_id"])

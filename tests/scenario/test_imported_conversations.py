@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 90.0
 
 
 async def parley(home: Path, *arguments: str) -> str:
-    """What the command prints; it has to end well."""
+    """Run the command, which must succeed, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "parley", *arguments),
         env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},

@@ -51,19 +51,19 @@ def _send(speaker: WireClient, conversation: str, *content: Any, **more: Any) ->
 
 
 async def _say(speaker: WireClient, conversation: str, *content: Any, **more: Any) -> None:
-    """Send a message that is taken, and wait for the end of its turn."""
+    """Send a message that is accepted, and wait for the end of its turn."""
     assert (await speaker.value_of(_send(speaker, conversation, *content, **more)))["status"] == "ok"
     await speaker.over(conversation)
 
 
 def _asked(speaker: WireClient, number: int = -1) -> list[Any]:
-    """What the model was sent in a request, from the user's first words on; by default in the latest."""
+    """Return the input of a model request, by default the latest, from the first message of the user on."""
     asked = speaker.model.requests[number].body
     return list(asked["messages"][2:] if "messages" in asked else asked["input"][1:])
 
 
 def _user(api: Api, *parts: Any) -> Any:
-    """What the user said, in parts of the API."""
+    """Return a message of the user in the format of the API."""
     if api == "chat":
         return {"role": "user", "content": [*parts]}
     return {"type": "message", "id": None, "role": "user", "content": [*parts]}

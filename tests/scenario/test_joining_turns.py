@@ -32,7 +32,7 @@ INTERRUPTED = error(" Turn interrupted")
 
 
 def history(request: RecordedRequest) -> list[Any]:
-    """What the model was sent behind the instructions and the environment, in one form for both APIs."""
+    """Return the input of the model after the instructions and the environment, in one form for both APIs."""
     if request.api == "chat":
         return [item for message in request.body["messages"][2:] for item in _chat_items(message)]
     return [_responses_item(item) for item in request.body["input"][1:]]

@@ -34,7 +34,7 @@ async def spoken(client: WireClient, conversation: str, text: str) -> None:
 
 
 def words_sent(model: ScriptedModel) -> list[str]:
-    """What the last request to the model had of the user and of the agent."""
+    """Return the messages of the user and the agent in the last model request."""
     messages = [one for one in model.requests[-1].body["messages"] if one["role"] in ("user", "assistant")]
     return [one["content"] for one in messages if not one["content"].startswith("<")]
 
@@ -106,7 +106,7 @@ async def test_settings_that_were_asked_for_are_kept_and_the_secrets_among_them_
 
 
 async def exporting(home: Path, conversation: str) -> str:
-    """What `parley export` writes."""
+    """Return the output of `parley export`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "parley", "export", conversation),
         env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},

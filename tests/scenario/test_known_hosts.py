@@ -41,7 +41,7 @@ async def host(
     capabilities: object = None,
     **options: Unpack[ServerOptions],
 ) -> AsyncIterator[WireClient]:
-    """A real server, initialized by a client of this name."""
+    """Start a server that is initialized by a client of this name."""
     async with RawParley(model, **options) as raw:
         client = WireClient(raw)
         params = {

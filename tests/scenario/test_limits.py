@@ -19,7 +19,7 @@ PLAN: Final = {"plan": [{"step": "look", "status": "pending"}]}
 
 
 def plan(call_id: str) -> Call:
-    """A call that needs no process."""
+    """Return a call that needs no process."""
     return Call("update_plan", PLAN, call_id)
 
 
@@ -36,7 +36,7 @@ def of_limits(messages: list[Any]) -> list[Any]:
 
 
 def has_answer(request_id: int) -> Any:
-    """The end of a turn, in a call that waits for it."""
+    """Return whether a waiting call has its answer."""
     return lambda message: message.get("id") == request_id and "method" not in message
 
 

@@ -21,7 +21,7 @@ from parley.wire.mcp import FULL_VERSION
 
 
 async def named(client: WireClient, text: str) -> str:
-    """A conversation in which something was said, and whose turn is over."""
+    """Create a conversation with one message, whose turn is over."""
     conversation = await client.create()
     await client.say(conversation, text)
     await client.over(conversation)

@@ -29,19 +29,19 @@ CONVERSATIONS: Final = 50
 
 
 def pieces(question: str) -> list[str]:
-    """What the model says to a question, in pieces that are found nowhere else."""
+    """Return the reply to a message, in pieces that are unique."""
     return [f"<{question}/{number}>" for number in range(12)]
 
 
 def question_in(request: RecordedRequest) -> str:
-    """The user's last words."""
+    """Return the last message of the user."""
     if request.api == "chat":
         return str(request.body["messages"][-1]["content"])
     return str(request.body["input"][-1]["content"][0]["text"])
 
 
 def answer_slowly(request: RecordedRequest) -> Reply:
-    """The pieces, standing still in the middle until everybody is there."""
+    """Reply with the pieces, and hold in the middle until all clients are connected."""
     said = pieces(question_in(request))
     return Says((*said[:6], HOLD, *said[6:]))
 

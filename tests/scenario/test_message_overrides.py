@@ -41,7 +41,7 @@ def bodies(model: ScriptedModel) -> list[Any]:
 def allowed(
     api: Api, request: Any, *, cwd: Path, policy: ApprovalPolicy = "never", mode: SandboxMode = "danger-full-access"
 ) -> Any:
-    """A request as it is under these settings: what it says of the environment, and which tools it offers."""
+    """Return the environment and the tools of a request under these settings."""
     network = "enabled" if mode == "danger-full-access" else "restricted"
     words = (
         f"<environment_context>\n\nCurrent working directory: {cwd}\nApproval policy: {policy}\n"

@@ -19,7 +19,7 @@ from parley.testing.render import Api
 
 
 class Bell:
-    """A program that rings through a pipe with the arguments and the variables that it was given."""
+    """A notify program that writes its arguments and variables to a pipe."""
 
     def __init__(self, folder: Path, *, first: str = "") -> None:
         self.pipe = folder / "bell"
@@ -35,7 +35,7 @@ class Bell:
         self.config = f"notify = {json.dumps([sys.executable, str(program), str(self.pipe), 'fixed'])}\n"
 
     async def rung(self) -> tuple[list[str], dict[str, str]]:
-        """The arguments and variables of the next ring; a pipe is opened when both ends are."""
+        """Return the arguments and variables of the next call."""
         try:
             async with asyncio.timeout(90):
                 arguments, variables, self.stdin = json.loads(await asyncio.to_thread(self.pipe.read_text))

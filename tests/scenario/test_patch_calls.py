@@ -69,7 +69,7 @@ PATIENCE_SECONDS = 90.0
 
 @pytest.fixture(autouse=True)
 def usual_permissions() -> Iterator[None]:
-    """New files have those that most systems give them, whoever runs the tests."""
+    """Set the usual umask, whatever that of the test runner is."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -108,7 +108,7 @@ async def test_a_patch_is_applied_however_it_is_spelt(parley_model: ScriptedMode
 
 
 class Case(NamedTuple):
-    """A patch for files that are there; `WORK` stands for their directory."""
+    """A patch for existing files; `WORK` stands for their directory."""
 
     lines: tuple[str, ...]
     changes: Mapping[str, FileChange]
@@ -601,7 +601,7 @@ PROMPTLY_SECONDS = 4
 
 
 def _holds(pid: int, folder: Path) -> bool:
-    """Whether a process has a directory open."""
+    """Return whether a process has a directory open."""
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             if Path(os.readlink(one)) == folder:
@@ -610,7 +610,7 @@ def _holds(pid: int, folder: Path) -> bool:
 
 
 async def _is_matching(wire: Wire) -> None:
-    """Wait until the server looks for the lines of a patch: meanwhile it holds the directory of the file."""
+    """Wait until the server matches a patch: meanwhile it holds the directory of the file open."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not _holds(wire.raw.pid, wire.work):
             await wire.silence()

@@ -21,10 +21,10 @@ _GIT_SECONDS: Final = 90
 
 
 class Repository:
-    """Git's own view of a directory."""
+    """A directory as Git sees it."""
 
     def __init__(self, root: Path, **files: bytes) -> None:
-        """Begin one; `__` in a name stands for a dot."""
+        """Create a repository; `__` in a name stands for a dot."""
         self.root = root
         self.git("init", "--quiet")
         # Git names the function around a hunk behind it, by guessing; the protocol does not.
@@ -158,7 +158,7 @@ TURNS = {
 
 
 def _calls(steps: tuple[str | tuple[str, ...], ...]) -> list[Call]:
-    """A patch is a text, a command several."""
+    """Return the calls: a text is a patch, several texts are a command."""
     return [
         calls_for(step)[0] if isinstance(step, str) else shell_call(*step, call_id=f"x{number}")
         for number, step in enumerate(steps)
@@ -238,7 +238,7 @@ async def test_names_are_read_from_the_root_of_the_repository_wherever_the_conve
 
 
 async def _turn(wire: Wire, number: int, calls: list[Call]) -> list[str]:
-    """Let the model make these calls, one response each; what is shown behind each patch."""
+    """Run a turn in which the model makes these calls, one in each response; return the diff after each patch."""
     for call in calls:
         wire.model.says(call)
     if number == 1:

@@ -263,7 +263,7 @@ async def test_a_patch_outside_of_the_project_is_refused_without_approvals(
 
 
 def _why_not(path: str) -> str:
-    """What the system says to whoever makes such a file."""
+    """Return the error of the system for creating such a file."""
     with pytest.raises(OSError) as refused, open(path, "x"):
         pass
     return f"{refused.value.strerror} (os error {refused.value.errno})"

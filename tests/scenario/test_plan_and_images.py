@@ -170,7 +170,7 @@ def _views(*paths: str) -> list[Call]:
 
 
 def _seen(api: Api, name: str) -> Any:
-    """An image in front of the model."""
+    """Return an image as the model is sent it."""
     url = as_data_url(*IMAGES[name])
     if api == "chat":
         return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
@@ -179,7 +179,7 @@ def _seen(api: Api, name: str) -> Any:
 
 
 def _said(request: Any, api: Api) -> list[Any]:
-    """What a request holds from the user's first words on."""
+    """Return the input of a request from the first message of the user on."""
     return list(request["messages"][2:] if api == "chat" else request["input"][1:])
 
 

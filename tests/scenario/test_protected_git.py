@@ -29,7 +29,7 @@ RAN: Final = '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
 
 @asynccontextmanager
 async def asking(model: ScriptedModel) -> AsyncIterator[Wire]:
-    """A server in a repository, for a client that can be asked."""
+    """Start a server in a repository, with a client that can be asked."""
     async with RawParley(model, config=LANDLOCKED) as raw:
         (raw.work / ".git/hooks").mkdir(parents=True)
         (raw.work / ".git/HEAD").write_text("ref: refs/heads/main\n")
@@ -46,18 +46,18 @@ async def asking(model: ScriptedModel) -> AsyncIterator[Wire]:
 
 
 class Conversations:
-    """Each command is run in a conversation of its own, all in the same directory."""
+    """Runs each command in a new conversation, all in the same directory."""
 
     def __init__(self, wire: Wire, policy: str) -> None:
         self._wire, self._policy, self._number = wire, policy, 0
 
     async def run(self, script: str) -> str:
-        """Run a command; return what the model is told."""
+        """Run a command; return its output for the model."""
         await self._wire.answer(self._start(script))
         return self._told()
 
     async def run_asked(self, script: str, answer: Any) -> tuple[Any, str]:
-        """Run a command that a person is asked about; return the question and what the model is told."""
+        """Run a command that needs an approval; return the request and the output for the model."""
         number = self._start(script)
         before = await self._wire.until(is_event("elicitation/create"))
         self._wire.raw.send(result(before[-1]["id"], answer))

@@ -44,7 +44,7 @@ def approval(call_id: str, *command: str, cwd: object) -> Any:
 
 
 def question(request_id: int, message: str, **fields: Any) -> Any:
-    """What a client of an older version is asked."""
+    """Return the approval request for a client of an older version."""
     params = {"message": message, "requestedSchema": {"type": "object", "properties": {}}, **fields}
     return {"jsonrpc": "2.0", "id": request_id, "method": "elicitation/create", "params": params}
 
@@ -255,7 +255,7 @@ async def test_while_one_conversation_asks_everything_else_continues(parley_mode
 
 
 def was_told(asked: RecordedRequest) -> bool:
-    """Whether a request tells the model what came of a call."""
+    """Return whether a request contains the output of a call."""
     return bool(asked.body["messages"][-1]["role"] == "tool")
 
 

@@ -183,7 +183,7 @@ async def test_a_hundred_events_are_read_unless_more_are_asked_for(parley_model:
 
 
 def begun(answer: Any) -> Any:
-    """A page with the beginning of a turn; whether the model was asked by then may differ."""
+    """Return a page with the beginning of a turn; the record of the model request may be included."""
     seq = answer["result"]["structuredContent"]["seq"]
     assert seq in (4, 5)
     return {"events": [at(3, TASK_STARTED)], "open": [], "seq": seq, "state": "running"}

@@ -86,7 +86,7 @@ def damage(home: Path, *pages: int) -> None:
 
 
 def counted(outcome: Outcome) -> tuple[int, ...]:
-    """Whole, partial, lost."""
+    """Return the numbers of complete, partial and lost conversations."""
     words = next(line for line in outcome.lines if line.startswith("conversations: ")).split()
     return int(words[1]), int(words[3]), int(words[5])
 

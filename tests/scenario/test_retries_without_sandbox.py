@@ -24,7 +24,7 @@ DONE: Final = [delta("Done"), agent_message("Done"), task_complete("Done")]
 
 @asynccontextmanager
 async def asking(model: ScriptedModel, config: str) -> AsyncIterator[Wire]:
-    """A server for a client that can be asked."""
+    """Start a server with a client that can be asked."""
     async with RawParley(model, config=config) as raw:
         info = {"name": "test", "version": "0"}
         params = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}, "clientInfo": info}
@@ -35,7 +35,7 @@ async def asking(model: ScriptedModel, config: str) -> AsyncIterator[Wire]:
 
 
 async def asked_again(wire: Wire, number: int, call: Call, cwd: Path, sandbox: str, answer: Any) -> list[Any]:
-    """The events of a turn with this call, whose retry is answered like this."""
+    """Return the events of a turn with this call, whose retry is answered like this."""
     wire.model.says(call)
     arguments = {"sandbox": sandbox, "approval-policy": "on-failure", "cwd": str(cwd)}
     wire.codex(number, "go", **arguments)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.promises("sandbox.replaced")
 
 
 class Writers:
-    """Conversations of one server, each of which may write to its own directory and to those that are named."""
+    """Conversations of one server, each of which may write to its own directory and to the named ones."""
 
     def __init__(self, client: WireClient, mechanism: str) -> None:
         self._client, self._mechanism = client, mechanism
@@ -40,7 +40,7 @@ class Writers:
         return str((await self._client.value_of(call))["conversation_id"])
 
     async def run(self, conversation: str, script: str, **overrides: Any) -> str:
-        """What the model is told of a script."""
+        """Run a script; return its output for the model."""
         model = self._client.model
         model.says(Call("shell", {"command": ["sh", "-c", script]}, "call"))
         model.says("Done")

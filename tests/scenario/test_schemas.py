@@ -29,7 +29,7 @@ OTHER_PATCH: Final = "*** Begin Patch\n*** Update File: b\n@@\n-b\n+c\n*** End P
 
 
 async def printed(*arguments: str) -> tuple[int | None, str, str]:
-    """Exit code, stdout and stderr of `parley schema`."""
+    """Return the exit code, stdout and stderr of `parley schema`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "parley", "schema", *arguments, stdout=PIPE, stderr=PIPE
     )
@@ -48,7 +48,7 @@ async def document() -> Any:
 
 
 class Checks:
-    """Holds messages against the schemas, and remembers which events it has seen."""
+    """Validates messages by the schemas, and records which events it has seen."""
 
     def __init__(self, schemas: Any) -> None:
         self._schemas = schemas
@@ -90,14 +90,14 @@ class Checks:
 
 
 class Recorder:
-    """A client that allows everything, and remembers which tool each of its requests has called."""
+    """A client that approves everything, and records which tool each of its requests has called."""
 
     def __init__(self, client: ApprovingClient, checks: Checks) -> None:
         self._client, self._checks = client, checks
         self.tools: dict[int, str] = {}
 
     async def use(self, tool: str, **arguments: Any) -> Any:
-        """Call a tool with arguments that fit its schema; the value of its result."""
+        """Call a tool with valid arguments; return the value of its result."""
         self._checks.check(arguments, "tools", tool, "arguments")
         call = self._client.call(tool, **arguments)
         self.tools[call] = tool
@@ -110,7 +110,7 @@ class Recorder:
 
 
 async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: Checks) -> None:
-    """A few turns that have every kind of event that this API can lead to."""
+    """Run turns that cause every kind of event of this API."""
     recorder = Recorder(client, checks)
     config = {"show_raw_agent_reasoning": True, "limits.turn_calls": 5}
     model.cuts("par")

@@ -34,7 +34,7 @@ CPU_SECONDS: Final = 1.5
 
 
 async def play(client: ApprovingClient, *steps: Step) -> list[Any]:
-    """Play one turn of a new conversation and deny what is asked; return its messages."""
+    """Run one turn in a new conversation and deny all approvals; return its messages."""
     client.model.says(*steps)
     request = client.codex()
     messages: list[Any] = []

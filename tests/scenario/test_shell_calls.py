@@ -18,7 +18,7 @@ from parley.tools.commands.environment import SAFE
 
 
 async def over_both(wire: Wire, call: Call, **arguments: Any) -> dict[str, Turned]:
-    """One turn with this call over each API."""
+    """Run one turn with this call over each API."""
     return {api: await turn(wire, call, api=api, **arguments) for api in APIS}
 
 
@@ -46,7 +46,7 @@ async def test_of_a_command_that_succeeds_the_model_reads_stdout(parley_model: S
 
 
 class Row(NamedTuple):
-    """What a script says and how it ends, and what of that the model reads."""
+    """The output and end of a script, and the output for the model."""
 
     script: str
     stdout: bytes
@@ -549,7 +549,7 @@ stream_max_retries = 0
 
 
 async def environment(model: ScriptedModel, policy: str) -> dict[str, str]:
-    """What a command is given under this policy, of a server that has all of the above."""
+    """Return the environment of a command under this policy, for a server with all of the above variables."""
     config = f"[shell_environment_policy]\n{policy}\n{KEYED_PROVIDER.format(base_url=model.base_url)}"
     async with speaking(model, config=config, env={**SECRETS, **HARMLESS, **SNEAKY}) as wire:
         seen = await turn(wire, shell("c1", "env", "-0"))

@@ -31,7 +31,7 @@ def failed(request_id: int, message: str) -> dict[str, Any]:
 
 
 async def held_codex(raw: RawParley, request_id: int) -> None:
-    """A `codex` call that has begun to speak and stands still; all it said is read."""
+    """Start a `codex` call whose model is held after its first text, and read all messages so far."""
     raw.model.says("one", HOLD, "two")
     raw.send(tool(request_id, "codex", {"prompt": "go"}))
     await raw.expect(lambda message: message.get("method") == "agent_message_delta")

@@ -48,22 +48,22 @@ MANY: Final = 60_000
 
 
 def long_text(size: int) -> str:
-    """A text of which no two pieces are alike."""
+    """Return a text whose pieces all differ."""
     return "".join(f"{number:07d} " for number in range(size // 8))
 
 
 @cache
 def many_deltas(api: Api, deltas: int) -> RawBody:
-    """A response of many small deltas that ends in a call, so that there will be another request."""
+    """Return a response of many small deltas that ends in a call, so that another request follows."""
     steps = (Pieces(EIGHT_CHARACTERS * deltas, 8), Call("no_such_tool", {}, call_id="c1"))
     parts = (part for part in render(writer_for(api), steps) if isinstance(part, bytes))
     return RawBody(body=b"".join(parts), cut_every=64 * 1024)
 
 
 async def stall(client: BaseClient, conversation: str, deltas: int, *, api: Api = "chat") -> None:
-    """Let a turn stream, unread, to the end of its first response; its second stands still behind one word.
+    """Run a turn, unread, to the end of its first response; hold its second response after one word.
 
-    What the server has to say to its client by then is far more than the two of them can hold.
+    By then the server has far more messages for its client than their buffers hold.
     """
     model = client.model
     asked = len(model.requests)
@@ -75,7 +75,7 @@ async def stall(client: BaseClient, conversation: str, deltas: int, *, api: Api 
 
 
 async def stall_streamed(client: BaseClient, deltas: int) -> None:
-    """The same in a new conversation, which the client streams."""
+    """Like `stall`, in a new conversation that the client streams."""
     conversation = await client.create()
     await client.open_stream(conversation)
     await stall(client, conversation, deltas)

@@ -66,14 +66,14 @@ MISSPELT_SETTINGS: Final = {
 
 
 class Caller:
-    """Begins turns by each tool, with arguments of its own."""
+    """Starts turns by each tool, with given arguments."""
 
     def __init__(self, client: ApprovingClient) -> None:
         self.client = client
         self._conversation: str | None = None
 
     async def begin(self, tool: str, **arguments: Any) -> int:
-        """Have a turn begun with these arguments; return the id of the request that has them."""
+        """Start a turn with these arguments; return the id of the request that has them."""
         client, work = self.client, str(self.client.work)
         if tool == "codex":
             return client.call(tool, prompt="go", cwd=work, **arguments)
@@ -89,7 +89,7 @@ class Caller:
         return self._conversation
 
     async def is_asked(self, tool: str, **arguments: Any) -> bool:
-        """Whether a command is asked about in a turn with these arguments; where it is, it is denied."""
+        """Return whether a command needs an approval in a turn with these arguments; the approval is denied."""
         client = self.client
         client.model.says(shell("c1", "touch", "file"))
         request = await self.begin(tool, **arguments)

@@ -35,7 +35,7 @@ async def server(
     env: dict[str, str] | None = None,
     through: tuple[str, ...] = (),
 ) -> AsyncIterator[Process]:
-    """A server on any descriptors, started by another program perhaps; killed if it does not end by itself."""
+    """Start a server on any descriptors, possibly through another program; kill it if it does not end."""
     home = Home(model, env=env or {})
     home.open()
     try:
@@ -61,7 +61,7 @@ async def server(
 
 @contextmanager
 def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of a terminal that changes no byte; the near one is closed by whoever uses it."""
+    """Return both ends of a terminal in raw mode; the user closes the near one."""
     near, far = pty.openpty()
     tty.setraw(far)
     try:
@@ -71,7 +71,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 async def read_line(fd: int) -> Any:
-    """One message from a descriptor that only blocks."""
+    """Read one message from a blocking descriptor."""
 
     def read() -> bytes:
         line = b""

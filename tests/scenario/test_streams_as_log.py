@@ -18,7 +18,7 @@ both_versions = pytest.mark.parametrize("version", [FULL_VERSION, PLAIN_VERSION]
 
 
 def unwrapped(message: Any) -> Any:
-    """The notification that a log message stands for."""
+    """Return the notification in a log message."""
     assert message["method"] == "notifications/message"
     assert list(message["params"]) == ["level", "logger", "data"]
     assert (message["params"]["level"], message["params"]["logger"]) == ("info", "parley.conversation")
@@ -26,7 +26,7 @@ def unwrapped(message: Any) -> Any:
 
 
 async def until_logged(client: WireClient, method: str) -> list[Any]:
-    """All messages up to and including a log message for a notification with this method."""
+    """Return all messages up to and including a log message for a notification with this method."""
 
     def is_it(message: Any) -> bool:
         return bool(message.get("params", {}).get("data", {}).get("method") == method)
@@ -41,7 +41,7 @@ async def set_level(client: WireClient, level: str) -> None:
 @pytest.mark.promises("stream.as-log")
 @both_versions
 async def test_a_log_stream_has_the_payloads_of_a_plain_one(parley_model: ScriptedModel, version: str) -> None:
-    """Two clients of one server, side by side, see the same: one as log messages, one as notifications."""
+    """Two clients of one server see the same: one as log messages, one as notifications."""
     seen: list[list[Any]] = []
     for given in ({}, {"as": "log"}):
         parley_model.says(Pieces("Hello, world", 5), shell("c1", "echo", "said"))
@@ -74,7 +74,7 @@ async def test_a_log_stream_has_the_payloads_of_a_plain_one(parley_model: Script
 
 
 def comparable(message: Any, conversation: str) -> Any:
-    """A message without what differs from run to run: ids, durations and the directory."""
+    """Return a message without values that differ between runs: ids, durations and the directory."""
     match message:
         case dict():
             return {

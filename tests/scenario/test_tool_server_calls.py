@@ -52,7 +52,7 @@ TOKEN: Final = "tok-5e3f7c1d-never-shown"
 
 
 def table(server: ToolServer) -> str:
-    """A tool server as config.toml has it."""
+    """Return a tool server as a table of config.toml."""
     keys: dict[str, Any] = {"command": server.command, "args": list(server.args), "url": server.url}
     keys["bearer_token_env_var"] = server.bearer_token_env_var
     keys["tool_timeout_seconds"] = server.tool_timeout_seconds
@@ -61,13 +61,13 @@ def table(server: ToolServer) -> str:
 
 
 def ours(api: Api, *, with_plan: bool = False) -> list[Any]:
-    """Parley's own tools, as a request has them."""
+    """Return Parley's own tools, as in a request."""
     chosen = settings(approval_policy="never", sandbox_mode="danger-full-access", include_plan_tool=with_plan)
     return offered(api, chosen)
 
 
 def theirs(api: Api, name: str, description: str, properties: Any, **more: Any) -> Any:
-    """A tool of a tool server, as a request has it."""
+    """Return a tool of a tool server, as in a request."""
     parameters = {"type": "object", "properties": properties, **more}
     function = {"name": name, "description": description, "strict": False, "parameters": parameters}
     return {"type": "function", "function": function} if api == "chat" else {"type": "function", **function}
@@ -104,13 +104,13 @@ def began(call_id: str, tool: str, arguments: Any, *, server: str = "x") -> McpT
 
 
 def ended(begin: McpToolCallBegin, *, ok: dict[str, Any] | None = None, err: str | None = None) -> McpToolCallEnd:
-    """The end of a call, as `untimed` leaves it."""
+    """Build the end event of a call, after `untimed`."""
     outcome = ToolCallOutcome(ok=ok) if err is None else ToolCallOutcome(err=err)
     return McpToolCallEnd(call_id=begin.call_id, invocation=begin.invocation, duration=NO_TIME, result=outcome)
 
 
 def untimed(messages: Iterable[Any]) -> list[Any]:
-    """The messages with no time in place of how long calls took, which must be a length of time."""
+    """Replace the durations of calls in the messages by zero, after checking them."""
 
     def covered(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -129,12 +129,12 @@ def text_of(*texts: str) -> list[Any]:
 
 
 def told_texts(*texts: str) -> str:
-    """Content of these texts, as the model is told it."""
+    """Return the content of these texts, as the model is sent it."""
     return "[" + ",".join(f'{{"text":{json.dumps(text)},"type":"text"}}' for text in texts) + "]"
 
 
 def belongs(message: Any, request_id: int) -> bool:
-    """Whether a message is of this call, or its answer."""
+    """Return whether a message belongs to this call, or is its answer."""
     if "method" in message:
         return bool(message["params"]["_meta"]["requestId"] == request_id)
     return bool(message["id"] == request_id)
@@ -149,7 +149,7 @@ async def answer_of(wire: Wire, request_id: int) -> list[Any]:
 
 
 def _table_of_calls() -> list[tuple[CallSent, tuple[EventMsg, ...], str]]:
-    """Each call of a long turn, its events, and what the model is told."""
+    """Return each call of a long turn, its events, and the output for the model."""
     rows: list[tuple[CallSent, tuple[EventMsg, ...], str]] = []
 
     def add(tool: str, arguments: str, told: str, read: Any = None, ok: Any = None, err: str | None = None) -> None:

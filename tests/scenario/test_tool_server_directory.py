@@ -16,7 +16,7 @@ WHERE = "import os, sys; open(sys.argv[1], 'w').write(os.getcwd()); print(file=s
 
 
 async def started(model: ScriptedModel, home: Path, config: str) -> None:
-    """Let a conversation start its tool servers; each ends at once."""
+    """Make a conversation start its tool servers, each of which ends at once."""
     model.says("Hello")
     async with speaking(model, home=home, config=config) as client:
         conversation = await client.create()

@@ -40,27 +40,27 @@ LOST: Final = "the connection to the tool server was lost"
 
 @pytest.fixture
 async def mark() -> AsyncIterator[str]:
-    """A marker of which no process may be left."""
+    """A marker that no remaining process may have."""
     mark = marker()
     yield mark
     await nothing_running(mark)
 
 
 def table(server: ToolServer) -> str:
-    """A tool server as config.toml has it."""
+    """Return a tool server as a table of config.toml."""
     lines = [f'[mcp_servers."{server.name}"]', f"command = {json.dumps(server.command)}"]
     lines += [f"args = {json.dumps(list(server.args))}", f'[mcp_servers."{server.name}".env]']
     return "\n".join((*lines, *(f"{key} = {json.dumps(value)}" for key, value in server.env.items()), ""))
 
 
 def turn(*texts: str) -> tuple[EventMsg, ...]:
-    """A turn of one response over chat, without its `task_started`."""
+    """Return the events of a turn with one response over chat, without its `task_started`."""
     whole = "".join(texts)
     return *(AgentMessageDelta(delta=text) for text in texts), agent_message(whole), task_complete(whole)
 
 
 def tool_names(body: Any) -> set[str]:
-    """The servers whose tools a request offers."""
+    """Return the servers whose tools a request offers."""
     ours = {tool["function"]["name"] for tool in offered("chat")}
     names = {tool["function"]["name"] for tool in body["tools"]}
     assert names >= ours
@@ -68,7 +68,7 @@ def tool_names(body: Any) -> set[str]:
 
 
 def told(body: Any, call_id: str) -> str:
-    """What the model was told of a call."""
+    """Return the output of a call, as the model was sent it."""
     (output,) = (one["content"] for one in body["messages"] if one.get("tool_call_id") == call_id)
     return str(output)
 
@@ -79,7 +79,7 @@ def text_told(body: Any, call_id: str) -> str:
 
 
 def events_of(messages: Iterable[Any], request_id: int) -> list[Any]:
-    """The types of the events of one call."""
+    """Return the types of the events of one call."""
     return [
         one["params"]["msg"]["type"]
         for one in messages
@@ -88,7 +88,8 @@ def events_of(messages: Iterable[Any], request_id: int) -> list[Any]:
 
 
 async def say(wire: Wire, request_id: int, *calls: Call, session: str | None = None) -> Any:
-    """A turn in which the model makes these calls, each in a response; the body that ends it."""
+    """Run a turn in which the model makes these calls, one in each response; return the body of the last
+    request."""
     for call in calls:
         wire.model.says(call)
     if session is None:
@@ -101,7 +102,7 @@ async def say(wire: Wire, request_id: int, *calls: Call, session: str | None = N
 
 
 async def created(wire: Wire, request_id: int) -> str:
-    """A new conversation; its answer comes before anything else."""
+    """Create a conversation; the answer must be the next message."""
     wire.call(request_id, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
     (answer,) = await wire.answer(request_id)
     return str(answer["result"]["structuredContent"]["conversation_id"])
@@ -113,7 +114,7 @@ async def value_of(wire: Wire, request_id: int, tool: str, **arguments: Any) -> 
 
 
 async def read_until(wire: Wire, conversation: str, wanted: Callable[[list[Any]], bool]) -> list[Any]:
-    """All events of a conversation, once they are as they should be."""
+    """Wait until the events of a conversation are as expected, and return them."""
     seq, events = 0, list[Any]()
     async with asyncio.timeout(90):
         while not wanted(events):
@@ -130,7 +131,7 @@ def has_ended(events: list[Any]) -> bool:
 
 
 async def patiently(wait: Callable[[], Awaitable[Any]]) -> None:
-    """For what takes longer than anything else is waited for."""
+    """Wait with a longer timeout than usual."""
     async with asyncio.timeout(60):
         while True:
             with suppress(TimeoutError):

@@ -34,7 +34,7 @@ async def turn(conversation: Conversation, text: str) -> None:
 
 
 def lasting(parley: ParleyProcess, conversation: Conversation) -> list[Any]:
-    """Calls that write."""
+    """Return calls that write."""
     return [
         conversation.send("never", message_id=MESSAGE),
         conversation.send("never either"),

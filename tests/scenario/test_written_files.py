@@ -29,7 +29,7 @@ HAS = {"config.toml": "", "auth.json": "{}", "AGENTS.md": "Be kind.", "sub/notes
 
 @pytest.fixture
 async def home(tmp_path: Path) -> Path:
-    """A home with a conversation and what its owner has put there; beside it a directory to work in."""
+    """A home with a conversation and files of its owner; beside it is a working directory."""
     home, work = tmp_path / "home", tmp_path / "work"
     (home / "sub").mkdir(parents=True)
     work.mkdir()
@@ -56,7 +56,7 @@ async def start(home: Path, *arguments: str) -> Process:
 
 
 async def ended(process: Process) -> tuple[int | None, str]:
-    """The exit code, and what was complained about."""
+    """Return the exit code and the errors."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         _, told = await process.communicate()
     return process.returncode, told.decode()

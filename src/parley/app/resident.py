@@ -303,7 +303,7 @@ def _interrupts(loader: Loader) -> bool:
 
 
 async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
-    """Return the first line with its end, and what came behind it.
+    """Return the first line with its end, and the bytes after it.
 
     A line that is too long, or that the end of the input cuts off, is returned as far as it was read.
     """

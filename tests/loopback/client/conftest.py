@@ -17,7 +17,7 @@ PEER = Path(__file__).with_name("peer.py")
 
 @pytest.fixture(autouse=True)
 async def _no_task_is_left() -> AsyncIterator[None]:
-    """Whatever a test did to its client, nothing of it runs on."""
+    """Check that no task of a client is left after each test."""
     before = asyncio.all_tasks()
     yield
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}
@@ -25,7 +25,7 @@ async def _no_task_is_left() -> AsyncIterator[None]:
 
 @pytest.fixture
 def peer() -> Callable[..., AbstractAsyncContextManager[Client]]:
-    """Connects to a peer with the given script; further options are those of `connect`."""
+    """Connect to a peer with the given script; further options are those of `connect`."""
 
     def start(script: dict[str, Any], **options: Any) -> AbstractAsyncContextManager[Client]:
         return connect(ServerProcess((sys.executable, "-S", str(PEER), json.dumps(script))), **options)

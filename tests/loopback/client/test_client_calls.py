@@ -48,7 +48,7 @@ def typed(value: Any, *, failed: bool = False) -> list[dict[str, Any]]:
 
 
 async def received(client: Client) -> list[Any]:
-    """The messages that the peer was sent after the handshake, without the envelope."""
+    """Return the messages that the peer received after the handshake, without the envelope."""
     _, _, *messages = json.loads(await client.request("test/received"))
     return [{key: value for key, value in message.items() if key not in ("jsonrpc", "id")} for message in messages]
 

@@ -29,7 +29,7 @@ ASKED = [{"id": 7, "method": "elicitation/create", "params": QUESTION}, {"id": "
 
 
 async def answer_to_question(client: Client) -> Any:
-    """What the peer was told on its request 7, once it was told."""
+    """Wait for the answer to the peer's request 7 and return it."""
     while True:
         messages: list[Any] = json.loads(await client.request("test/received"))
         for message in messages:

@@ -34,7 +34,7 @@ WHOLE: dict[WireApi, Answer] = {
 
 
 async def authorization(caller: Caller, wire_api: WireApi = "chat", **changes: Any) -> str | None:
-    """The header that a provider with these settings is sent."""
+    """Return the authorization header of a request with these settings."""
     async with Peer(WHOLE[wire_api]) as peer:
         await caller.ask(peer, wire_api, **changes)
     return peer.asked[0].headers.get("authorization")

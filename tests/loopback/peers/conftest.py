@@ -16,14 +16,14 @@ from parley.transports.unix import Connection
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """One with a short path: tests make sockets of their own in it."""
+    """A home with a short path, because tests create sockets in it."""
     with tempfile.TemporaryDirectory() as home:
         yield Path(home)
 
 
 @pytest.fixture(autouse=True)
 async def _nothing_is_left() -> AsyncIterator[None]:
-    """Whatever a test did to its peers, no task and no descriptor of it stays."""
+    """Check that no task and no descriptor is left after each test."""
     tasks, descriptors = asyncio.all_tasks(), set(os.listdir("/proc/self/fd"))
     yield
     assert asyncio.all_tasks() <= tasks | {asyncio.current_task()}
@@ -45,7 +45,7 @@ async def start(home: Path, _nothing_is_left: None) -> AsyncIterator[StartPeer]:
 
 @pytest.fixture
 async def peers(home: Path, _nothing_is_left: None) -> AsyncIterator[UnixPeers]:
-    """This process, as one of the home. Whoever connects to it is read and not answered."""
+    """This process as a member of the home. It reads connections of other processes and does not answer."""
     peers = UnixPeers(str(home), _ignore)
     yield peers
     await peers.close()

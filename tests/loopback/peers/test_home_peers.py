@@ -220,7 +220,7 @@ async def test_garbage_costs_the_connection_that_it_came_on(peers: UnixPeers, st
 
 
 async def test_closing_waits_for_no_process_and_leaves_nothing(home: Path, start: StartPeer) -> None:
-    """With connections in both directions, and one whose handler does not end by itself."""
+    """There are connections in both directions, one with a handler that does not end by itself."""
     served = asyncio.Event()
 
     async def for_ever(connection: Connection) -> None:
@@ -289,7 +289,7 @@ async def test_a_socket_of_another_user_is_not_used(peers: UnixPeers, home: Path
 
 
 class Register:
-    """One of the home that writes down who said what: the how-manieth connection, and each frame of it."""
+    """A process of the home that records all frames with the number of their connection."""
 
     def __init__(self, home: Path) -> None:
         self.peers = UnixPeers(str(home), self._serve)
@@ -318,7 +318,7 @@ def _knock(path: Path) -> socket.socket:
 
 
 async def _stranger(directory: Path, program: str) -> asyncio.subprocess.Process:
-    """Run a program as another user within the directory; `s` is a socket."""
+    """Run a program as another user in the directory; `s` is a socket."""
     change = f"os.chdir({str(directory)!r}); os.setgid({NOBODY}); os.setuid({NOBODY})"
     words = f"import os, socket; {change}; s = socket.socket(socket.AF_UNIX); {program}"
     pipe = asyncio.subprocess.PIPE

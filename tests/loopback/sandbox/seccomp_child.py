@@ -44,7 +44,7 @@ libc.syscall.restype = ctypes.c_long
 
 
 def call(number: int | str, *arguments: int) -> int:
-    """A system call, by its name or number."""
+    """Make a system call by name or number."""
     number = NUMBERS[number] if isinstance(number, str) else number
     result: int = libc.syscall(*(ctypes.c_long(word) for word in (number, *arguments)))
     if result == -1:
@@ -62,7 +62,7 @@ def confine(program: bytes) -> None:
 
 
 def in_a_child(attempt: Attempt) -> None:
-    """Try it where it does no harm. An error there is an error here; a signal is an `InterruptedError`."""
+    """Run a function in a child process. Its error is raised here; a signal becomes an `InterruptedError`."""
     child = os.fork()
     if not child:
         code = 0
@@ -172,7 +172,7 @@ def starts_a_ring() -> None:
 
 
 def clones(flags: int) -> None:
-    """As `fork` does, with flags."""
+    """Call `clone` like `fork`, with flags."""
     child = call("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)
     if not child:
         os._exit(0)
@@ -189,7 +189,7 @@ def clones_in_the_new_way() -> None:
 
 
 def asks_as_a_32_bit_program() -> None:
-    """`getpid` by the interrupt that only i386 uses."""
+    """Call `getpid` by the interrupt of i386."""
     with mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as code:
         code.write(b"\x53\xb8\x14\x00\x00\x00\xcd\x80\x5b\xc3")
         entry = ctypes.c_char.from_buffer(code)

@@ -23,7 +23,7 @@ from parley.tools.commands.executor import Executor
 
 
 class Hindered:
-    """A starter on a system that lacks something."""
+    """A starter on a system that lacks a feature."""
 
     def __init__(self, hinders: Callable[[LaunchSpec], str | None]) -> None:
         self._executor = Executor()
@@ -133,7 +133,7 @@ async def test_a_mechanism_is_tried_out_once_by_however_many_it_is_needed() -> N
 
 
 class Busy:
-    """Has no process left at first."""
+    """A starter that fails at first for lack of processes."""
 
     def __init__(self) -> None:
         self.executor: Starter | None = None
@@ -277,7 +277,7 @@ async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
     became: CommandResult | SandboxUnavailable, said: bytes, told: str
 ) -> None:
     class ShortAtFirst:
-        """Lacks something while the first command is confined."""
+        """A starter that lacks a resource for the first confined command."""
 
         def __init__(self) -> None:
             self._executor = Executor()
@@ -322,7 +322,7 @@ async def test_a_fault_that_has_nothing_to_do_with_proc_is_no_reason_to_do_witho
 @BUBBLEWRAP
 async def test_a_bubblewrap_that_is_too_old_is_not_used() -> None:
     class Old:
-        """Says that it is one, and would fail."""
+        """A launcher that reports an old version."""
 
         async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
             if start.reports:
@@ -390,7 +390,7 @@ def test_a_server_that_confines_nothing_loads_nothing_for_it() -> None:
 
 
 def in_thread(work: Callable[[], object]) -> object:
-    """What came of some work in a thread of its own, an error of the system as its name."""
+    """Run a function in another thread; return its result, or the name of its OS error."""
     came: list[object] = []
 
     def run() -> None:

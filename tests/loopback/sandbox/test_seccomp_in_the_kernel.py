@@ -68,7 +68,7 @@ def attempted(directory: Path, filtered_by: bytes) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """With a socket of the host, by path and by abstract name."""
+    """A directory with a listening socket, which also has an abstract name."""
     directory = tmp_path_factory.mktemp("s")
     address = os.fspath(directory / "host")
     with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as abstract:
@@ -80,7 +80,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def control(directory: Path) -> dict[str, str]:
-    """What becomes of each attempt without a program."""
+    """Return the result of each attempt without a seccomp program."""
     return attempted(directory, b"")
 
 

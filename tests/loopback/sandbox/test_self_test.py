@@ -22,7 +22,7 @@ from parley.tools.commands.executor import Executor
 
 
 class Leaky:
-    """A mechanism that keeps commands within other bounds than it was told."""
+    """A mechanism that enforces another policy than the given one."""
 
     def __init__(self, sandboxed: Sandboxed, changed: Callable[[SandboxPolicy], SandboxPolicy | None]) -> None:
         self._sandboxed, self._changed = sandboxed, changed
@@ -71,7 +71,7 @@ async def test_a_mechanism_that_lets_nothing_be_written_where_it_may_is_of_no_us
 
 
 class Careless:
-    """Starts commands, and forgets what they were to give up."""
+    """A starter that ignores restrictions."""
 
     def __init__(self) -> None:
         self._executor = Executor()

@@ -19,7 +19,7 @@ async def test_a_model_is_there(parley_model):
 
 
 def run_pytest(directory: Path, *options: str, **env: str) -> str:
-    """What pytest prints over the integrator's test."""
+    """Run pytest on a test that uses the plugin; return its output."""
     (directory / "test_mine.py").write_text(TEST_OF_AN_INTEGRATOR)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
@@ -41,7 +41,7 @@ def test_the_fixtures_work_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode:
 
 
 def modules_after(program: str) -> set[str]:
-    """What is imported once `program` has run."""
+    """Return the modules that are imported after `program` has run."""
     run = subprocess.run(
         [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
         capture_output=True,

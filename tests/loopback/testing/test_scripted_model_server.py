@@ -73,7 +73,7 @@ async def answer(model: ScriptedModel, path: str, body: bytes = b"{}") -> list[b
 
 
 def decoded(chunks: list[bytes]) -> list[Any]:
-    """The data of events, one in each chunk."""
+    """Return the data of events, one in each chunk."""
     data = [chunk.rpartition(b"data: ")[2].strip() for chunk in chunks]
     return [one.decode() if one == b"[DONE]" else json.loads(one) for one in data]
 

@@ -35,7 +35,7 @@ async def sandboxed() -> AsyncIterator[Sandboxed]:
 
 
 class Bench:
-    """A project in which patches are written within the bounds that its own directory makes."""
+    """A project in which patches are written under the policy of its own directory."""
 
     def __init__(self, work: Path, commands: Sandboxed, root: Path) -> None:
         found = os.lstat(root)

@@ -50,7 +50,7 @@ def written(chance: random.Random) -> list[bytes]:
 
 
 def edited(chance: random.Random, lines: list[bytes]) -> list[bytes]:
-    """The lines after a handful of the things that people do to a file."""
+    """Return the lines after some typical edits."""
     lines = list(lines)
     for _ in range(chance.randint(1, 8)):
         at, size = chance.randrange(len(lines) + 1), chance.randint(1, 7)
@@ -107,7 +107,7 @@ def write_all(pairs: list[tuple[bytes, bytes]], folder: Path) -> None:
 
 
 def hunks_of(diff: str) -> Iterator[tuple[int, str]]:
-    """What git says of each file, by its number, without file headers and names of functions."""
+    """Return git's hunks of each file, by its number, without file headers and function names."""
     for section in re.split(r"(?m)^diff --git ", diff)[1:]:
         number = int(re.match(r"a/(?:[ab]/)?(\d+)", section)[1])  # type: ignore[index]  # git's own words
         start = section.find("\n@@ ") + 1
@@ -115,7 +115,7 @@ def hunks_of(diff: str) -> Iterator[tuple[int, str]]:
 
 
 def both_diffs(pairs: list[tuple[bytes, bytes]], folder: Path, *, context: int) -> list[tuple[str, str]]:
-    """Our hunks and those of git."""
+    """Return our hunks and those of git."""
     write_all(pairs, folder)
     diff = git("diff", "--no-index", f"-U{context}", "--text", "a", "b", cwd=folder, status=1)
     gits = dict(hunks_of(diff.decode()))
@@ -130,7 +130,7 @@ def test_edits_such_as_people_make_read_as_in_git(context: int, tmp_path: Path) 
 
 
 def test_unrelated_texts_of_few_words_have_no_longer_diffs_than_in_git(tmp_path: Path) -> None:
-    """Git passes over lines that occur often, and so misses the shortest diff now and then."""
+    """Git skips frequent lines, and so sometimes misses the shortest diff."""
     diffs = both_diffs(many(unrelated, seed=1), tmp_path, context=3)
 
     assert [ours for ours, gits in diffs if changed_lines(ours) > changed_lines(gits)] == []

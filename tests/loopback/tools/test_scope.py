@@ -29,7 +29,7 @@ IS_OLD: Final = f'{RECORDS}case "$*" in *OOMPolicy*) exit 1;; esac\n{MOVES}'
 
 
 class Computer:
-    """One on which systemd can be asked, and does as it is told."""
+    """A computer with a fake systemd that answers as the test says."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -58,7 +58,7 @@ class Computer:
         (self.root / "usr/bin/busctl").chmod(0o755)
 
     async def ran(self, script: str) -> Ran:
-        """What becomes of the first command there."""
+        """Run the first command, and return its result."""
         executor = Executor(root=str(self.root))
         try:
             return await ran(executor, "sh", "-c", script)
@@ -72,7 +72,7 @@ def computer(tmp_path: Path) -> Computer:
 
 
 def asked(computer: Computer, fork_server: str, *, count: int, more: str) -> str:
-    """A request as it should be, with the name of the scope cut short."""
+    """Return the expected request, with a shortened name of the scope."""
     return (
         f"--address=unix:path={computer.root}/{BUS} call "
         "org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager "

@@ -34,7 +34,7 @@ async def held(
     files: tuple[bytes, ...] = (),
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
-    """What becomes of a launcher that is held until it has mounted this."""
+    """Run a launcher that is held until it has made these mounts; return the result."""
     start = LaunchSpec(
         argv=argv,
         cwd="/",
@@ -86,7 +86,7 @@ BWRAP: Final = "/usr/bin/bwrap"
 
 
 async def mounted(executor: Executor, args: tuple[str, ...], mounts: tuple[Mount, ...], *argv: str) -> Ran:
-    """What becomes of a command in bubblewrap that is told this, when that is looked for."""
+    """Run a command in bubblewrap with these options, and check for these mounts; return the result."""
     options = ("--ro-bind", "/", "/", "--dev", "/dev", "--remount-ro", "/dev", *args)
     return await held(
         executor,

@@ -150,7 +150,7 @@ BWRAP: Final = "/usr/bin/bwrap"
 
 
 async def confined(executor: Executor, *argv: str, args: tuple[str, ...] = ("--unshare-pid",)) -> Ran:
-    """What becomes of a command in bubblewrap, with its options in the first file."""
+    """Run a command in bubblewrap with its options in the first file; return the result."""
     options = "".join(f"{word}\0" for word in ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *args))
     return await ran(
         executor,

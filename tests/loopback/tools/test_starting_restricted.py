@@ -41,7 +41,7 @@ READ_ONLY: Final = Restriction(
 
 
 def instruction(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
-    """One `struct sock_filter`."""
+    """Return one `struct sock_filter`."""
     return struct.pack("=HBBI", code, yes, no, value)
 
 
@@ -118,7 +118,7 @@ async def test_a_rule_grants_what_is_below_it_and_one_for_a_path_that_is_gone_is
 
 
 def of_this_process(name: str) -> int:
-    """What it has given up already, as it would where all of this runs in a container."""
+    """Return the rights that this process lacks already, as in a container."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[name])
 
@@ -169,7 +169,7 @@ async def test_a_command_in_a_domain_of_its_own_reaches_neither_its_supervisor_n
 
 
 def seizing_is_forbidden() -> bool:
-    """Whether this host forbids it to everybody but root and the parent."""
+    """Return whether this host allows tracing only to root and the parent."""
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     return scope.exists() and int(scope.read_text()) > 0 and os.geteuid() != 0
 

@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 90.0
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """With a change, a signature that is none, and a program that leaves a mark when it is run."""
+    """A repository with a change, an invalid signature, and a program that leaves a mark when it runs."""
     repository = tmp_path / "repository"
     repository.mkdir()
     git("init", "--quiet", cwd=repository)
@@ -49,7 +49,7 @@ def run_git(*arguments: str, cwd: Path, tame: bool) -> subprocess.CompletedProce
 
 
 def has_run(repository: Path, *arguments: str, tame: bool) -> bool:
-    """Whether the program has run when Git did this; a tame one must have done it well."""
+    """Return whether the program has run when Git executed these arguments; Git itself must succeed."""
     mark = repository.parent / "ran"
     mark.unlink(missing_ok=True)
     done = run_git(*arguments, cwd=repository, tame=tame)

@@ -55,7 +55,7 @@ async def pool() -> AsyncIterator[ServerPool]:
 
 
 async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayload], str]:
-    """The events of one call, durations left out, and what the model is told."""
+    """Return the events of one call without durations, and the output for the model."""
     notebook = RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
         told = await ServerTools(context(notebook), lease).run(call_item(name, arguments))
@@ -71,7 +71,7 @@ def without_duration(event: LogPayload) -> LogPayload:
 
 
 def shown(tool: str, arguments: dict[str, Any] | None, outcome: ToolCallOutcome) -> list[EventMsg]:
-    """The events of a call without progress."""
+    """Return the events of a call without progress."""
     invocation = Invocation(server="x", tool=tool, arguments=arguments)
     call_id = CallId("c1")
     return [

@@ -14,7 +14,7 @@ from parley.tools.patch.turndiff import TouchedFiles
 
 
 class Repository:
-    """A real one, and a turn in it."""
+    """A real repository, and a turn in it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -25,13 +25,13 @@ class Repository:
         return git(*arguments, cwd=self.root).decode(errors="replace")
 
     def commit(self) -> None:
-        """End the turn, and begin the next."""
+        """End the turn, commit, and begin the next turn."""
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message", "a turn")
         self.turn = TouchedFiles(str(self.root))
 
     def touch(self, name: str) -> Path:
-        """Tell the turn that this file is about to change."""
+        """Record a file in the turn before it changes."""
         file = self.root / name
         if file.exists():
             self.turn.before(str(file), file.read_bytes(), file.stat().st_mode)
@@ -49,7 +49,7 @@ class Repository:
         self.touch(name).unlink()
 
     def git_diff(self, *options: str) -> str:
-        """What git shows of the same, in the words of the protocol."""
+        """Return git's diff of the same changes, in the format of the protocol."""
         self.git("add", "--all")
         diff = self.git("diff", "--cached", "--full-index", "--no-ext-diff", *(options or ("--no-renames",)))
         diff = re.sub(r"(?m)^(index \w+\.\.\w+) \d+$", r"\1", diff)

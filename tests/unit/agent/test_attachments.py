@@ -158,7 +158,7 @@ async def test_what_comes_with_a_message_counts_like_what_is_read_for_it(tmp_pat
 
 
 def image(size: int) -> ImageItem:
-    """One that takes so many characters."""
+    """Return an image with this many characters."""
     return ImageItem(image_url="data:image/png;base64,".ljust(size, "A"))
 
 

@@ -39,7 +39,7 @@ YES, NO = True, False
 
 
 class Says:
-    """A model that wants so many calls with each of its responses, and then says that it is done."""
+    """A model that makes this many calls in each response, and then ends the turn."""
 
     max_retries = 0
 
@@ -58,7 +58,7 @@ class Says:
 
 
 class Hands:
-    """Tools that do nothing but count."""
+    """Tools that only count their calls."""
 
     def __init__(self, ran: Callable[[], None] = lambda: None) -> None:
         self.ran = 0
@@ -74,7 +74,7 @@ class Hands:
 
 
 class Clock:
-    """It is always the same time."""
+    """A clock that stands still."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
@@ -87,7 +87,7 @@ class Clock:
 
 
 class Somebody:
-    """Somebody who answers at once, and says no when there is no answer left."""
+    """A person that answers at once, and denies when no answer is left."""
 
     def __init__(self, notebook: RecordingTranscript, *answers: bool) -> None:
         self.asked: list[LimitReached] = []
@@ -105,7 +105,7 @@ class Somebody:
 
 
 def begun(*before: LogPayload) -> RecordingTranscript:
-    """A turn that has just begun."""
+    """Create a turn that has just begun."""
     return RecordingTranscript(*before, turn_started(), task_started(), user_message("go"))
 
 

@@ -53,7 +53,7 @@ Reply = Sequence[Chunk] | ModelError | asyncio.Event
 
 
 class Summaries:
-    """A model that sums up as it is told, the last way again and again."""
+    """A model with given summaries; the last one is repeated."""
 
     def __init__(self, *replies: Reply, max_retries: int = 0) -> None:
         self.max_retries = max_retries
@@ -78,7 +78,7 @@ class Summaries:
 
     @property
     def records(self) -> list[str]:
-        """What the summaries were made from."""
+        """The texts that the summaries were made from."""
         found: list[str] = []
         for request in self.asked:
             (item,) = request.history
@@ -104,12 +104,12 @@ async def room_made(
 
 
 def tokens(number: int) -> str:
-    """A text of about so many tokens by our estimate, none more."""
+    """Return a text of about this many tokens by our estimate, and not more."""
     return "x" * int((number - 6) * 3.5)
 
 
 def turn(name: str, size: int, *, calls: int = 0) -> list[LogPayload]:
-    """A whole turn of about `size` tokens."""
+    """Return the entries of a whole turn of about `size` tokens."""
     share = size // (calls + 1)
     happened: list[LogPayload] = [turn_started(name), task_started(), user_message(name, message_id=name)]
     for number in range(calls):
@@ -365,7 +365,7 @@ def check_pairs(items: Sequence[HistoryItem]) -> None:
 
 
 def long_talk() -> RecordingTranscript:
-    """All of it has to go."""
+    """Return a history that must be summarized completely."""
     return RecordingTranscript(
         *turn("one", 9_000),
         *said("two"),

@@ -14,7 +14,7 @@ from parley.wire.ids import CallId
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a program of every name that is asked about, out of the agent's reach."""
+    """A directory with a program of every requested name, which the agent cannot write to."""
     place = tmp_path_factory.mktemp("programs")
     names = (
         "bash sh zsh cat cd echo false grep head ls nl pwd rg tail true wc which find git sed rm env cargo python3"
@@ -374,7 +374,7 @@ def test_a_nul_character_is_never_safe(action: RunCommand) -> None:
 
 
 def is_safe_in(search_path: str | None, *writable: Path) -> tuple[bool, bool]:
-    """Whether it is safe to run a program by itself, and in a shell."""
+    """Return whether a command is safe by itself, and in a shell."""
     alone, in_shell = ("ls", "-l"), ("bash", "-c", "ls -l")
     return (
         is_safe(run_command(*alone, search_path=search_path), list(map(str, writable))),

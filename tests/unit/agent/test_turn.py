@@ -62,7 +62,7 @@ Step = Sequence[Chunk] | ModelError | Callable[[], None] | asyncio.Event
 
 
 class Replies:
-    """A model that plays replies: batches, errors to raise, functions to call, events to wait for."""
+    """A model with scripted replies: batches, errors to raise, functions to call, events to wait for."""
 
     def __init__(self, *replies: Sequence[Step], max_retries: int = 0) -> None:
         self.max_retries = max_retries
@@ -91,7 +91,7 @@ class Replies:
 
 
 class NoTools:
-    """Hands that can do nothing."""
+    """Tools that can do nothing."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return ()
@@ -101,7 +101,7 @@ class NoTools:
 
 
 class Pauses:
-    """A clock on which every pause is over at once, and written down."""
+    """A clock whose sleeps return at once and are recorded."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -115,7 +115,7 @@ class Pauses:
 
 
 def asked_to_go() -> RecordingTranscript:
-    """A turn that has just begun."""
+    """Create a turn that has just begun."""
     return RecordingTranscript(turn_started(), task_started(), user_message("go"))
 
 

@@ -38,7 +38,7 @@ ASKED = re.compile(rb'"approval_id":"([^"]*)"')
 
 
 class Filling(MemoryStore):
-    """Takes one page and then has no room, or hangs."""
+    """A store that accepts one page, and is then full or hangs."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def write_export(path: Path, chosen: SettingsChosen, *more: LogPayload, texts: int = 0, at: float = AT) -> str:
-    """An export whose turn runs."""
+    """Write an export with a running turn."""
     log = Log()
     talk = (agent_message(str(number)) for number in range(texts))
     log.append((chosen, turn_started(), user_message("go"), *talk, *more), at=at)
@@ -85,7 +85,7 @@ def write_export(path: Path, chosen: SettingsChosen, *more: LogPayload, texts: i
 
 @pytest.fixture
 def long_file(tmp_path: Path) -> str:
-    """Three pages."""
+    """An export of three pages."""
     return write_export(tmp_path / "long.jsonl", settings_chosen(), texts=2 * PAGE)
 
 
@@ -214,7 +214,7 @@ async def test_a_file_that_was_given_another_id_is_known_by_it_the_next_time(
 
 
 def questions_in(entries: Sequence[Entry]) -> list[bytes]:
-    """Their ids, wherever they are named."""
+    """Return all approval ids in the entries."""
     return [found for entry in entries for found in ASKED.findall(entry.body)]
 
 

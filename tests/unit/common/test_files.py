@@ -24,7 +24,7 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
 
 @contextmanager
 def terminal() -> Iterator[tuple[BinaryIO, int]]:
-    """A terminal to read from without waiting, and where to type."""
+    """A non-blocking terminal, and the descriptor to type into it."""
     typing, shown = os.openpty()
     with ExitStack() as stack:
         stack.callback(os.close, typing)

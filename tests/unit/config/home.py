@@ -35,7 +35,7 @@ class Home:
         return self.loader(*overrides, environ=environ).choose(wanted).settings
 
     def refusal(self, wanted: SettingsOverrides = _NOTHING_SPECIAL, *overrides: str) -> str:
-        """What is said when this cannot be resolved; the path of the file is shown as `FILE`."""
+        """Return the error for settings that cannot be resolved, with `FILE` for the path of the file."""
         with pytest.raises(BadSetting) as caught:
             self.resolve(wanted, *overrides)
         return str(caught.value).replace(str(self.config), "FILE")

@@ -45,7 +45,7 @@ def chosen_by(loader: Loader, *calls: SettingsOverrides) -> ResolvedSettings:
 
 
 def after(home: Home, *calls: SettingsOverrides, config: str = CONFIG) -> Settings:
-    """What is in force behind these calls."""
+    """Return the settings after these calls."""
     home.write(config)
     return chosen_by(home.loader(), *calls).settings
 

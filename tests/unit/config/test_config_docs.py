@@ -31,7 +31,8 @@ VARIABLES = [
 
 
 def settings(check: Check = SETTINGS, at: KeyPath = ()) -> Iterator[str]:
-    """The key of each setting; what the user names is called NAME. Profiles repeat keys, and have one heading."""
+    """Return the key of each setting, with NAME for names that the user chooses. Keys of profiles have no headings
+    of their own."""
     match check:
         case Table() if at != ("profiles", "NAME"):
             for key, field in check.fields.items():

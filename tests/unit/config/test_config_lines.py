@@ -103,7 +103,7 @@ def test_an_error_names_the_line_of_its_key(home: Home, text: str, said: str) ->
 
 
 def scalar_settings(check: Check = SETTINGS, at: KeyPath = ()) -> Iterator[KeyPath]:
-    """The keys of all settings that are not tables; what the user names is called `name`."""
+    """Return the keys of all settings that are not tables, with `name` for names that the user chooses."""
     match check:
         case Table():
             for key, field in check.fields.items():
@@ -132,7 +132,7 @@ NOISE = st.lists(
 
 
 def written(key: KeyPath, *, header: int, inline: int) -> tuple[str, str]:
-    """The header, of so many parts, and the line of the key, so many parts of it as inline tables."""
+    """Return the table header with some parts of the key, and the line with the rest, partly as inline tables."""
     header = min(header, len(key) - 1)
     inline = min(inline, len(key) - header - 1)
     value = "1979-05-27"  # no setting is a date

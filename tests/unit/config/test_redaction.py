@@ -86,7 +86,7 @@ def without_secrets_in(url: str | None) -> str | None:
 
 
 def written(wanted: SettingsOverrides) -> dict[str, Any]:
-    """What is kept, out of the log again."""
+    """Return the stored overrides, decoded from the log."""
     again: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(kept(wanted)))
     return again
 
@@ -188,7 +188,7 @@ def test_several_calls_in_succession_come_to_the_same_again(home: Home) -> None:
 
 
 def servers_again(home: Home, wanted: SettingsOverrides) -> tuple[ToolServer, ...]:
-    """The tool servers of a conversation that another process has read from the log."""
+    """Return the tool servers of a conversation that another process has loaded."""
     return home.loader().choose(stored_overrides(written(wanted))).settings.mcp_servers
 
 

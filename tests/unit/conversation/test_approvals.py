@@ -17,7 +17,7 @@ from parley.wire.ids import EventId
 
 
 def approvals_of(*happened: LogPayload) -> ApprovalState:
-    """Everything happens a second after what was before it."""
+    """Return the projection of these entries, each a second after the one before."""
     approvals = ApprovalState()
     for at, one in enumerate(happened):
         approvals.apply(one, at=float(at))

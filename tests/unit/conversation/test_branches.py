@@ -23,7 +23,7 @@ from parley.wire.items import ImageItem, LocalImageItem
 
 
 def turn(number: int, *, parent: str | None = None, also: tuple[LogPayload, ...] = ()) -> list[LogPayload]:
-    """A whole turn: the user says `qN` in message `mN`, the model answers `aN`."""
+    """Return a whole turn: the user sends `qN` in message `mN`, the model answers `aN`."""
     return [
         turn_started(str(number)),
         task_started(),
@@ -37,7 +37,7 @@ def turn(number: int, *, parent: str | None = None, also: tuple[LogPayload, ...]
 
 
 def seen(*happened: LogPayload) -> list[str]:
-    """What the next request would hold, in words."""
+    """Return the texts of the next request."""
     told: list[str] = []
     for item in history_of(*happened).items:
         match item:

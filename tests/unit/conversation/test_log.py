@@ -37,7 +37,7 @@ from parley.wire.ids import START, Seq
 
 
 def said(log: Log, cursor: Cursor) -> list[str]:
-    """All that the reader lacks: an entry by its type, a delta as `item@offset:text`."""
+    """Return everything that the reader lacks: an entry by its type, a delta as `item@offset:text`."""
     told: list[str] = []
     while (thing := cursor.next(log)) is not None:
         assert not isinstance(thing, Earlier)

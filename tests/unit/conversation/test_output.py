@@ -18,12 +18,12 @@ CALL = CallId("c1")
 
 
 def numbered(size: int) -> bytes:
-    """So many bytes, each place told apart from its neighbours."""
+    """Return this many bytes, each different from its neighbours."""
     return b"".join(b"%07d\n" % number for number in range(size // 8 + 1))[:size]
 
 
 def said(size: int, *, reads: int = 65_536) -> tuple[OpenOutput, bytes]:
-    """A stream that was told so much, as it is read from a pipe."""
+    """Return an open output with this much data, added as it is read from a pipe."""
     item, data = OpenOutput(ItemId("i1"), CALL, "stdout"), numbered(size)
     for at in range(0, size, reads):
         item.extend(data[at : at + reads])
@@ -35,7 +35,7 @@ def pieces_of(item: OpenOutput, offset: int = 0) -> list[tuple[int, bytes]]:
 
 
 def joined(pieces: list[tuple[int, bytes]], begin: int, end: int) -> bytes:
-    """The pieces between two places, which must have no gap."""
+    """Return the pieces between two offsets, which must have no gap."""
     at, data = begin, b""
     for offset, piece in pieces:
         if begin <= offset < end:

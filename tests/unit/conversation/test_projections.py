@@ -65,7 +65,7 @@ steps = st.one_of(
 
 
 class Scribe:
-    """Writes down a log that could be: whatever it is told to write where it cannot stand is left out."""
+    """Writes a valid log: an entry that would be invalid at its position is left out."""
 
     def __init__(self) -> None:
         self.log: list[LogPayload] = [settings_chosen(model="m0")]
@@ -146,7 +146,7 @@ def _question(what: str, number: int) -> tuple[LogPayload, LogPayload]:
 
 
 def told(projections: Projections) -> dict[str, Any]:
-    """All that anybody can ask of it."""
+    """Return everything that can be read from the projections."""
     state, history, approvals, settings_history = (
         projections.state,
         projections.history,
@@ -169,7 +169,7 @@ def chain(change: SettingsChange | None) -> list[tuple[str | None, dict[str, Any
 
 
 def kept(entry: Entry) -> Entry:
-    """As it comes out of a store."""
+    """Return the entries as a store returns them."""
     return Entry.stored(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
 
 
@@ -190,7 +190,7 @@ def test_replaying_a_stored_log_gives_the_same_projections(script: list[tuple[An
 
 
 def told_after_a_checkpoint(projections: Projections) -> dict[str, Any]:
-    """As `told`, without what a store finds by keys: messages and settlements before the checkpoint."""
+    """Like `told`, without what a store finds by key: messages and settlements before the checkpoint."""
     state, settings_history = projections.state, projections.settings_history
     by_key = ("inputs", "messages")
     return told(projections) | {
@@ -249,7 +249,7 @@ def test_what_is_no_checkpoint_is_refused(data: bytes) -> None:
 
 
 def test_a_checkpoint_of_a_long_conversation_is_small() -> None:
-    """100,000 entries, of which none was replaced by a summary."""
+    """100,000 entries, none of which was replaced by a summary."""
     projections, number = Projections(), 0
     projections.apply(settings_chosen(), at=AT)
     while projections.position < 100_000:
@@ -315,7 +315,7 @@ def test_what_cannot_be_read_is_refused(body: bytes) -> None:
 
 
 def test_every_record_is_read_again() -> None:
-    """Or said not to matter: what a command said is for readers alone."""
+    """Or has no effect on projections: the output of commands is for readers alone."""
     written = {record_type(one) for one in _everything() if not isinstance(one, EventBase)}
 
     assert written == set(RECORD_TYPES)

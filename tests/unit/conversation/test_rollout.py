@@ -43,7 +43,7 @@ from parley.wire.items import ImageItem
 
 
 def retold(lines: list[bytes]) -> tuple[list[LogPayload], int]:
-    """What happened, and how many items were left out."""
+    """Return the entries, and the number of items that were left out."""
     retelling = RolloutReader(read_session(lines[0]))
     happened = list(retelling.read(enumerate(lines[1:], start=2)))
     return happened, retelling.left_out
@@ -54,7 +54,7 @@ def history(*items: Any) -> list[HistoryItem]:
 
 
 def shell_call(call_id: str) -> CallItem:
-    """As `function_call` comes back: in our words, and as the provider is given it again."""
+    """Return a `function_call` as a record, and as the provider is sent it again."""
     verbatim = json.dumps(function_call(call_id))
     return CallItem(
         call_id=CallId(call_id),

@@ -24,14 +24,14 @@ def history_of(*happened: LogPayload) -> SettingsHistory:
 
 
 def turn(message_id: str, *, parent: str | None = None, **asked: Any) -> tuple[LogPayload, ...]:
-    """A whole turn that a message began, with what it asked for."""
+    """Return a whole turn that a message with these settings began."""
     chosen = (settings_chosen(**asked),) if asked else ()
     said = user_message("go", message_id=message_id, parent=parent)
     return (turn_started(message_id), task_started(), said, *chosen, agent_message("Done"), turn_ended())
 
 
 def asked(change: SettingsChange) -> list[dict[str, Any]]:
-    """All that was asked for, the first first."""
+    """Return all overrides, the first one first."""
     return [*(asked(change.before) if change.before else ()), change.asked]
 
 

@@ -66,7 +66,7 @@ MOVES = tuple(dict.fromkeys(record for _, record in NEXT))
 
 
 def at_phase(phase: Phase) -> State:
-    """A conversation in this phase, as `NEXT` leads there."""
+    """Return a conversation in this phase, reached by `NEXT`."""
     ways: dict[Phase, list[Record]] = {Phase.IDLE: []}
     while phase not in ways:
         found = {to: [*ways[by], RECORDS[how]] for (by, how), to in NEXT.items() if by in ways and to not in ways}

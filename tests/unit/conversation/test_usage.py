@@ -14,7 +14,7 @@ from parley.wire.events import Settlement
 
 
 def spending_of(*happened: LogPayload) -> UsageTotals:
-    """Everything happens a second after what was before it."""
+    """Return the projection of these entries, each a second after the one before."""
     usage = UsageTotals()
     for at, one in enumerate(happened):
         usage.apply(one, at=float(at))

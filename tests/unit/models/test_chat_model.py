@@ -33,7 +33,7 @@ from parley.wire.items import ImageItem, TextItem
 
 
 def decoded(data: bytes, *, stream_usage: bool = False, cuts: tuple[int, ...] = ()) -> list[Chunk]:
-    """What a reply means whose body is `data`, read in the given pieces."""
+    """Decode the body `data`, read in the given pieces."""
     decoder = ChatDecoder(stream_usage=stream_usage)
     chunks: list[Chunk] = []
     start = 0
@@ -444,7 +444,7 @@ def test_signed_blocks_of_reasoning_stay_apart() -> None:
 
 @pytest.mark.promises("model.chat-reasoning-origin")
 def test_what_an_older_version_wrote_is_sent_as_messages() -> None:
-    """Records without the members of today, with a response that ended between the calls."""
+    """Records without newer members, with a response that ended between the calls."""
     old = [
         b'{"record":"model_said","item":{"type":"message","text":"I look.","id":null,"by":""}}',
         b'{"record":"model_said","item":{"type":"call","call_id":"c1","name":"look","arguments":"{}","by":""}}',

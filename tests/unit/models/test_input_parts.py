@@ -53,7 +53,7 @@ def model(api: WireApi) -> Model:
 
 
 def sent(api: Api, content: Sequence[InputItem]) -> Any:
-    """The content of the one message in a request."""
+    """Return the content of the only message in a request."""
     request = ModelRequest(instructions="", context=(), history=(UserItem(tuple(content)),))
     if api == "chat":
         body = msgspec.json.decode(encode_chat(request, model="m", stream_usage=False))

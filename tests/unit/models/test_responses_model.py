@@ -37,7 +37,7 @@ from parley.wire.items import ImageItem, TextItem
 
 
 def decoded(data: bytes, cuts: tuple[int, ...] = (), *, by: str = "") -> list[Chunk]:
-    """What a reply means whose body is `data`, read in the given pieces."""
+    """Decode the body `data`, read in the given pieces."""
     decoder = ResponsesDecoder(by=by)
     chunks: list[Chunk] = []
     start = 0
@@ -53,7 +53,7 @@ def item_done(item: object) -> bytes:
 
 
 def compared(chunks: list[Chunk]) -> list[Any]:
-    """Chunks as plain values: what is kept verbatim is compared as JSON."""
+    """Return chunks as plain values; verbatim items are compared as JSON."""
     return [(type(chunk).__name__, msgspec.json.decode(msgspec.json.encode(chunk))) for chunk in chunks]
 
 

@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture
 def home(tmp_path: Path) -> str:
-    """Without a config.toml."""
+    """A home without a config.toml."""
     return str(tmp_path)

@@ -140,7 +140,7 @@ async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
 
 
 class Confining(NoCommands):
-    """Whatever would be run could be confined."""
+    """A command runner that can confine every command."""
 
     async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
         return None

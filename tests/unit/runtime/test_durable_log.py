@@ -31,7 +31,7 @@ def book_of(store: SlowStore) -> DurableLog:
 
 
 async def written_book(store: SlowStore) -> DurableLog:
-    """Open, in the middle of a turn; from here on the store is slow."""
+    """A log in the middle of a turn, whose store is slow from now on."""
     book = book_of(store)
     await book.create(settings_chosen())
     await book.acquire(address="")
@@ -41,7 +41,7 @@ async def written_book(store: SlowStore) -> DurableLog:
 
 
 class Client:
-    """One that takes everything, and writes down what it was sent: types, and `item@offset:text`."""
+    """A client that accepts everything, and records what it was sent: types, and `item@offset:text`."""
 
     hidden: frozenset[str] = frozenset()
     sends_records = False

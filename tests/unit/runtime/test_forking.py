@@ -21,7 +21,7 @@ ENTRIES = 20_000
 
 
 class Meanwhile(SlowStore):
-    """Something happens while the first page of a draft is written."""
+    """A store that calls a function while the first page of a draft is written."""
 
     def __init__(self, happens: Callable[[], Awaitable[object]]) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ NUMBERS = ("one", "two", "three", "four", "five", "six")
 
 
 class LastFirst(SlowStore):
-    """Of those who look who has a conversation, whoever asked last is told first."""
+    """A store that answers queries for an owner in reverse order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class LastFirst(SlowStore):
 
 
 class SlowToGive(SlowStore):
-    """While it `is_held`, no lease is granted until it is closed."""
+    """A store that grants no lease while it `is_held`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def said(conversation: Conversation) -> list[str]:
 
 
 async def begun() -> None:
-    """Until every task waits that was made just now."""
+    """Wait until all new tasks wait."""
     for _ in range(5):
         await asyncio.sleep(0)
 

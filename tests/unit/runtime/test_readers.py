@@ -16,7 +16,7 @@ from parley.wire.ids import Seq
 
 
 class _Outbox:
-    """Takes frames while it has room."""
+    """An outbox that accepts frames while it has space."""
 
     def __init__(self, room: int) -> None:
         self.room, self.frames = room, list[bytes]()

@@ -48,7 +48,7 @@ END = (task_complete("Done"), turn_ended())
 
 
 class Owner(FakeLink):
-    """The other process, by hand: the port `Peers`, and the only link to it."""
+    """A fake of the other process: implements `Peers`, and the only link to it."""
 
     address = "of us"
 
@@ -102,7 +102,7 @@ class Owner(FakeLink):
 
 
 class GatedStore(SlowStore):
-    """Whoever reads gets what was there when he asked, when the gate is open."""
+    """A store whose reads return when the gate is open, with the data at the time of the call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class GatedStore(SlowStore):
 
 
 class Two:
-    """The log of the process that runs a turn, and ours, which is to follow it."""
+    """The log of the process that runs a turn, and the log of the process that follows it."""
 
     def __init__(self) -> None:
         self.store = GatedStore()
@@ -163,7 +163,7 @@ class Two:
         return await following
 
     async def happens(self, *happened: Any) -> list[Entry]:
-        """Entries that are on disk there, and not yet told."""
+        """Append entries to the owner's log that it has not sent yet."""
         before = self.there.log.last
         await self.there.append(*happened)
         return self.there.log.entries[before:]

@@ -20,7 +20,7 @@ from parley.wire.peers import Follow
 
 
 class Silent(FakeLink):
-    """The port `Peers`, and the only link, to a process that was stopped."""
+    """A fake of a stopped process: implements `Peers` and the only link."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -106,7 +106,7 @@ async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_
 
 
 class Followed(Silent):
-    """Says which conversation somebody wants to follow."""
+    """Records which conversations are requested to be followed."""
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         self.asked.put_nowait(msgspec.json.decode(params, type=Follow).conversation_id)

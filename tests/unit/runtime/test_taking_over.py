@@ -17,7 +17,8 @@ from parley.wire.ids import ApprovalId
 
 
 async def left_asking(first: Life, second: Life) -> tuple[Conversation, ApprovalId]:
-    """A turn of a process that was killed while it asked, as another one has it in memory that has not noticed."""
+    """Create an orphaned turn that waits for an approval, in a process that has it in memory and has not
+    noticed."""
     there = await first.create()
     here = await second.find(there.id)
     await first.send(there, "run a")

@@ -20,7 +20,7 @@ END = ["model_asked", "agent_message", "model_said", "task_complete", "turn_ende
 async def between(
     life: Life, store: SlowStore, *, second_message: str = "run one"
 ) -> tuple[Conversation, asyncio.Task[None], list[Accepted]]:
-    """A conversation whose first turn has ended and whose second has begun, and neither is written down."""
+    """Create a conversation whose first turn has ended and whose second has begun, and neither is durable."""
     conversation = await life.create()
     store.slow = True
     first = asyncio.create_task(life.send(conversation, "say One"))
@@ -37,7 +37,7 @@ async def between(
 
 
 async def catch_up(conversation: Conversation, store: SlowStore, *, is_cut: bool = True) -> None:
-    """Both are written down; what the second one writes first has to wait until it is told to end."""
+    """Make both durable; the first write of the second turn waits until the test continues it."""
     await store.write()
     await store.write()
     await store.until_waiting()

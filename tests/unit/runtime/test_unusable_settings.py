@@ -27,7 +27,7 @@ def write_config(home: str, words: str) -> None:
 
 @asynccontextmanager
 async def left_without_its_profile(home: str) -> AsyncIterator[tuple[Life, Conversation]]:
-    """A process that finds what another one left asking."""
+    """Create a process that finds an orphaned turn whose profile was removed."""
     store = SlowStore()
     write_config(home, PROFILE)
     wanted = SettingsOverrides(cwd=home, approval_policy="untrusted", sandbox="danger-full-access", profile="p")

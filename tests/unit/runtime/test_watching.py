@@ -18,7 +18,7 @@ MANY = 300
 
 
 class CountingStore(SlowStore):
-    """A store that counts how often it is asked whether something is new."""
+    """A store that counts queries for new entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CountingStore(SlowStore):
 
 
 async def watch(conversation: Conversation) -> asyncio.Task[None]:
-    """Wait for the next entry, as a client does that reads on."""
+    """Wait for the next entry, like a client that reads."""
     task = asyncio.create_task(conversation.wait_beyond(conversation.log.durable))
     await asyncio.sleep(0)
     return task

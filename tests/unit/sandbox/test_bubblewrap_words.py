@@ -249,7 +249,7 @@ def test_only_root_s_own_programs_are_launchers(tmp_path: Path, mode: int, folde
 
 
 class NeverStarts:
-    """A starter that only looks at what it is given."""
+    """A starter that only records its arguments."""
 
     def __init__(self) -> None:
         self.starts: list[LaunchSpec] = []

@@ -22,7 +22,7 @@ TOKEN = re.compile(r'\s*(?:(#?"[^"]*")|([()])|([^\s()"]+))')
 
 
 def forms(text: str) -> list[Form]:
-    """The text taken apart; fails where parentheses or quotes do not close."""
+    """Parse the text; fail if parentheses or quotes do not match."""
     stack: list[list[Form]] = [[]]
     position = 0
     while position < len(text.rstrip()):
@@ -50,7 +50,7 @@ def all_words(form: Form) -> Iterator[str]:
 
 
 class Played:
-    """What a profile decides about files, as Seatbelt would: the last rule that applies counts."""
+    """Decides about files as a profile does in Seatbelt: the last matching rule counts."""
 
     def __init__(self, chosen: Profile) -> None:
         version, default, *self.rules = forms(chosen.text)
@@ -367,7 +367,7 @@ def test_the_launcher_is_given_the_text_then_each_parameter_and_then_the_command
 
 
 class Noted:
-    """Starts nothing, and keeps what it was to start."""
+    """A starter that only records its arguments."""
 
     def __init__(self) -> None:
         self.starts: list[LaunchSpec] = []

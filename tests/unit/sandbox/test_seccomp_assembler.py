@@ -13,7 +13,7 @@ FIRST_ARGUMENT = 16
 
 
 def answers(code: Code, *arguments: int) -> list[int]:
-    """What the program says to a call for each of these as the first argument."""
+    """Return the decisions of the program about a call with each of these as its first argument."""
     program = Filter(code.assembled())
     return [program.answer(Call(0, 0, (argument,))) for argument in arguments]
 

@@ -93,12 +93,12 @@ def may_control(mode: Mode, command: int) -> bool:
 
 
 def creates(flags: int) -> bool:
-    """Whether `open` reads a mode: O_CREAT or the bit that O_TMPFILE adds to O_DIRECTORY."""
+    """Return whether `open` reads a mode: O_CREAT, or the bit that O_TMPFILE adds to O_DIRECTORY."""
     return bool(flags & 0o100 or flags & 0o20000000)
 
 
 def is_made(name: str, mode: Mode, *arguments: int) -> bool:
-    """Whether a call that exists is made."""
+    """Return whether an existing call is made."""
     first, second, third, fourth = (argument & 0xFFFFFFFF for argument in arguments[:4])
     if name in REFUSED.split():
         return False
@@ -174,7 +174,7 @@ UPPER = 0xABCD_EF01 << 32
 
 
 def with_upper_halves(*values: int) -> list[int]:
-    """Each value, and the same with a different upper half."""
+    """Return each value, and the same with a different upper half."""
     return [*values, *(value | UPPER for value in values), 1 << 32, ALL_ONES]
 
 
@@ -251,7 +251,7 @@ def edges(machine: str) -> Iterator[Call]:
 
 
 def deviations(machine: str, mode: Mode, calls: Iterator[Call]) -> list[tuple[Call, int, int]]:
-    """Where the program and the rules differ: the call, what the program says, what the rules say."""
+    """Return where the program and the rules differ: the call, and both decisions."""
     found = FILTERS[machine, mode]
     answers = ((call, found.answer(call), expected(machine, mode, call)) for call in calls)
     return [(call, said, right) for call, said, right in answers if said != right]

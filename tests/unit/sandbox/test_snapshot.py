@@ -152,7 +152,7 @@ def test_a_second_name_that_a_file_had_before_stays(project: Path) -> None:
 def test_a_file_that_is_still_open_for_writing_cannot_be_changed_by_that_afterwards(
     project: Path, how: str
 ) -> None:
-    """A command of another root holds the descriptor, and still runs."""
+    """A running command of another root holds the descriptor."""
     config, own = project / ".git/config", project / "own"
 
     with command(bounds(project)) as result:

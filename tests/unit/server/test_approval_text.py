@@ -50,7 +50,7 @@ def question(shown: ApprovalEvent, asked: QuestionAsked) -> PendingApproval:
 
 
 def asked_of(version: str, shown: ApprovalEvent, asked: QuestionAsked) -> Any:
-    """What a client of this version is sent, which must be a request as MCP has it."""
+    """Return the approval request for a client of this version, which must be a valid MCP request."""
     features = FULL if version == FULL_VERSION else PLAIN
     params = elicitation(question(shown, asked), CONVERSATION, request="9", features=features)
     check_message(request(0, ElicitationParams.METHOD, encode(params)), version=version)
@@ -187,7 +187,7 @@ def test_the_name_of_a_limit_cannot_pass_for_more_than_that() -> None:
 
 
 def changed(changes: Mapping[str, FileChange]) -> list[str]:
-    """The lines of the message about a patch with these changes, of files below /project."""
+    """Return the lines of the message about a patch with these changes of files below /project."""
     named = {f"/project/{name}": change for name, change in changes.items()}
     shown, asked = patch_question(1)
     return listed(question(structs.replace(shown, changes=named), asked), CONVERSATION).message.split("\n")

@@ -82,7 +82,7 @@ async def test_without_a_stream_an_approval_waits_for_the_next_client(home: str)
 
 
 async def paused(room: LocalServer) -> tuple[LocalClient, Conversation]:
-    """A client that was asked and has paused its stream."""
+    """Create a client that was asked and has paused its stream."""
     conversation = await room.create()
     guest = await room.guest()
     stream = await guest.stream(conversation.id)

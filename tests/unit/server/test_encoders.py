@@ -39,7 +39,7 @@ ODD_IDS = ("", ODD, "%", "%b", '"', "\\", 0, -1, 2**63 - 1)
 
 
 def _log() -> Log:
-    """Two events with odd words, a record between them, and two texts still being written."""
+    """Return a log with two events, a record between them, and two open texts, with unusual characters."""
     log = log_of(turn_started(), task_started(), model_asked(), agent_message(ODD))
     log.extend(ItemKind.MESSAGE, ODD)
     log.extend(ItemKind.REASONING, "hm")

@@ -16,7 +16,7 @@ LIMIT = "Limit reached: conversation_tokens"
 
 
 async def at_its_limit(room: LocalServer, **approvals: Any) -> Conversation:
-    """A conversation that has used all that it may, so that its next turn asks at once."""
+    """Create a conversation that has reached its limit, so that its next turn asks at once."""
     conversation = await room.create({"limits": {"conversation_tokens": 1}, "approvals": approvals})
     guest = await room.guest()
     await guest.say(conversation.id, 0)

@@ -16,7 +16,7 @@ REFUSED = [(1, "denied: nobody could be asked")]
 
 
 async def unheard(room: LocalServer, **approvals: Any) -> tuple[LocalClient, Any]:
-    """A client that cannot be asked, streaming a conversation that asks."""
+    """Create a client that cannot be asked and streams a conversation that waits for an approval."""
     conversation = await room.create({"approvals": {**PATIENT["approvals"], **approvals}})
     guest = await room.guest(capabilities={})
     await guest.stream(conversation.id)

@@ -23,7 +23,7 @@ from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, Follow, InterruptTurn, Ren
 
 
 class Peer:
-    """The other process: a transport, and its outbox."""
+    """The other process: a transport and its outbox."""
 
     writable = True
 

@@ -14,7 +14,7 @@ RESULT = b"the result"
 
 
 class Writes:
-    """An outbox that remembers which frames left in one write: those of one loop tick."""
+    """An outbox that records which frames were written together: those of one loop tick."""
 
     def __init__(self) -> None:
         self.writable = True

@@ -23,7 +23,7 @@ from parley.wire.mcp import FULL_VERSION
 
 
 def hello() -> dict[str, Any]:
-    """The `initialize` of a client that can be asked."""
+    """Return the `initialize` of a client that can be asked."""
     able: dict[str, Any] = {"elicitation": {}}
     info = {"name": "test", "version": "0"}
     params = {"protocolVersion": FULL_VERSION, "capabilities": able, "clientInfo": info}

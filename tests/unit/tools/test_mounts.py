@@ -188,10 +188,10 @@ def test_nothing_can_be_planned_where_the_kernel_says_nothing_of_the_root() -> N
 
 
 class Launcher:
-    """One that is process 4711, and is told to mount only what is always mounted."""
+    """A launcher with process id 4711 and only the default mounts."""
 
     def __init__(self, *, ours: list[bytes], its: bytes) -> None:
-        """What our own table says, time after time, and what its table says."""
+        """`ours` are the successive mount tables of this process, `its` is the table of the launcher."""
         self.now = 0.0
         self.reports, theirs = os.pipe()
         os.write(theirs, b'{ "child-pid": 4711 }')
@@ -268,7 +268,7 @@ def test_a_launcher_that_takes_long_is_looked_at_less_often() -> None:
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """A process that may open nothing."""
+    """Let this process open no files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:

@@ -14,7 +14,7 @@ from parley.tools.parsed_commands import LONGEST_SCRIPT, parse
 
 
 def shown(*argv: str) -> Any:
-    """As a client reads it."""
+    """Return the summaries as a client reads them."""
     return msgspec.json.decode(msgspec.json.encode(parse(argv)))
 
 

@@ -17,7 +17,7 @@ CPU_SECONDS = 10
 
 
 def changed(content: str | bytes, *lines: str, deadline: Deadline | None = None) -> bytes:
-    """The file after an update of these lines."""
+    """Return the file after an update with these lines."""
     (hunk,) = parse(patch("*** Update File: a.txt", *lines))
     assert isinstance(hunk, UpdateFile)
     before = content.encode() if isinstance(content, str) else content

@@ -22,7 +22,7 @@ from parley.wire.events import AddedFile, OtherChange, UpdatedFile
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Path]:
-    """The working directory; what lies beside it is outside."""
+    """The working directory, in a directory with files outside."""
     path = tmp_path / "work"
     usual = os.umask(0o022)
     path.mkdir()
@@ -41,7 +41,7 @@ def apply(work: Path, *lines: str, workdir: Path | None = None) -> Plan:
 
 
 def refusal(work: Path, *lines: str, workdir: Path | None = None) -> str:
-    """What is said of a patch that is refused; everything around stays as it was."""
+    """Return the error of a patch that is refused; check that no file changed."""
     before = tree(work.parent)
     with pytest.raises(PatchRefused) as refused:
         planned(work, *lines, workdir=workdir)
@@ -258,7 +258,7 @@ def test_a_call_in_a_directory_elsewhere_is_outside(work: Path, tmp_path: Path) 
 
 @pytest.fixture
 def elsewhere(work: Path) -> Path:
-    """A directory that `link` leads to; a file `f` is on every side of it."""
+    """A directory that `link` leads to; there is a file `f` in each directory around it."""
     path = work.parent / "elsewhere"
     for folder in (work, work / "sub", path, path / "inner", path / "sub"):
         folder.mkdir(exist_ok=True)

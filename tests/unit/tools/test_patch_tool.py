@@ -53,20 +53,20 @@ PATIENCE_SECONDS = 90.0
 
 
 class Files(NamedTuple):
-    """All that there are, right after something was appended."""
+    """All files directly after an append."""
 
     found: dict[str, bytes]
 
 
 class Confined(NamedTuple):
-    """The thread of this name was to write only within these bounds."""
+    """The thread of this name was confined to this policy."""
 
     thread: str
     bounds: SandboxPolicy
 
 
 class Sandboxes:
-    """Commands that confine a thread: they succeed, fail, or have no means (`has_landlock`)."""
+    """A command runner that confines a thread: it succeeds, fails, or cannot (`has_landlock`)."""
 
     def __init__(self, *, has_landlock: bool = True, fails: SandboxUnavailable | None = None) -> None:
         self.did: list[object] = []
@@ -89,7 +89,7 @@ class Sandboxes:
 
 
 class Bench:
-    """Everything around the tool, with one list of what it did, in order."""
+    """The doubles around the tool, with one list of all calls in order."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ def kept(shown: Shown, *, item: str = "i1") -> CommandOutput:
 
 
 def without_seconds(told: str) -> str:
-    """Durations differ from run to run."""
+    """Return the event without its duration."""
     try:
         answer = json.loads(told)
     except ValueError:
@@ -232,7 +232,7 @@ async def test_a_moved_file_is_shown_once_with_both_names(work: Path) -> None:
 
 
 def added(path: Path, content: bytes, *, hunk: str) -> str:
-    """A new file in a diff."""
+    """Return the diff of a new file."""
     return (
         f"diff --git a/{path} b/{path}\nnew file mode 100644\nindex {'0' * 40}..{blob(content)}\n"
         f"--- /dev/null\n+++ b/{path}\n{hunk}"
@@ -257,7 +257,7 @@ async def test_what_finds_no_room_in_the_diff_of_a_turn_is_shown_like_a_binary_f
 
 
 class Unreadable(TouchedFiles):
-    """What was changed cannot be found out."""
+    """Touched files whose diff cannot be computed."""
 
     def render(self) -> str:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -425,7 +425,7 @@ async def test_a_directory_whose_name_is_not_text_can_be_worked_in(work: Path, o
 
 
 class Held(System):
-    """Stops before the first name changes, until it is let go."""
+    """A system that stops before the first rename until the test continues it."""
 
     def __init__(self) -> None:
         self.reached, self.let_go = threading.Event(), threading.Event()
@@ -488,7 +488,7 @@ IN_THREAD = Confined("write-patch", BOUNDS)
 
 
 def seen(bench: Bench) -> list[object]:
-    """What was done, without what the files were meanwhile and the diff of the turn."""
+    """Return the calls, without the files in between and the diff of the turn."""
     did = (entry for entry in bench.did if not isinstance(entry, Files))
     return [
         Appended(tuple(one for one in entry.happened if not isinstance(one, TurnDiff)))

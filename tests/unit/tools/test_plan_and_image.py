@@ -35,7 +35,7 @@ def context(notebook: RecordingTranscript, **changes: Any) -> ToolContext:
 
 
 async def told(tool: Tool, arguments: str) -> str:
-    """What the model is told, whichever way the tool says it."""
+    """Return the output for the model, whether it is a result or an error."""
     async with asyncio.timeout(90):
         try:
             return await tool.run(call("c1", arguments, name=tool.names[0]))

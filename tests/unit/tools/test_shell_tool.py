@@ -57,7 +57,7 @@ NOTHING_APPROVED: Final = Approved(directory=(0, 0), program=(0, 0))
 
 
 class Bench:
-    """Everything around the tool, with one list of what it did, in order."""
+    """The doubles around the tool, with one list of all calls in order."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Bench:
         then: Verdict = GRANTED,
         **changes: Any,
     ) -> None:
-        """What comes of the first command and the first question, and of those behind them."""
+        """Set the results of the first command and the first approval, and of later ones."""
         environ = Environment(PATH="/bin", MY_API_KEY="secret")
         base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access", "environ": environ}
         self.settings: Settings = settings(**{**base, **changes})

@@ -44,7 +44,7 @@ def _no_descriptor_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def directory() -> Iterator[str]:
-    """Not there yet, and with a short path: tests make sockets of their own in it."""
+    """A directory that does not exist yet, with a short path, because tests create sockets in it."""
     with tempfile.TemporaryDirectory() as parent:
         yield os.path.join(parent, "run")
 
@@ -233,7 +233,7 @@ async def test_the_end_of_one_side_is_the_end_of_the_other(directory: str) -> No
 
 
 class Pair:
-    """A listener and one connection to it, with both ends in our hands."""
+    """A listener and both ends of one connection to it."""
 
     here: Connection
     there: Connection
@@ -279,7 +279,7 @@ def _mode(*path: str) -> int:
 
 
 def _left_behind(directory: str) -> str:
-    """A name in the directory that nobody listens to any more."""
+    """Create a socket name without a listening process."""
     os.mkdir(directory)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(os.path.join(directory, NAME))

@@ -66,7 +66,7 @@ def test_an_image_may_be_written_in_many_ways(data: bytes, kind: str) -> None:
 
 
 def with_header(**changes: int) -> bytes:
-    """The PNG with another size, rightly summed up."""
+    """Return the PNG with another size and a correct checksum."""
     header = b"IHDR" + struct.pack(">II", changes.get("width", 1), changes.get("height", 1)) + PNG[24:29]
     return PNG[:12] + header + struct.pack(">I", zlib.crc32(header)) + PNG[33:]
 
@@ -136,7 +136,7 @@ def test_whatever_bytes_there_are_they_are_an_image_or_none(beginning: bytes, re
     "filling", [b"\0", b"\1", b"\xff", b"\xff\0", b"\xff\xe0\0\2", b"IDA", b"!\0\0", b"\0\0\0\0IEN"]
 )
 def test_an_image_without_end_is_given_up(kind: str, filling: bytes) -> None:
-    """With a walk over each byte of these this file would take minutes."""
+    """A check that visits each byte would take minutes."""
     beginning = {"image/png": PNG[:33], "image/jpeg": JPEG[:2], "image/gif": GIF[:SCREEN]}.get(
         kind, b"RIFF\xf8\xff\x3f\1WEBP"
     )

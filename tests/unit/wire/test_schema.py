@@ -132,7 +132,7 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
 
 
 def comparable(schema: Any) -> Any:
-    """A schema without its descriptions, and with `required` in an order that does not matter."""
+    """Return a schema without descriptions, and with `required` as a set."""
     match schema:
         case {"properties": dict(properties)}:
             shown = {name: comparable(value) for name, value in properties.items()}

@@ -70,7 +70,7 @@ def test_what_is_short_or_no_base64_stays(body: bytes) -> None:
 
 
 def test_runs_that_are_just_too_short_cost_no_more_than_others() -> None:
-    """A search that begins anew at each letter of them would take minutes."""
+    """A search that restarts at each of their letters would take minutes."""
     body = (LONG[: SHORTEST - 1] + b",") * 500
 
     assert cut(body) == (body, [])

@@ -32,14 +32,14 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def begun(store: SqliteStore, number: int) -> list[Lease]:
-    """So many conversations, and the right to write to them."""
+    """Create this many conversations and acquire their leases."""
     names = [ConversationId(f"{one:04}") for one in range(number)]
     await asyncio.gather(*(store.create(name, [], summary()) for name in names))
     return await asyncio.gather(*(store.acquire(name, address="here") for name in names))
 
 
 def traced(store: SqliteStore) -> list[str]:
-    """All statements from here on."""
+    """Record all statements from here on."""
     statements: list[str] = []
     opened = store._writer.opened
     assert opened is not None
@@ -48,7 +48,7 @@ def traced(store: SqliteStore) -> list[str]:
 
 
 async def all_at_once(store: SqliteStore, calls: Iterable[Awaitable[T]]) -> list[T]:
-    """What these give, which the writer finds all together: it does something else until then."""
+    """Run these jobs while the writer is busy, so that it executes them together; return their results."""
     begun, goes_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

@@ -119,7 +119,7 @@ def test_a_look_at_a_database_in_use_finds_nothing_wrong(opened: Database, tmp_p
 def test_a_look_counts_what_is_in_the_log_and_not_yet_in_the_file(
     opened: Database, tmp_path: Path, left: str
 ) -> None:
-    """A checkpoint was cut short behind the first page, which tells of pages that only the log has."""
+    """A checkpoint was interrupted after the first page, which refers to pages that only the log has."""
     database, killed = tmp_path / "parley.db", tmp_path / "killed"
     opened.writer.execute("CREATE TABLE more AS SELECT zeroblob(100000)")
     killed.mkdir()

@@ -13,7 +13,7 @@ from parley.stores.sqlite.maintenance import copy_to
 
 
 class Faster(Event):
-    """Never set; whoever looks meanwhile finds that another copy of that name is there."""
+    """An event that is never set, and creates another copy of the same name when it is checked."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -49,12 +49,12 @@ def in_the_database(home: Path, question: str) -> int:
 
 
 def modes(directory: Path) -> dict[str, int]:
-    """Of what is in it."""
+    """Return the modes of the files in a directory."""
     return {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
 
 
 def image(number: int) -> Entry:
-    """A message with an image that no other has."""
+    """Return a message with a unique image."""
     return asked(1, f"data:image/png;base64,{b64encode(os.urandom(30_000) + bytes([number])).decode()}")
 
 
@@ -170,7 +170,7 @@ async def test_tidying_ends_a_deletion_that_was_broken_off(store: SqliteStore, h
 
 
 async def test_the_place_of_a_lock_is_never_used_again(store: SqliteStore, home: Path) -> None:
-    """Somebody may hold the lock of a conversation that is no more."""
+    """A process may still hold the lock of a deleted conversation."""
     await store.create(FIRST, [], summary())
     await store.delete(await store.acquire(FIRST, address=""))
     await store.create(OTHER, [], summary())

@@ -1,0 +1,245 @@
+"""The entries of a snapshot: reads files, links and directories by descriptor, compares them, and restores them.
+
+No link in the path of an entry is followed. Does not know which files are protected; `snapshot` does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from parley.common.guarded_files import DirFds, Identity, identity_of
+
+__all__ = [
+    "ABSENT",
+    "Absent",
+    "Directory",
+    "Entry",
+    "File",
+    "Link",
+    "create",
+    "is_same",
+    "look",
+    "move_aside",
+    "names_in",
+    "set_mode",
+    "with_mode",
+]
+
+_MOVED_ASIDE: Final = ".refused-"
+"""Prefix of the name of a file that was moved aside. Git and agents read no file of such a name."""
+
+_MAX_NAME_BYTES: Final = 255
+_DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Absent(Struct, frozen=True):
+    """There is nothing of this name."""
+
+
+class File(Struct, frozen=True, kw_only=True):
+    mode: int
+    content: bytes | None
+    """None: the file cannot be read, or is larger than expected."""
+    links: int
+    """Number of hard links."""
+    owner: tuple[int, int]
+    """User and group."""
+    has_writer: bool
+    """A process has it open for writing."""
+
+
+class Link(Struct, frozen=True):
+    target: str
+
+
+class Directory(Struct, frozen=True, kw_only=True):
+    mode: int
+    identity: Identity | None
+    """None: the snapshot holds everything in the directory, so that it can be created again."""
+    names: frozenset[str] | None = None
+    """Its entries; None: entries may be added."""
+    data: frozenset[str] = frozenset()
+    """Names in it that are not protected."""
+
+
+class Special(Struct, frozen=True):
+    """A pipe, a socket or a device."""
+
+    kind: int
+    device: int
+
+
+Entry = Absent | File | Link | Directory | Special
+
+ABSENT: Final = Absent()
+
+
+def look(folders: DirFds, path: str, *, at_most: int) -> Entry:
+    """Return what a path is. The content of a file of more than `at_most` bytes is None.
+
+    Raises:
+        OSError: the directory cannot be opened, or is a link.
+    """
+    folder, name = os.path.split(path)
+    try:
+        parent = folders.open(folder)
+        found = os.lstat(name, dir_fd=parent)
+    except FileNotFoundError:
+        return ABSENT
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISLNK(found.st_mode):
+        return Link(os.readlink(name, dir_fd=parent))
+    if stat.S_ISDIR(found.st_mode):
+        return Directory(mode=mode, identity=identity_of(found))
+    if not stat.S_ISREG(found.st_mode):
+        return Special(stat.S_IFMT(found.st_mode), found.st_rdev)
+    content, has_writer = _content(name, parent, at_most)
+    owner = (found.st_uid, found.st_gid)
+    return File(mode=mode, content=content, links=found.st_nlink, owner=owner, has_writer=has_writer)
+
+
+def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
+    """Return the content of a regular file, or None if it is larger or cannot be read; and whether it has a writer.
+
+    A process that closes the file after the first check may have changed it before: the content is read later.
+    """
+    try:
+        descriptor = os.open(name, _READ, dir_fd=folder)
+    except PermissionError:
+        return None, False
+    try:
+        has_writer = _has_writer(descriptor)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > at_most:
+            return None, has_writer
+        content = b""
+        while len(content) <= found.st_size and (piece := os.read(descriptor, found.st_size + 1 - len(content))):
+            content += piece
+        return (content if len(content) <= found.st_size else None), has_writer
+    finally:
+        os.close(descriptor)
+
+
+def _has_writer(descriptor: int) -> bool:
+    """Return whether a process has this file open for writing; False if the file system does not say.
+
+    The kernel grants a read lease only on a file that no process has open for writing.
+    """
+    try:
+        # Should a process open the file in this moment, the kernel notifies us. SIGIO would end the server.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # there are no leases, or the file belongs to another user
+    return False
+
+
+def names_in(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | None:
+    """Return the names in a directory; None if there are more than `at_most`."""
+    names: set[str] = set()
+    descriptor = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=folders.open(path))
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                if len(names) == at_most:
+                    return None
+                names.add(entry.name)
+    finally:
+        os.close(descriptor)
+    return frozenset(names)
+
+
+def is_same(before: Entry, now: Entry) -> bool:
+    if isinstance(before, File) and isinstance(now, File):
+        # By a second name, or by a descriptor that a command of another root holds, it could be changed later.
+        can_change = now.links > before.links or now.has_writer > before.has_writer
+        return (before.mode, before.content) == (now.mode, now.content) and not can_change
+    if isinstance(before, Directory) and isinstance(now, Directory):
+        return before.mode == now.mode and before.identity in (None, now.identity)
+    return before == now
+
+
+def with_mode(entry: Entry, mode: int) -> Entry:
+    return replace(entry, mode=mode) if isinstance(entry, Directory) else entry
+
+
+def create(path: str, entry: Entry) -> bool:
+    """Create a file, link or directory again, and return whether the snapshot holds enough for that.
+
+    A file or link that is there is replaced atomically.
+    """
+    folder, name = os.path.split(path)
+    new = f".new-{os.urandom(8).hex()}"
+    with DirFds() as folders:
+        parent = folders.open(folder)
+        match entry:
+            case Directory(identity=None):
+                os.mkdir(name, mode=0o700, dir_fd=parent)
+                return True
+            case File(content=bytes(content), mode=mode, owner=owner):
+                descriptor = os.open(new, _CREATE, mode=0o600, dir_fd=parent)
+                try:
+                    with open(descriptor, "wb") as file:
+                        file.write(content)
+                        file.flush()
+                        found = os.fstat(descriptor)
+                        if (found.st_uid, found.st_gid) != owner:
+                            os.fchown(descriptor, *owner)
+                        os.fchmod(descriptor, mode)
+                        os.fsync(descriptor)
+                    os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
+                except BaseException:
+                    os.unlink(new, dir_fd=parent)
+                    raise
+                return True
+            case Link(target):
+                os.symlink(target, new, dir_fd=parent)
+                os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
+                return True
+            case _:
+                return False
+
+
+def set_mode(path: str, entry: Entry) -> None:
+    """Give a directory its mode; everything else has it already."""
+    if not isinstance(entry, Directory):
+        return
+    folder, name = os.path.split(path)
+    with DirFds() as folders:
+        _change_mode(name, folders.open(folder), entry.mode)
+
+
+def _change_mode(name: str, parent: int, mode: int) -> None:
+    descriptor = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)
+    finally:
+        os.close(descriptor)
+
+
+def move_aside(path: str, target: str) -> str:
+    """Rename a file or directory into the directory `target`, and return its new path."""
+    folder, name = os.path.split(path)
+    new = os.fsdecode(os.fsencode(f"{_MOVED_ASIDE}{os.urandom(4).hex()}-{name}")[:_MAX_NAME_BYTES])
+    with DirFds() as sources, DirFds() as targets:
+        source, destination = sources.open(folder), targets.open(target)
+        try:
+            os.rename(name, new, src_dir_fd=source, dst_dir_fd=destination)
+        except PermissionError:  # moving a directory needs the right to write to it
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode):
+                raise
+            _change_mode(name, source, stat.S_IRWXU)
+            os.rename(name, new, src_dir_fd=source, dst_dir_fd=destination)
+    return os.path.join(target, new)
