@@ -1,4 +1,4 @@
-"""The resident server: turns that go on without their client, relays, and the commands that ask about it."""
+"""The resident server and its relays (`parley.app.relay`): turns without their client, and commands about it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kit.servers.resident_process import ResidentProcess, parley
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.needs import LANDLOCK
 from kit.system.waiting import until
-from parley.app.relay import NoResident, ask, connect
 from parley.client import Conversation
+from parley.common.resident_socket import NoResident, ask, connect
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.version import __version__
 from parley.wire.events import AgentMessageDelta, ErrorEvent, ExecCommandEnd, TaskComplete

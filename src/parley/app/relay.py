@@ -6,7 +6,6 @@ starts faster than a server.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -15,83 +14,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from parley.app.signals import SIGNALS
-from parley.common.unix_sockets import is_of_same_user, short_path
+from parley.common.resident_socket import RELAY, NoResident, Refused, ask, connect
 
-__all__ = ["HELLO_VERSION", "SOCKET", "NoResident", "Refused", "Relay", "ask", "connect"]
+__all__ = ["Relay"]
 
-SOCKET: Final = "serve.sock"
-HELLO_VERSION: Final = 1
-
-ANSWER_SECONDS: Final = 10.0
-"""How long the server may take to answer a line; one that was stopped never does."""
-MOST_ANSWER_BYTES: Final = 64 * 1024
 COPY_BYTES: Final = 256 * 1024
 
 SERVER_ENDED: Final = 1
 """The exit code if the server ended before the client."""
-
-
-class NoResident(Exception):
-    """No resident server of the home can be reached. The text says why; it is empty if none runs."""
-
-
-class Refused(Exception):
-    """The resident server does not serve this process. The text says why."""
-
-
-def connect(home: str) -> socket.socket:
-    """Connect to the resident server of a home.
-
-    Raises:
-        NoResident: none runs, or it cannot be reached.
-    """
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        channel.settimeout(ANSWER_SECONDS)
-        with short_path(home, SOCKET) as path:
-            channel.connect(path)
-        if not is_of_same_user(channel):
-            raise NoResident(f"{os.path.join(home, SOCKET)} belongs to another user")
-    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-        channel.close()
-        raise NoResident from None
-    except OSError as error:  # also a timeout
-        channel.close()
-        raise NoResident(f"the resident server cannot be reached: {error.strerror or error}") from None
-    except BaseException:
-        channel.close()
-        raise
-    return channel
-
-
-def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
-    """Send one line of our own to the server and return its answer.
-
-    Raises:
-        NoResident: it ended or did not answer.
-        Refused: it refuses; the text is its reason.
-    """
-    line = json.dumps({"parley": kind, "v": HELLO_VERSION, **members}).encode() + b"\n"
-    answer = b""
-    try:
-        channel.sendall(line)
-        while not answer.endswith(b"\n"):
-            piece = channel.recv(4096)  # not more than the answer: the server sends nothing else before we do
-            if not piece or len(answer) > MOST_ANSWER_BYTES:
-                raise NoResident("the resident server ended while it was greeted")
-            answer += piece
-        told = json.loads(answer)
-    except OSError as error:
-        raise NoResident(f"the resident server does not answer: {error.strerror or error}") from None
-    except ValueError:
-        raise NoResident("the resident server gave an answer that is not JSON") from None
-    if not isinstance(told, dict) or told.get("ok") is not True:
-        reason = told.get("reason") if isinstance(told, dict) else None
-        raise Refused(str(reason or "it gave no reason"))
-    return told
 
 
 class Relay:
@@ -108,7 +41,7 @@ class Relay:
         self._home = home
         self._channel = connect(home)
         try:
-            hello = ask(self._channel, "relay", env=dict(environ), cwd=directory, overrides=list(overrides))
+            hello = ask(self._channel, RELAY, env=dict(environ), cwd=directory, overrides=list(overrides))
         except BaseException:
             self._channel.close()
             raise

@@ -23,10 +23,10 @@ from msgspec import Struct, ValidationError, convert
 from parley.app.available_memory import why_too_large
 from parley.app.discovery import ResidentLock, describe, read_description, remove_description
 from parley.app.memory import freeze_existing_objects, skip_final_collection
-from parley.app.relay import HELLO_VERSION, SOCKET
 from parley.app.serving import Server, prepare_process
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.os_errors import os_detail
+from parley.common.resident_socket import HELLO_VERSION, RELAY, SOCKET
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
 from parley.errors import BadHome, ConfigError, ParleyError
@@ -184,7 +184,7 @@ class Resident:
             elif hello.v != HELLO_VERSION:
                 reason = f"it speaks version {HELLO_VERSION} of the relay, and was greeted with version {hello.v}"
                 await _send(channel, {"ok": False, "reason": reason})
-            elif hello.parley == "relay":
+            elif hello.parley == RELAY:
                 await self._serve_relay(channel, hello, rest)
             else:
                 await _send(channel, self._answer(hello))

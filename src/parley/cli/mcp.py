@@ -77,8 +77,9 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
 
 def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     """Connect the client to the resident server; None: this process has to serve it."""
-    from parley.app.relay import NoResident, Refused, Relay
+    from parley.app.relay import Relay
     from parley.common.home import named_home
+    from parley.common.resident_socket import NoResident, Refused
 
     try:
         directory = os.getcwd()

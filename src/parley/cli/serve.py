@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask(kind: str) -> dict[str, Any]:
-    from parley.app.relay import NoResident, Refused, ask, connect
+    from parley.common.resident_socket import NoResident, Refused, ask, connect
 
     home = settings_loader().home
     try:

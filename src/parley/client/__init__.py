@@ -9,6 +9,7 @@ from parley.client.conversation import Conversation, EventPage, ReadEvent
 from parley.client.errors import (
     AlreadyDecided,
     CallCancelled,
+    CallLost,
     CallTimedOut,
     ClientError,
     Disconnected,
@@ -21,9 +22,10 @@ from parley.client.errors import (
 from parley.client.feeds import StreamEvent
 from parley.client.options import CodexOptions, CreateOptions, Overrides
 from parley.client.query import query
+from parley.client.resident_socket import ResidentSocket
 from parley.client.server_process import ServerProcess
 from parley.client.stream import Stream
-from parley.client.transport import Transport
+from parley.client.transport import RestartableTransport, Transport
 from parley.client.turn import Turn
 from parley.client.turn_result import Event, TurnResult
 from parley.wire import events, items
@@ -32,6 +34,7 @@ __all__ = [
     "AlreadyDecided",
     "Approval",
     "CallCancelled",
+    "CallLost",
     "CallTimedOut",
     "Client",
     "ClientError",
@@ -45,6 +48,8 @@ __all__ = [
     "Overrides",
     "ReadEvent",
     "RequestFailed",
+    "ResidentSocket",
+    "RestartableTransport",
     "ServerProcess",
     "Stream",
     "StreamEnded",

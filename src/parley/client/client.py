@@ -21,6 +21,7 @@ from parley.client.conversation import Conversation
 from parley.client.errors import AlreadyDecided, Disconnected
 from parley.client.feeds import Feeds
 from parley.client.options import CodexOptions, CreateOptions, ListOptions
+from parley.client.resident_socket import ResidentSocket
 from parley.client.server_process import ServerProcess
 from parley.client.transport import Transport
 from parley.version import __version__
@@ -59,6 +60,9 @@ __all__ = ["Client", "connect"]
 log: Final = logging.getLogger("parley.client")
 
 
+RECONNECT_SECONDS: Final = 60.0
+"""How long a client tries to connect again by default: enough for a restart of the server."""
+
 _MCP_NOTIFICATION: Final = "notifications/"
 """The prefix of methods that are not events: the method of an event is its type."""
 
@@ -73,31 +77,50 @@ _tool_list_decoder: Final = msgspec.json.Decoder(ListToolsResult)
 async def connect(
     transport: Transport | None = None,
     *,
+    socket: str | PathLike[str] | None = None,
     protocol_version: str = FULL_VERSION,
     client_name: str = "parley-client",
     on_question: OnQuestion | None = None,
     on_frame: Callable[[bytes], None] | None = None,
     timeout_seconds: float | None = None,
+    reconnect_seconds: float = RECONNECT_SECONDS,
 ) -> AsyncIterator[Client]:
     """Connect to a server, and disconnect at the end of the block.
 
-    The default transport starts a server as a child process with `ServerProcess()`, which ends with the block.
-    `on_question` decides approvals; without it the server does not ask this client. `on_frame` is called with every
-    message of the server, before it is handled. `timeout_seconds` limits the handshake and every call that has no
-    timeout of its own.
+    `socket` is the path of the socket of a resident server. Without it and without a `transport`, the client uses
+    the resident server of the home if one runs, else a child process, which ends with the block. `on_question`
+    decides approvals; without it the server does not ask this client. `on_frame` is called with every message of
+    the server, before it is handled. `timeout_seconds` limits the handshake and every call that has no timeout of
+    its own. `reconnect_seconds` limits how long the client tries to connect again to a resident server; 0 means
+    never.
 
     Raises:
-        OSError: the server cannot be started or reached.
+        OSError: the server cannot be started or reached, or a resident server refuses this client.
         CallTimedOut: the server did not answer in time.
         Disconnected: the server ended before it answered.
     """
-    client = Client(
-        ServerProcess() if transport is None else transport,
-        on_question=on_question,
-        on_frame=on_frame,
-        timeout_seconds=timeout_seconds,
-    )
-    await client.start()
+    if transport is not None and socket is not None:
+        raise TypeError("connect takes a transport or a socket, not both")
+
+    def client_of(transport: Transport) -> Client:
+        return Client(
+            transport,
+            on_question=on_question,
+            on_frame=on_frame,
+            timeout_seconds=timeout_seconds,
+            reconnect_seconds=reconnect_seconds,
+        )
+
+    client = client_of(ResidentSocket(socket) if transport is None else transport)
+    try:
+        await client.start()
+    except OSError as error:
+        if transport is not None or socket is not None:
+            raise
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            log.info("using a child process, not a resident server: %s", error)
+        client = client_of(ServerProcess())
+        await client.start()
     try:
         await client.initialize(protocol_version, client_name)
         yield client
@@ -121,8 +144,10 @@ class Client:
         on_question: OnQuestion | None,
         on_frame: Callable[[bytes], None] | None,
         timeout_seconds: float | None,
+        reconnect_seconds: float,
     ) -> None:
         self._on_question = on_question
+        self._protocol_version, self._client_name = "", ""
         self._listeners: dict[RequestId, OnEvent] = {}
         self._undecided: dict[RequestId, asyncio.Task[None]] = {}
         """Requests of the server without a decision, and the tasks of their callbacks."""
@@ -131,8 +156,12 @@ class Client:
             on_notification=self._receive_notification,
             on_request=self._receive_request,
             on_frame=on_frame,
+            on_lost=self._receive_loss,
+            on_restored=lambda: self._feeds.resume(),  # the feeds are made below
             on_end=self._receive_end,
+            handshake=self._shake_hands,
             timeout_seconds=timeout_seconds,
+            reconnect_seconds=reconnect_seconds,
         )
         self._feeds = Feeds(self._connection)
         self._notifications: Final[Mapping[str, Callable[[Raw], None]]] = {
@@ -149,12 +178,17 @@ class Client:
         await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:
-        """Do the handshake of MCP."""
+        """Do the handshake of MCP, now and whenever the connection is made again."""
+        self._protocol_version, self._client_name = protocol_version, client_name
+        await self._shake_hands()
+        self._connection.establish()
+
+    async def _shake_hands(self) -> None:
         elicitation = UNSET if self._on_question is None else ElicitationCapability()
         params = InitializeParams(
-            protocol_version=protocol_version,
+            protocol_version=self._protocol_version,
             capabilities=ClientCapabilities(elicitation=elicitation),
-            client_info=Implementation(name=client_name, version=__version__),
+            client_info=Implementation(name=self._client_name, version=__version__),
         )
         result = await self.request(InitializeParams.METHOD, params)
         self.initialize_result = decode_lenient(_initialize_result_decoder, result)
@@ -165,10 +199,7 @@ class Client:
         try:
             await self._connection.close()
         finally:
-            tasks = tuple(self._undecided.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._cancel_questions(), return_exceptions=True)
 
     # --- conversations -------------------------------------------------------------------
 
@@ -201,7 +232,7 @@ class Client:
         """Return a page of the conversations in the home, latest activity first."""
         arguments = {name: value for name, value in filters.items() if value is not None}
         return await self._connection.call_typed(
-            "conversationsList", arguments, ConversationsListResult, timeout_seconds
+            "conversationsList", arguments, ConversationsListResult, timeout_seconds, is_repeatable=True
         )
 
     # --- approvals -----------------------------------------------------------------------
@@ -211,7 +242,9 @@ class Client:
     ) -> tuple[Approval, ...]:
         """Return the open approvals of all clients: of all conversations, or of one by its id."""
         arguments = {} if conversation is None else {"conversation_id": conversation}
-        found = await self._connection.call_typed("approvalsList", arguments, ApprovalsListResult, timeout_seconds)
+        found = await self._connection.call_typed(
+            "approvalsList", arguments, ApprovalsListResult, timeout_seconds, is_repeatable=True
+        )
         return tuple(listed(one, partial(self._answer, one.approval_id)) for one in found.approvals)
 
     async def answer(
@@ -305,6 +338,18 @@ class Client:
             receive(params)
         elif not method.startswith(_MCP_NOTIFICATION):
             self._feeds.receive_event(params)
+
+    def _receive_loss(self) -> None:
+        """The connection was lost. The next one asks again, and must not get the answers to these questions."""
+        self._cancel_questions()
+        self._feeds.suspend()
+
+    def _cancel_questions(self) -> tuple[asyncio.Task[None], ...]:
+        tasks = tuple(self._undecided.values())
+        self._undecided.clear()
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     def _receive_end(self, error: Disconnected) -> None:
         self._feeds.receive_loss(error)

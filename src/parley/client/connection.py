@@ -1,20 +1,30 @@
 """JSON-RPC requests and results over one transport.
 
-Matches results to requests. Passes notifications and requests of the server on without knowing their methods.
+Matches results to requests, and connects again if the connection is lost. Passes notifications and requests of the
+server on without knowing their methods.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from parley.client.errors import CallCancelled, CallTimedOut, ClientError, Disconnected, RequestFailed, ToolFailed
-from parley.client.transport import Transport
+from parley.client.errors import (
+    CallCancelled,
+    CallLost,
+    CallTimedOut,
+    ClientError,
+    Disconnected,
+    RequestFailed,
+    ToolFailed,
+)
+from parley.client.transport import RestartableTransport, Transport
 from parley.wire.jsonrpc import (
     Message,
     RequestId,
@@ -35,6 +45,10 @@ log: Final = logging.getLogger("parley.client")
 
 _NO_PARAMS: Final = Raw(b"{}")
 
+FIRST_DELAY_SECONDS: Final = 0.05
+MOST_DELAY_SECONDS: Final = 1.0
+"""The delays before attempts to connect again: each is twice the one before it, up to the second one."""
+
 
 class Call(NamedTuple):
     """A request that was sent, and the future of its result."""
@@ -46,12 +60,17 @@ class Call(NamedTuple):
 
 
 class _Pending(NamedTuple):
+    name: str
     result: asyncio.Future[Raw]
     on_result: Callable[[Raw], None] | None
 
 
 class Connection:
-    """The client's side of the protocol. All waits end with `Disconnected` when the server has ended."""
+    """The client's side of the protocol. All waits end with `Disconnected` when the server has ended.
+
+    With a restartable transport, a lost connection is made again. Calls without a result then fail with `CallLost`,
+    and calls of the meantime are sent when the connection is back.
+    """
 
     def __init__(
         self,
@@ -60,22 +79,47 @@ class Connection:
         on_notification: Callable[[str, Raw], None],
         on_request: Callable[[RequestId, str, Raw], None],
         on_frame: Callable[[bytes], None] | None,
+        on_lost: Callable[[], None],
+        on_restored: Callable[[], None],
         on_end: Callable[[Disconnected], None],
+        handshake: Callable[[], Awaitable[None]],
         timeout_seconds: float | None,
+        reconnect_seconds: float,
     ) -> None:
+        """`handshake` is awaited after a restart; `on_restored` is called after that."""
         self._transport = transport
         self._on_notification, self._on_request = on_notification, on_request
         self._on_frame, self._on_end = on_frame, on_end
-        self._timeout_seconds = timeout_seconds
+        self._on_lost, self._on_restored, self._handshake = on_lost, on_restored, handshake
+        self._timeout_seconds, self._reconnect_seconds = timeout_seconds, reconnect_seconds
         self._pending: dict[RequestId, _Pending] = {}
         self._last_id = 0
         self._ended: Disconnected | None = None
+        self._waiting: dict[RequestId, bytes] = {}
+        """Requests that are sent when the connection is back."""
+        self._is_open = self._is_established = False
+        self._restarting: asyncio.Task[None] | None = None
+        """Set from the loss of the connection until it is back, with its handshake."""
 
     async def start(self) -> None:
         await self._transport.start(on_message=self._receive, on_end=self._end)
+        self._is_open = True
 
     async def close(self) -> None:
+        self._is_established = False
+        if (task := self._restarting) is not None:
+            task.cancel()
+            await asyncio.wait((task,))
         await self._transport.close()
+
+    @property
+    def reconnects(self) -> bool:
+        """Whether a lost connection is made again: after the first handshake, until the client closes it."""
+        return self._is_established and isinstance(self._transport, RestartableTransport)
+
+    def establish(self) -> None:
+        """The first handshake is done."""
+        self._is_established = self._reconnect_seconds > 0
 
     # --- to the server -------------------------------------------------------------------
 
@@ -94,9 +138,13 @@ class Connection:
         """
         self._last_id += 1
         request_id = self._last_id
-        self.send(request(request_id, method, _encoded(params)))
+        frame = request(request_id, method, _encoded(params))
+        if self._is_usable():
+            self.send(frame)
+        else:
+            self._waiting[request_id] = frame
         result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
-        self._pending[request_id] = _Pending(result, on_result)
+        self._pending[request_id] = _Pending(name or method, result, on_result)
         return Call(request_id, name or method, result)
 
     def call_tool(
@@ -127,7 +175,7 @@ class Connection:
             async with asyncio.timeout(seconds):
                 return await call.result
         except TimeoutError:
-            self._pending.pop(call.request_id, None)
+            self._forget(call.request_id)
             raise CallTimedOut(call.name, seconds) from None
 
     def time_limit(self, timeout_seconds: float | None) -> float | None:
@@ -135,23 +183,45 @@ class Connection:
         return self._timeout_seconds if timeout_seconds is None else timeout_seconds
 
     async def call_typed(
-        self, tool: str, arguments: object, kind: type[T], timeout_seconds: float | None = None
+        self,
+        tool: str,
+        arguments: object,
+        kind: type[T],
+        timeout_seconds: float | None = None,
+        *,
+        is_repeatable: bool = False,
     ) -> T:
         """Call a tool and return the value of its typed result.
+
+        `is_repeatable`: the call has the same effect if it is made twice, and is made again if the connection was
+        lost before its result.
 
         Raises:
             ToolFailed: the tool failed.
             CallTimedOut, RequestFailed, Disconnected: as for `result_of`.
         """
-        return typed_value(tool, await self.result_of(self.call_tool(tool, arguments), timeout_seconds), kind)
+        seconds = self.time_limit(timeout_seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    call = self.call_tool(tool, arguments)
+                    try:
+                        return typed_value(tool, await call.result, kind)
+                    except CallLost:
+                        if not is_repeatable:
+                            raise
+                    finally:
+                        self._forget(call.request_id)
+        except TimeoutError:
+            raise CallTimedOut(tool, seconds or 0) from None
 
     def notify(self, method: str, params: object = None) -> None:
         self.send(notification(method, _encoded(params)))
 
     def cancel(self, request_id: RequestId) -> None:
-        """Cancel a request on the server; do nothing if the server has ended."""
-        self._pending.pop(request_id, None)
-        if self._ended is None:
+        """Cancel a request on the server; do nothing if the connection has ended."""
+        self._forget(request_id)
+        if self._ended is None and self._restarting is None:
             self.notify(Cancelled.METHOD, Cancelled(request_id=request_id))
 
     def cancel_call(self, call: Call) -> None:
@@ -160,14 +230,24 @@ class Connection:
             self.cancel(call.request_id)
             _fail(call.result, CallCancelled())
 
+    def _forget(self, request_id: RequestId) -> None:
+        self._pending.pop(request_id, None)
+        self._waiting.pop(request_id, None)
+
     def send(self, frame: bytes) -> None:
-        """Send one message, without its line end."""
+        """Send one message, without its line end. It is lost if the connection is."""
         self.send_raw(frame + b"\n")
 
     def send_raw(self, data: bytes) -> None:
         if self._ended is not None:
             raise Disconnected(self._ended.exit_code)
+        if not self._is_usable():
+            raise Disconnected(None)
         self._transport.send(data)
+
+    def _is_usable(self) -> bool:
+        """Whether the current task may send: only the handshake may while the connection is made again."""
+        return self._restarting is None or self._restarting is asyncio.current_task()
 
     # --- from the server -----------------------------------------------------------------
 
@@ -203,13 +283,61 @@ class Connection:
         if not pending.result.done():
             pending.result.set_result(result)
 
+    # --- the end of the connection -------------------------------------------------------
+
     def _end(self, exit_code: int | None) -> None:
-        """Fail all pending requests: the server has ended."""
-        self._ended = Disconnected(exit_code)
+        """Fail the requests that were sent, and connect again if that is possible."""
+        self._is_open = False
+        if self._ended is not None:
+            return
+        if not self.reconnects:
+            self._give_up(Disconnected(exit_code))
+            return
+        for request_id in tuple(self._pending.keys() - self._waiting.keys()):
+            pending = self._pending.pop(request_id)
+            _fail(pending.result, CallLost(pending.name))
+        if self._restarting is None:
+            self._on_lost()
+            self._restarting = asyncio.get_running_loop().create_task(self._restart())
+
+    def _give_up(self, error: Disconnected) -> None:
+        """Fail all requests: there will be no connection any more."""
+        self._ended = error
         pending, self._pending = self._pending, {}
+        self._waiting.clear()
         for one in pending.values():
-            _fail(one.result, Disconnected(exit_code))
-        self._on_end(self._ended)
+            _fail(one.result, Disconnected(error.exit_code))
+        self._on_end(error)
+
+    async def _restart(self) -> None:
+        """Connect again, as often as necessary; give up after `reconnect_seconds`."""
+        assert isinstance(self._transport, RestartableTransport)
+        delay = FIRST_DELAY_SECONDS
+        try:
+            async with asyncio.timeout(self._reconnect_seconds):
+                while not self._is_open:
+                    await asyncio.sleep(
+                        delay * random.uniform(0.5, 1)
+                    )  # many clients may have lost the same server
+                    delay = min(2 * delay, MOST_DELAY_SECONDS)
+                    try:
+                        await self._transport.restart()
+                        self._is_open = True
+                        await self._handshake()
+                    except (OSError, ClientError) as error:
+                        self._is_open = False
+                        log.debug("cannot connect again yet: %s", error)
+        except (Exception, asyncio.CancelledError) as error:
+            self._restarting = None
+            self._give_up(Disconnected(None))
+            if not isinstance(error, TimeoutError | asyncio.CancelledError):
+                log.exception("failed to connect again")
+            return
+        self._restarting = None
+        self._on_restored()
+        waiting, self._waiting = self._waiting, {}
+        for frame in waiting.values():
+            self.send(frame)
 
 
 def _encoded(params: object) -> bytes:

@@ -88,7 +88,13 @@ class Conversation:
             after = self._feed.seq
         own_id = str(uuid4()) if message_id is None else message_id
         arguments = {"content": items, "message_id": own_id, **overrides}
-        accepted = await self._call("conversationSendMessage", MessageAccepted, timeout_seconds, **arguments)
+        accepted = await self._connection.call_typed(
+            "conversationSendMessage",
+            {"conversation_id": self.id, **arguments},
+            MessageAccepted,
+            timeout_seconds,
+            is_repeatable=True,  # because of the id
+        )
         confirmed = accepted.message_id
         # A server that does not return the id sends no `user_message` events either.
         if isinstance(confirmed, UnsetType):
@@ -117,7 +123,7 @@ class Conversation:
             for name, value in (("after", after), ("limit", limit), ("wait_seconds", wait_seconds))
             if value is not None
         }
-        found = await self._call("conversationRead", ConversationReadResult, timeout_seconds, **arguments)
+        found = await self._read("conversationRead", ConversationReadResult, timeout_seconds, **arguments)
         self._feed.note(found.seq)
         events = tuple(
             ReadEvent(one.seq, decode_event(one.msg), None if isinstance(one.offset, UnsetType) else one.offset)
@@ -126,7 +132,7 @@ class Conversation:
         return EventPage(events, found.open, found.seq, found.state)
 
     async def status(self, *, timeout_seconds: float | None = None) -> ConversationStatusResult:
-        found = await self._call("conversationStatus", ConversationStatusResult, timeout_seconds)
+        found = await self._read("conversationStatus", ConversationStatusResult, timeout_seconds)
         self._feed.note(found.seq)
         return found
 
@@ -155,4 +161,10 @@ class Conversation:
     async def _call(self, tool: str, kind: type[T], timeout_seconds: float | None = None, **arguments: object) -> T:
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds
+        )
+
+    async def _read(self, tool: str, kind: type[T], timeout_seconds: float | None, **arguments: object) -> T:
+        """Make a call that changes nothing, again if the connection was lost."""
+        return await self._connection.call_typed(
+            tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True
         )

@@ -9,6 +9,7 @@ from parley.wire.events import TurnEndReason
 __all__ = [
     "AlreadyDecided",
     "CallCancelled",
+    "CallLost",
     "CallTimedOut",
     "ClientError",
     "Disconnected",
@@ -110,3 +111,14 @@ class Disconnected(ClientError):
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
         super().__init__(f"the server {how}")
         self.exit_code = exit_code
+
+
+class CallLost(Disconnected):
+    """The connection was lost before the result of a call, and the client connects again.
+
+    The server may have completed the call.
+    """
+
+    def __init__(self, name: str) -> None:
+        ClientError.__init__(self, f"{name}: the connection was lost before the result; it may have been completed")
+        self.name, self.exit_code = name, None

@@ -18,7 +18,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from parley.client.connection import Call, Connection, typed_value
-from parley.client.errors import CallTimedOut, Disconnected, StreamEnded, ToolFailed
+from parley.client.errors import (
+    CallLost,
+    CallTimedOut,
+    Disconnected,
+    RequestFailed,
+    StreamEnded,
+    ToolFailed,
+)
 from parley.client.turn_result import Event
 from parley.wire.events import (
     AgentMessageDelta,
@@ -83,9 +90,18 @@ class Reader:
         return self.unread.popleft()
 
     async def wait_until_joined(self) -> None:
+        """Wait for the snapshot.
+
+        Raises:
+            CallLost: the connection was lost; the stream has to be requested again.
+            StreamEnded, Disconnected: there will be none.
+        """
+        request = self.request
         while not self.has_joined:
             if self.closed:
                 raise self._error or self.ended_early()
+            if self.request != request:
+                raise CallLost(TOOL)
             await self._wait()
 
     def ended_early(self) -> StreamEnded:
@@ -107,6 +123,11 @@ class Reader:
         self.unread.append(event)
         self._changed.set()
 
+    def lose_request(self) -> None:
+        """Have `wait_until_joined` raise: its snapshot will not come."""
+        self.request = None
+        self._changed.set()
+
     def end(self) -> None:
         self.closed = True
         self._changed.set()
@@ -125,7 +146,8 @@ class Reader:
 class Feed:
     """The events of one conversation for all its readers in this client.
 
-    A stream is open on the wire while there are readers.
+    A stream is open on the wire while there are readers. If the connection is lost and made again, a new stream
+    continues after the last position, and the readers skip what they have.
     """
 
     def __init__(self, conversation_id: ConversationId, feeds: Feeds, connection: Connection) -> None:
@@ -148,8 +170,8 @@ class Feed:
         """The last delta of each item of the running turn."""
 
     def note(self, seq: Seq) -> None:
-        """Remember a position that the server reported. An open stream knows its own position."""
-        if self._request is None and (self.seq is None or seq > self.seq):
+        """Remember a position that the server reported. A stream with readers has a position of its own."""
+        if self._request is None and not self._readers and (self.seq is None or seq > self.seq):
             self.seq = seq
 
     # --- readers -------------------------------------------------------------------------
@@ -182,19 +204,32 @@ class Feed:
                 reader.join(())
                 return
             self._joining = reader
-            # Other readers must get everything after their position too.
-            after = min(reader.after, self.seq or START) if self._readers else reader.after
-            arguments = {"conversation_id": self.conversation_id, "after": after, "event_meta": True}
-            call = self._connection.call_tool(
-                TOOL, arguments, on_result=lambda result: self._confirmed(call, result)
-            )
-            reader.request = call.request_id
-            self._pending.add(call.request_id)
             try:
-                typed_value(TOOL, await call.result, StreamStarted)
-                await reader.wait_until_joined()
+                while not reader.has_joined:
+                    # Other readers must get everything after their position too.
+                    after = min(reader.after, self.seq or START) if self._readers else reader.after
+                    call = self._open(after)
+                    reader.request = call.request_id
+                    try:
+                        typed_value(TOOL, await call.result, StreamStarted)
+                        await reader.wait_until_joined()
+                    except CallLost:
+                        pass  # the next request is sent when the connection is back
             finally:
                 self._joining = None
+
+    def _open(self, after: Seq) -> Call:
+        """Request a stream."""
+        arguments = {"conversation_id": self.conversation_id, "after": after, "event_meta": True}
+        call = self._connection.call_tool(TOOL, arguments, on_result=lambda result: self._confirmed(call, result))
+        self._pending.add(call.request_id)
+
+        def done(result: asyncio.Future[Raw]) -> None:
+            if not result.cancelled() and result.exception() is not None:
+                self._pending.discard(call.request_id)
+
+        call.result.add_done_callback(done)
+        return call
 
     def leave(self, reader: Reader) -> None:
         """Deliver nothing more to a reader; close the stream on the wire if it was the last."""
@@ -208,11 +243,39 @@ class Feed:
                 self._connection.cancel(request_id)
             self._pending.clear()
             self._close()
+        elif self._readers and not self._is_open:
+            self.resume()  # the reader that has left would have opened a stream for all
 
     def _close(self) -> None:
         self._request = None
         self._items.clear()
         self._feeds.remove(self)
+
+    # --- a lost connection ---------------------------------------------------------------
+
+    @property
+    def _is_open(self) -> bool:
+        return self._request is not None or bool(self._pending)
+
+    def suspend(self) -> None:
+        """The connection was lost. The readers wait until it is back."""
+        self._request, self._snapshot_due = None, False
+        self._pending.clear()
+        if self._joining is not None:
+            self._joining.lose_request()
+
+    def resume(self) -> None:
+        """Open a stream after the last position for the readers, unless one that joins has done so."""
+        if not self._readers or self._joining is not None or self._is_open:
+            return
+        call = self._open(self.seq or START)
+
+        def failed(result: asyncio.Future[Raw]) -> None:
+            error = result.exception()
+            if isinstance(error, RequestFailed):
+                self._disconnect_readers(error.message, error.code)
+
+        call.result.add_done_callback(failed)
 
     # --- from the server -----------------------------------------------------------------
 
@@ -221,8 +284,10 @@ class Feed:
         self._pending.discard(call.request_id)
         try:
             typed_value(TOOL, result, StreamStarted)
-        except ToolFailed:
-            return  # raised in `join`
+        except ToolFailed as error:
+            if self._request is None and self._joining is None:  # of `resume`; `join` raises it
+                self._disconnect_readers(error.message, error.code)
+            return
         self._request, self._snapshot_due = call.request_id, True
         self._feeds.add(self)
 
@@ -259,10 +324,15 @@ class Feed:
         # snapshot.
         if reason == StreamDisconnected.TAKEN_OVER and self._snapshot_due:
             return
-        self._end_readers(lambda reader: reader.disconnect(reason, code))
+        if reason == StreamDisconnected.SHUTTING_DOWN and self._connection.reconnects:
+            return  # the connection ends with the server, and the next server continues the stream
+        self._disconnect_readers(reason, code)
 
     def receive_loss(self, error: Disconnected) -> None:
         self._end_readers(lambda reader: reader.fail(error))
+
+    def _disconnect_readers(self, reason: str, code: str | None) -> None:
+        self._end_readers(lambda reader: reader.disconnect(reason, code))
 
     def _end_readers(self, end: Callable[[Reader], None]) -> None:
         readers, self._readers = self._readers, []
@@ -405,6 +475,19 @@ class Feeds:
         if isinstance(of_call, UnsetType) and (feed := self._open.get(meta.conversation_id)) is not None:
             feed.receive(StreamEvent(msg, meta, True))
 
+    def suspend(self) -> None:
+        """The connection was lost."""
+        for feed in self._all():
+            feed.suspend()
+
+    def resume(self) -> None:
+        """The connection is back."""
+        for feed in self._all():
+            feed.resume()
+
     def receive_loss(self, error: Disconnected) -> None:
-        for feed in tuple(self._open.values()):
+        for feed in self._all():
             feed.receive_loss(error)
+
+    def _all(self) -> list[Feed]:
+        return list(self._feeds.values())

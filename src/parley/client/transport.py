@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["Transport"]
+__all__ = ["RestartableTransport", "Transport"]
 
 
 class Transport(Protocol):
     """Carries messages between a client and one server.
 
-    `ServerProcess` is the transport to a child process. A transport is used for one connection.
+    `ServerProcess` is the transport to a child process, `ResidentSocket` that to a resident server.
     """
 
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
@@ -29,3 +29,15 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """End the connection and release all resources. If cancelled, release them at once."""
+
+
+@runtime_checkable
+class RestartableTransport(Transport, Protocol):
+    """A transport whose server goes on without the connection, so that a client can connect again."""
+
+    async def restart(self) -> None:
+        """Connect again after `on_end` was called. Afterwards `on_end` can be called once more.
+
+        Raises:
+            OSError: the server cannot be reached.
+        """

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kit.system.commands import PATIENCE_SECONDS
+from parley.client import ResidentSocket
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
@@ -52,6 +53,10 @@ class ResidentProcess:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.process.wait()
         self._files.close()
+
+    def socket(self) -> ResidentSocket:
+        """Return a transport to the server."""
+        return ResidentSocket(self.description["socket"], env=self.environ, cwd=self._files.work)
 
     @property
     def environ(self) -> dict[str, str]:

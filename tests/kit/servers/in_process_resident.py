@@ -1,0 +1,116 @@
+"""A resident server in the process of the test, and a socket before it that cuts connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kit.system.commands import PATIENCE_SECONDS
+from parley.app.resident import Resident
+from parley.app.serving import Server
+from parley.client import ResidentSocket
+from parley.common.resident_socket import SOCKET
+from parley.testing import ScriptedModel
+from parley.testing.home import Home
+
+__all__ = ["CuttingSocket", "InProcessResident"]
+
+
+class InProcessResident:
+    """The resident server of a home, without its process: `async with InProcessResident(model, path)`."""
+
+    def __init__(self, model: ScriptedModel, home: Path, *, config: str = "") -> None:
+        self._files = Home(model, home=home, config=config)
+
+    async def __aenter__(self) -> Self:
+        self._files.open()
+        self._server = Server(environ=self._files.environ, server_dir=str(self._files.work))
+        self._resident = Resident(self._server, str(self._files.path))
+        self._resident.listen()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            self._resident.stop()
+            self._resident.stop()  # does not wait for turns
+            await self._resident.shut_down()
+            await self._server.close()
+        self._files.close()
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._files.path, SOCKET)
+
+    @property
+    def work(self) -> Path:
+        return self._files.work
+
+    def socket(self, path: str | None = None) -> ResidentSocket:
+        """Return a transport to the server, or to a socket that leads to it."""
+        return ResidentSocket(path or self.path, env=self._files.environ, cwd=self._files.work)
+
+
+class CuttingSocket:
+    """A socket that leads to another, and cuts each connection after some bytes of the server.
+
+    Connection n is cut after `after[n]` bytes; later ones are not cut. `cut()` cuts all connections.
+    """
+
+    def __init__(self, target: str, path: str, *, after: Iterable[int] = ()) -> None:
+        self.path, self._target = path, target
+        self._limits = iter(after)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.connections = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        limit = next(self._limits, None)
+        from_server, to_server = await asyncio.open_unix_connection(self._target)
+        self._writers |= {writer, to_server}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                up = tasks.create_task(_copy(reader, to_server, None))
+                await _copy(from_server, writer, limit)
+                up.cancel()
+        finally:
+            for one in (writer, to_server):
+                self._writers.discard(one)
+                one.transport.abort()
+                with suppress(OSError):
+                    await one.wait_closed()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> None:
+    """Copy until the end, or until `limit` bytes were copied. At the end, the other side gets it too."""
+    with suppress(OSError):
+        while limit is None or limit > 0:
+            data = await reader.read(65536 if limit is None else min(limit, 65536))
+            if not data:
+                break
+            writer.write(data)
+            await writer.drain()
+            limit = None if limit is None else limit - len(data)
+        if limit is None:
+            writer.write_eof()
