@@ -237,6 +237,7 @@ def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str
         "conversationsList": {},
         "conversationRead": of_one,
         "conversationInterrupt": of_one,
+        **({"conversationContinue": of_one} if version == FULL else {}),
         "conversationStatus": of_one,
         "conversationRename": {**of_one, "title": "Another name"},
         "conversationArchive": of_one,
@@ -328,7 +329,13 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
         for tool in await client.tools():
             good = good_arguments(await client.create())
             name, schema = tool["name"], tool["inputSchema"]
-            if name in (*CODEX, "conversationSendMessage", "conversationStream", "approvalAnswer"):
+            if name in (
+                *CODEX,
+                "conversationContinue",
+                "conversationSendMessage",
+                "conversationStream",
+                "approvalAnswer",
+            ):
                 continue  # these go on to say more, or have nothing to answer; their turn comes elsewhere
             optional = {field: None for field in schema["properties"] if field not in schema.get("required", [])}
 

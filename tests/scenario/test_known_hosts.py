@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 import pytest
 
 from kit.clients.approving import ASKS_FIRST
-from kit.clients.requests import TOOL_NAMES
+from kit.clients.requests import ALL_TOOL_NAMES, TOOL_NAMES
 from kit.clients.shell_turns import shell
 from kit.clients.wire_client import WireClient
 from kit.servers.long_grace_program import LONG_GRACE
@@ -77,7 +77,7 @@ async def test_a_known_host_gets_the_additions_at_an_older_version(parley_model:
         assert client.initialize_result["capabilities"] == {"tools": {"listChanged": True}}
         assert client.initialize_result["instructions"]
         assert all(tool["annotations"] and tool["outputSchema"] for tool in tools.values())
-        assert [*tools] == [tool for tool in TOOL_NAMES if tool != "approvalAnswer"]
+        assert [*tools] == [tool for tool in ALL_TOOL_NAMES if tool != "approvalAnswer"]
 
 
 @pytest.mark.promises("hosts.known")

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
 from kit.clients.approving import ASKS_FIRST, ApprovingClient, approving_client
-from kit.clients.requests import TOOL_NAMES
+from kit.clients.requests import ALL_TOOL_NAMES
 from kit.clients.shell_turns import sh, shell
 from kit.servers.tool_servers import program
 from parley.testing import Call, Reasoning, ScriptedModel
@@ -178,7 +178,7 @@ async def test_the_document_has_every_event_notification_and_tool() -> None:
         "notifications/progress",
         "notifications/cancelled",
     }
-    assert list(schemas["tools"]) == TOOL_NAMES
+    assert list(schemas["tools"]) == ALL_TOOL_NAMES
     each = [
         *schemas["events"].values(),
         *schemas["notifications"].values(),

@@ -73,7 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from parley.cli.runner import run_command
 
-    return run_command(command.name, import_module(f"parley.cli.{command.module}"), rest)
+    code = run_command(command.name, import_module(f"parley.cli.{command.module}"), rest)
+    if argv is None:  # the process exits now, and a late Ctrl-C must not print a traceback
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 if __name__ == "__main__":

@@ -286,6 +286,12 @@ class History:
         return tuple(call.call_id for call in self.open_calls)
 
     @property
+    def ends_with_model(self) -> bool:
+        """True if the last item of the next request is a text or reasoning of the model."""
+        refs = self._waiting or self._refs()
+        return bool(refs) and refs[-1] % _KINDS == _Kind.ANSWER
+
+    @property
     def has_new_attachments(self) -> bool:
         """True if there are images or files to which the model has not responded yet."""
         return bool(self._new_attachments()) or any(map(_has_attachments, self.waiting))

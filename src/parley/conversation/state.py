@@ -22,7 +22,7 @@ from parley.conversation.records import (
     TurnEnded,
     TurnStarted,
 )
-from parley.wire.events import EventBase, TokenCount, UserMessage
+from parley.wire.events import EventBase, TokenCount, TurnEndReason, UserMessage
 from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import beginning_of
 from parley.wire.tools import Tokens
@@ -69,6 +69,7 @@ class SavedState(Struct, frozen=True, array_like=True):
     """The ids of turns that are numbers, in order, each as the difference from the one before."""
     names: tuple[EventId, ...]
     """All other ids of turns."""
+    ended: TurnEndReason | None
 
 
 class State:
@@ -80,6 +81,7 @@ class State:
         "_numbers",
         "_seq",
         "cwd",
+        "ended",
         "event_id",
         "inputs",
         "messages",
@@ -102,6 +104,8 @@ class State:
         """The running turn, or the last one."""
         self.since = 0.0
         """When that turn began."""
+        self.ended: TurnEndReason | None = None
+        """Why that turn ended; None while it runs, and before the first turn."""
         self.inputs: dict[MessageId, Seq] = {}
         """The messages that the turn took, and their positions."""
         self.messages: dict[MessageId, Seq] = {}
@@ -138,6 +142,7 @@ class State:
             self._counter,
             tuple(number - before for before, number in zip((0, *numbers), numbers, strict=False)),
             tuple(sorted(self._names)),
+            self.ended,
         )
 
     @classmethod
@@ -148,6 +153,7 @@ class State:
         state.model, state.cwd, state.title = saved.model, saved.cwd, saved.title
         state.updated_at, state.tokens = saved.updated_at, saved.tokens
         state.event_id, state.since, state._counter = saved.event_id, saved.since, saved.counter
+        state.ended = saved.ended
         state._numbers, state._names = set(accumulate(saved.numbers)), set(saved.names)
         return state
 
@@ -184,12 +190,14 @@ class State:
             case Renamed(title=title):
                 self.title = _on_one_line(title)
             case TurnStarted(event_id=event_id):
-                self.event_id, self.since = event_id, at
+                self.event_id, self.since, self.ended = event_id, at, None
                 self.inputs = {}
                 if _is_number(event_id):
                     self._numbers.add(int(event_id))
                 else:
                     self._names.add(event_id)
+            case TurnEnded(why=why):
+                self.ended = why
             case _:
                 pass
 

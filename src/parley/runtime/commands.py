@@ -19,14 +19,14 @@ from parley.conversation.keys import MESSAGE, SETTLED
 from parley.conversation.log import Entry, LogPayload
 from parley.conversation.records import QuestionSettled, Renamed
 from parley.conversation.state import Phase
-from parley.errors import OwnerUnresponsive
+from parley.errors import OwnerUnresponsive, TurnIsRunning
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.deadline import Deadline
 from parley.runtime.durable_log import DurableLog
 from parley.runtime.message_intake import Accepted, MessageIntake
 from parley.runtime.peer_registry import PeerRegistry
 from parley.runtime.settings import ResolveSettings
-from parley.runtime.turn_runner import RemoteTurn, TurnRunner
+from parley.runtime.turn_runner import LocalTurn, RemoteTurn, TurnRunner
 from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit, Submitted
@@ -35,6 +35,7 @@ __all__ = [
     "AnswerApproval",
     "AppendOutsideTurn",
     "Command",
+    "Continue",
     "Delete",
     "Interrupt",
     "Local",
@@ -212,6 +213,24 @@ class SubmitMessage(Command):
         answer = msgspec.json.decode(result, type=Submitted)
         turn = None if answer.event_id is None else remote_turn(answer.event_id, answer.first)
         self._accepted(Accepted(self.message.message_id, turn, answer.first))
+
+
+class Continue(Command):
+    """Begin a turn after one that was cut short or failed. It is refused while another process runs a turn."""
+
+    starts_turn = waits_for_write_lock = True
+
+    def __init__(
+        self, deadline: Deadline, *, began: Callable[[LocalTurn], None], resolve: ResolveSettings | None
+    ) -> None:
+        super().__init__(deadline)
+        self._began, self._resolve = began, resolve
+
+    def apply(self, local: Local) -> asyncio.Future[None]:
+        return local.intake.continue_turn(until=self.deadline.at, began=self._began, resolve=self._resolve)
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> None:
+        raise TurnIsRunning
 
 
 class AnswerApproval(Command):

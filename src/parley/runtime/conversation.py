@@ -33,6 +33,7 @@ from parley.runtime.commands import (
     AnswerApproval,
     AppendOutsideTurn,
     Command,
+    Continue,
     Delete,
     Interrupt,
     Local,
@@ -340,6 +341,23 @@ class Conversation:
                 ignores_unknown_parent=ignores_unknown_parent,
             )
         )
+
+    async def continue_turn(
+        self,
+        *,
+        resolve: ResolveSettings | None = None,
+        deadline: Deadline | None = None,
+        began: Callable[[LocalTurn], None],
+    ) -> None:
+        """Begin a turn without a message, after one that was interrupted, stopped or restarted, or that failed.
+
+        `began` is called when its start is durable, before any reader sees it.
+
+        Raises:
+            TurnIsRunning, NothingToContinue: there is nothing to continue.
+            ConfigError, ShuttingDown, StoreError: it cannot begin now.
+        """
+        await self._execute(Continue(deadline or Deadline(CALL_SECONDS), began=began, resolve=resolve))
 
     async def interrupt_unfinished(self, *, deadline: Deadline | None = None) -> None:
         """Interrupt the unfinished turn, if there is one, in any process.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.errors import InvalidRequest
 
-__all__ = ["MessageIdTaken", "RemoteRefusal", "UnknownApproval"]
+__all__ = ["MessageIdTaken", "NothingToContinue", "RemoteRefusal", "UnknownApproval"]
 
 
 class MessageIdTaken(InvalidRequest):
@@ -15,6 +15,15 @@ class MessageIdTaken(InvalidRequest):
     def __init__(self, message_id: str) -> None:
         super().__init__("Message id was used for another message")
         self.message_id = message_id
+
+
+class NothingToContinue(InvalidRequest):
+    """No turn was cut short or failed."""
+
+    code = "nothing_to_continue"
+
+    def __init__(self) -> None:
+        super().__init__("Nothing to continue")
 
 
 class UnknownApproval(InvalidRequest):

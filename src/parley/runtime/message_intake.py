@@ -1,4 +1,7 @@
-"""Accepting a message: it starts a turn or joins the one that runs; a message that is sent again does neither."""
+"""What begins a turn: a message, or the wish to continue after a turn that was cut short.
+
+A message starts a turn or joins the one that runs; a message that is sent again does neither.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,18 @@ from parley.conversation.records import InputRead, TurnStarted
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
 from parley.runtime.durable_log import DurableLog
-from parley.runtime.errors import MessageIdTaken
+from parley.runtime.errors import MessageIdTaken, NothingToContinue
 from parley.runtime.settings import ResolveSettings, SettingsResolver
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import MessageId, Seq
-from parley.wire.items import InputItem, is_text
+from parley.wire.items import InputItem, TextItem, is_text
 from parley.wire.peers import Submit
 
 __all__ = ["Accepted", "MessageIntake"]
+
+CONTINUE: Final = "Continue."
+"""What the model is told if the history ends with its own words: many APIs want input at the end."""
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
 
@@ -127,6 +133,41 @@ class MessageIntake:
             self._runner.discard(started)
             raise
 
+    def continue_turn(
+        self, *, until: float, began: Callable[[LocalTurn], None], resolve: ResolveSettings | None
+    ) -> asyncio.Future[None]:
+        """Begin a turn without a message, after one that was cut short or failed; the future is done when that is
+        durable. `began` is called then, before any reader sees it.
+
+        Raises:
+            TurnIsRunning, NothingToContinue: there is nothing to continue.
+            ConfigError, ShuttingDown: it cannot begin now.
+        """
+        state = self._log.projections.state
+        if state.phase is not Phase.IDLE:
+            raise TurnIsRunning
+        if state.ended in (None, "done"):
+            raise NothingToContinue
+        self._resolver.resolve_for(resolve)
+        settings = self._resolver.resolved(self._log.projections.settings_history.now).settings
+        if self._closing.is_set():
+            raise ShuttingDown
+        event_id = state.next_event_id()
+        entries: list[LogPayload] = [TurnStarted(event_id=event_id), TaskStarted()]
+        if self._log.projections.history.ends_with_model:
+            entries.append(InputRead(content=(TextItem(text=CONTINUE),)))
+        turn = self._runner.prepare(event_id, settings)
+
+        def on_durable() -> None:
+            self._runner.start(turn)
+            began(turn)
+
+        try:
+            return self._write(turn, entries, on_durable, until)
+        except BaseException:
+            self._runner.discard(turn)
+            raise
+
     def _append(
         self,
         message: Submit,
@@ -145,6 +186,13 @@ class MessageIntake:
             if begins:
                 self._runner.start(turn)
             accepted(Accepted(message.message_id, turn, first, began=begins))
+
+        return self._write(turn, entries, on_durable, until)
+
+    def _write(
+        self, turn: LocalTurn, entries: list[LogPayload], on_durable: Callable[[], None], until: float
+    ) -> asyncio.Future[None]:
+        """Append entries, and forget a prepared turn if they cannot be stored."""
 
         def stored(written: asyncio.Future[None]) -> None:
             if written.exception() is not None and turn.task is None:

@@ -108,7 +108,7 @@ def methods(session: Session, streams: Streams, server: ServerContext) -> Mappin
     async def call_tool(call: Call) -> None:
         params = _params(_call_decoder, call)
         features = call.context.features
-        if (tool := TOOLS.get(params.name)) is None:
+        if (tool := TOOLS.get(params.name, features)) is None:
             call.answer(encode(failure(params.name, Faults.PLAIN, UnknownTool(params.name), features)))
             return
         tool_call = ToolCall(call, params, session, streams, server)

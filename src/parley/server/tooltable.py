@@ -38,9 +38,11 @@ class Tool(Generic[Arguments]):
         faults: Faults,
         annotations: ToolAnnotations,
         answers_approvals: bool = False,
+        is_addition: bool = False,
     ) -> None:
-        """`plain_args` are the arguments for clients at 2025-06-18 and older, if they differ."""
-        self.answers_approvals = answers_approvals
+        """`plain_args` are the arguments for clients at 2025-06-18 and older, if they differ; `is_addition` if such
+        clients do not know the tool."""
+        self.answers_approvals, self.is_addition = answers_approvals, is_addition
         self.name, self.title, self.description = name, title, description
         self.args, self.result, self.faults, self.annotations = args, result, faults, annotations
         self._plain_args = plain_args or args
@@ -75,8 +77,10 @@ class ToolTable:
         self._by_name = {tool.name: tool for tool in tools}
         self.definitions = cache(self._definitions)
 
-    def get(self, name: str) -> Tool[Any] | None:
-        return self._by_name.get(name)
+    def get(self, name: str, features: Features) -> Tool[Any] | None:
+        """Return a tool that the client knows."""
+        tool = self._by_name.get(name)
+        return None if tool is None or (tool.is_addition and not features.additions) else tool
 
     def __iter__(self) -> Iterator[Tool[Any]]:
         return iter(self._by_name.values())
@@ -92,7 +96,8 @@ class ToolTable:
                 annotations=tool.annotations if features.additions else UNSET,
             )
             for tool in self
-            if features.may_answer_approvals or not tool.answers_approvals
+            if (features.may_answer_approvals or not tool.answers_approvals)
+            and (features.additions or not tool.is_addition)
         )
 
 

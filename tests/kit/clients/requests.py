@@ -7,6 +7,7 @@ from typing import Any, Final
 from parley.testing import RawParley, check_message
 
 __all__ = [
+    "ALL_TOOL_NAMES",
     "EXIT_SECONDS",
     "STOPPED",
     "TOOL_NAMES",
@@ -42,6 +43,14 @@ TOOL_NAMES: Final = [
     "approvalsList",
     "approvalAnswer",
 ]
+"""The tools that every client sees."""
+
+ALL_TOOL_NAMES: Final = [
+    name
+    for one in TOOL_NAMES
+    for name in ([one, "conversationContinue"] if one == "conversationInterrupt" else [one])
+]
+"""The tools that clients at 2025-11-25 and known hosts see."""
 
 
 def request(request_id: object, method: str, params: object = None) -> dict[str, Any]:

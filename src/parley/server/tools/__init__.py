@@ -10,6 +10,7 @@ from parley.server.tools.approvals_list import list_questions
 from parley.server.tools.archive import archive
 from parley.server.tools.codex import codex
 from parley.server.tools.codex_reply import codex_reply
+from parley.server.tools.continue_ import continue_
 from parley.server.tools.create import create
 from parley.server.tools.delete import delete
 from parley.server.tools.fork import fork
@@ -159,6 +160,20 @@ TOOLS: Final = ToolTable(
         run=interrupt,
         faults=Faults.TYPED,
         annotations=_STOPS,
+    ),
+    Tool(
+        "conversationContinue",
+        title="Continue after an interrupted turn",
+        description=(
+            "Let the agent go on after a turn that was interrupted or failed, without a new message. Returns at "
+            "once; the agent works in the background."
+        ),
+        args=ConversationArguments,
+        result=PlainOk,
+        run=continue_,
+        faults=Faults.TYPED,
+        annotations=_ACTS,
+        is_addition=True,
     ),
     Tool(
         "conversationStatus",
