@@ -77,13 +77,13 @@ Every one of these characters was shown above, once. Nothing was lost.
    -> conversationCreate, sandbox workspace-write, approval_policy on-request
    <- conversation_id UUID
    -> conversationStream
-   -> conversationSendMessage "Write a greeting, try it, and copy it outside."
+   -> conversationSendMessage "Write a greeting, run it, and copy it outside."
    <- status ok
    <- task_started
    <- user_message
    <- agent_message_delta, one by one, as they are written:
       WHAT IT WILL DO
-   <- agent_message: the same 54 characters, whole
+   <- agent_message: the same 69 characters, whole
    <- patch_apply_begin: greet.py
    <- exec_command_output_delta, stdout:
       WHAT THE PATCH SAID
@@ -100,7 +100,7 @@ Every one of these characters was shown above, once. Nothing was lost.
    <- exec_command_end: exit code -1
    <- agent_message_delta, one by one, as they are written:
       WHY IT ASKS
-   <- agent_message: the same 61 characters, whole
+   <- agent_message: the same 74 characters, whole
    <- exec_approval_request: cp greet.py ..
    <- elicitation/create:
       THE QUESTION
@@ -189,18 +189,18 @@ async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> N
     forbidden, question = work.pop(4), work.pop(5)
     assert re.fullmatch(r"cp: cannot create regular file '\.\./greet\.py': \w.*", forbidden)
     assert re.fullmatch(
-        r'The model says: "The copy is to lie beside the project\." '
+        r'The model says: "The copy belongs in the directory above the project\." '
         r"Allow Codex to run `cp greet\.py \.\.` in `/\S+/project`, outside the sandbox\?",
         question,
     )
     assert work == [
-        "A function, two lines that try it, and a copy for all.",
+        "I write a function, run it, and copy the file to the directory above.",
         "Success. Updated the following files: A greet.py",
         '@@ -0,0 +1,6 @@ +def greet(name: str) -> str: + return f"Hello, {name}!" + + +if __name__ == "__main__": '
         '+ print(greet("world"))',
         "Hello, world!",
-        "It greets. But the copy would lie outside the sandbox: I ask.",
-        "Done: the greeting, and the copy that you allowed.",
+        "The program works. The copy is outside the sandbox, so I ask for approval.",
+        "Done: the program works, and the copy is in place.",
     ]
     assert [line for line in output.splitlines() if len(line) >= 80 and str(tmp_path) not in line] == []
 

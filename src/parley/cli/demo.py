@@ -47,7 +47,7 @@ WORK: Final = {
     "delta_delay_ms": 25,
     "replies": [
         [
-            {"text": "A function, two lines that try it, and a copy for all."},
+            {"text": "I write a function, run it, and copy the file to the directory above."},
             {
                 "call": {
                     "name": "apply_patch",
@@ -63,19 +63,19 @@ WORK: Final = {
             {"call": {"name": "shell", "arguments": {"command": ["cp", "greet.py", ".."]}}},
         ],
         [
-            {"text": "It greets. But the copy would lie outside the sandbox: I ask."},
+            {"text": "The program works. The copy is outside the sandbox, so I ask for approval."},
             {
                 "call": {
                     "name": "shell",
                     "arguments": {
                         "command": ["cp", "greet.py", ".."],
                         "with_escalated_permissions": True,
-                        "justification": "The copy is to lie beside the project.",
+                        "justification": "The copy belongs in the directory above the project.",
                     },
                 }
             },
         ],
-        [{"text": "Done: the greeting, and the copy that you allowed."}],
+        [{"text": "Done: the program works, and the copy is in place."}],
     ],
 }
 """The script of the agent for the last part."""
@@ -202,7 +202,7 @@ async def _work(page: Page, client: Client, project: str, doorbell: _Approver) -
     page.received(f"conversation_id {conversation.id}")
     page.sent("conversationStream")
     async with conversation.stream() as stream:
-        await _send(page, conversation, "Write a greeting, try it, and copy it outside.")
+        await _send(page, conversation, "Write a greeting, run it, and copy it outside.")
         renderer = EventRenderer(page, on_question=doorbell.told.set)
         await renderer.render_turn(stream, turn=1)
     if not renderer.has_patched:
