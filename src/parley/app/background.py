@@ -61,7 +61,7 @@ def start_in_background(home: str, environ: Mapping[str, str]) -> None:
 
 
 def _start(home: str, environ: Mapping[str, str], *, log: int, told: int) -> NoReturn:
-    """Become the parent of the server in a new session, and end, so that the server has no parent of ours."""
+    """Start the server as a grandchild in a new session, so that it has no parent of this process."""
     try:
         os.setsid()
         if os.fork() == 0:

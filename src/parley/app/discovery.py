@@ -22,13 +22,13 @@ class ResidentLock:
     """The lock that the resident server of a home holds while it runs."""
 
     def __init__(self, home: str) -> None:
-        """Raises OSError."""
+        """Open the lock of a home. Raises OSError."""
         self._home = home
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(os.path.join(home, LOCK), flags, 0o600)
 
     def acquire(self) -> bool:
-        """Return whether this process is the resident server now; False: another one is."""
+        """Acquire the lock; return False if another resident server holds it."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

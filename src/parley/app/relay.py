@@ -93,7 +93,7 @@ class Relay:
             return 0
 
     def _close(self, number: int, frame: FrameType | None) -> None:
-        """End the connection: the server removes the client, and its turns go on."""
+        """End the connection. The server removes the client, and its turns continue."""
         self._is_closing = True
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)

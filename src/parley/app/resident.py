@@ -1,7 +1,7 @@
-"""The resident server: serves any number of local clients of a home, and goes on when they leave.
+"""The resident server: serves any number of local clients of a home, and continues when they leave.
 
-The first line of a connection decides what it is. A line with the member `parley` is one of ours: the hello of a
-relay, or a question about the server itself. Any other line is the first message of an ordinary MCP client.
+The first line of a connection decides what it is. A line with the member `parley` is the hello of a relay, or a
+request about the server itself. Any other line is the first message of an ordinary MCP client.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AlreadyRunning(ParleyError):
 
 
 class Hello(Struct):
-    """The first line of a relay, and of a question about the server."""
+    """The first line of a relay, or a request about the server."""
 
     parley: str
     v: int = 0
@@ -92,7 +92,7 @@ class Resident:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Where the server is found."""
+        """The address and the process of the server, for clients and other processes."""
         return {
             "socket": os.path.join(self._home, SOCKET),
             "pid": os.getpid(),
@@ -231,7 +231,7 @@ class Resident:
             session.interrupt_turns()
 
     def _answer(self, hello: Hello) -> dict[str, Any]:
-        """Answer a question about the server itself."""
+        """Answer a request about the server itself."""
         match hello.parley:
             case "status":
                 return {
@@ -320,9 +320,10 @@ async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _hello(line: bytes) -> Hello | None:
-    """Return a line of our own; None if it is the first message of an ordinary client.
+    """Decode a hello or a request about the server; None if the line is the first message of an ordinary MCP
+    client.
 
-    The standard library reads it: variables may hold bytes that are not UTF-8.
+    The standard library decodes it, because variables may contain bytes that are not UTF-8.
     """
     if b'"parley"' not in line:
         return None

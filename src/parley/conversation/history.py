@@ -99,7 +99,7 @@ def _seq_of(ref: _Ref) -> Seq:
 
 
 class HistoryPositions(Struct, frozen=True, array_like=True):
-    """The history without texts while no input waits and no call is open: what a checkpoint holds of it."""
+    """The history without texts, as a checkpoint stores it. No input waits and no call is open."""
 
     steps: tuple[int, ...]
     """The position of each item, as the difference from the item before."""
@@ -163,7 +163,7 @@ class History:
     # --- checkpoints -------------------------------------------------------------------
 
     def copy(self) -> History:
-        """Return an independent copy without texts. The history is settled."""
+        """Return an independent copy without texts. No input may wait and no call may be open."""
         history = History(self._root)
         history._seq, history._is_partial = self._seq, self._is_partial
         history._turn = self._turn.merged()
@@ -204,7 +204,7 @@ class History:
         return sum(len(turn.places) for turn in self._turn.branch())
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Forget where these messages are: a branch that begins there raises `EarlierEntriesNeeded`."""
+        """Forget the positions of these messages: a branch that begins there then raises `EarlierEntriesNeeded`."""
         for message_id in message_ids:
             self._turns.pop(message_id, None)
         self._is_partial = self._is_partial or bool(message_ids)
@@ -235,7 +235,7 @@ class History:
             self._texts[seq] = item
 
     def take_texts(self, earlier: History, last: Seq) -> None:
-        """Take the texts of entries up to a position from a history of the same log."""
+        """Copy the texts of entries up to a position from another history of the same log."""
         self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
 
     def drop_texts(self, last: Seq | None = None) -> None:

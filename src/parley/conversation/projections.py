@@ -77,7 +77,7 @@ class Projections:
         return not is_asking and self.history.is_settled
 
     def copy(self) -> Projections:
-        """Return an independent copy without texts of the history. They are settled."""
+        """Return an independent copy without the texts of the history. The conversation must be idle."""
         copied = Projections(self._root)
         copied.position = self.position
         copied.state, copied.history, copied.approvals = (
@@ -90,7 +90,7 @@ class Projections:
 
     @property
     def size(self) -> int:
-        """About the number of items that a checkpoint holds."""
+        """The approximate number of items in a checkpoint."""
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:

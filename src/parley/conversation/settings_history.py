@@ -62,7 +62,7 @@ class SettingsHistory:
         """True if it was restored: the settings after earlier messages are unknown."""
 
     def saved(self) -> SavedSettingsHistory:
-        """Return what a checkpoint holds."""
+        """Return the settings for a checkpoint."""
         indices: dict[int, int] = {}
         chain: list[tuple[int, dict[str, Any], MessageId | None]] = []
         for end in (self.first, self.now, self.of_turn):
@@ -107,7 +107,7 @@ class SettingsHistory:
         return message_id in self._by_message or message_id == self._root or not self._is_partial
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Forget what held after these messages: `after` raises `EarlierEntriesNeeded`."""
+        """Forget the settings after these messages: `after` then raises `EarlierEntriesNeeded`."""
         for message_id in message_ids:
             if message_id != self._turn_message:
                 self._by_message.pop(message_id, None)

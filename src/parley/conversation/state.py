@@ -53,7 +53,7 @@ _MOVES: Final = frozenset(record for _, record in NEXT)
 
 
 class SavedState(Struct, frozen=True, array_like=True):
-    """What a checkpoint holds of the state."""
+    """The state as a checkpoint stores it."""
 
     phase: Phase
     inputs: dict[MessageId, Seq]
@@ -127,7 +127,7 @@ class State:
         return state
 
     def saved(self) -> SavedState:
-        """Return what a checkpoint holds."""
+        """Return the state for a checkpoint."""
         numbers = sorted(self._numbers)
         return SavedState(
             self.phase,
@@ -170,7 +170,7 @@ class State:
         return forgotten
 
     def apply(self, payload: LogPayload, seq: Seq | None = None, *, at: float) -> None:
-        """Take in one entry. By default it is the next one.
+        """Apply one entry. By default it is the next one.
 
         Raises:
             ValueError: a turn cannot start or end here; the log would contradict itself.
@@ -202,7 +202,7 @@ class State:
                 pass
 
     def skip(self, seq: Seq, *, at: float) -> None:
-        """Take note of an entry from which nothing else follows."""
+        """Count an entry that changes nothing else."""
         self._seq, self.updated_at = seq, at
 
     def _apply_event(self, event: EventBase) -> None:

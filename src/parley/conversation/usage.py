@@ -66,7 +66,7 @@ class UsageTotals:
         self._reached: LimitReached | None = None
 
     def saved(self) -> SavedUsage:
-        """Return what a checkpoint holds."""
+        """Return the usage for a checkpoint."""
         return SavedUsage(
             self.conversation_tokens,
             self.turn_tokens,

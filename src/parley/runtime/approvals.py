@@ -1,7 +1,8 @@
-"""The approvals of one conversation: asked by its turn, open until one answer settles them, settled exactly once.
+"""The approvals of one conversation: requested by its turn, open until one answer settles them, settled exactly
+once.
 
-Decides how long an open approval waits if no client can be asked. Does not know how a client is asked: the part of
-the server that sends an approval to a client says so, and is told when it is settled.
+Decides how long an open approval waits if no client can be asked. Does not know how a client is asked:
+`server/elicitor.py` does, and reports which clients were sent an approval (`delivered_to`).
 """
 
 from __future__ import annotations

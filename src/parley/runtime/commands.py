@@ -108,11 +108,11 @@ class Command:
         return False
 
     def needs_lookup(self, local: Local) -> bool:
-        """Whether it refers to an entry that may be in the store and is not in memory."""
+        """Whether the command refers to an entry that is not in memory and may be in the store."""
         return False
 
     async def look_up(self, local: Local) -> None:
-        """Find that entry. Raises StoreError."""
+        """Find that entry in the store. Raises StoreError."""
 
 
 class Observe(Command):

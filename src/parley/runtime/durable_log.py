@@ -154,7 +154,7 @@ class DurableLog:
 
     @property
     def _may_load(self) -> bool:
-        """False for the owner, which knows everything, and with a source, which alone may add entries."""
+        """False for the owner, which has all entries, and with a source, which alone may add entries."""
         return self._lease is None and self._source is None
 
     async def _begin(self) -> None:

@@ -62,7 +62,7 @@ class MessageIntake:
         return names_files(message.content)
 
     def is_known(self, message: Submit) -> bool:
-        """Whether a message of this id was appended before, and is in memory. It is answered when that is
+        """Whether a message with this id is in memory. A repeated message is answered when the first one is
         durable."""
         return message.message_id in self._log.projections.state.messages
 

@@ -32,7 +32,7 @@ BETWEEN_LOOKS_SECONDS: Final = 0.05
 
 
 class OwnershipState(Enum):
-    """Where a conversation is."""
+    """Which process owns a conversation, as this process sees it."""
 
     IDLE = "idle"
     """No process is known to own it."""
@@ -79,7 +79,7 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
 
 
 class Ownership:
-    """Where one conversation is. `take_over` makes this process its owner or a follower."""
+    """Which process owns one conversation. `take_over` makes this process its owner or a follower."""
 
     def __init__(
         self,

@@ -80,7 +80,8 @@ class SourceFile:
         return "neither an export of Parley nor a rollout file of Codex CLI"
 
     def ids(self) -> Iterator[ConversationId]:
-        """Yield the ids that the conversation may have: its own, then others that are always the same."""
+        """Yield candidate ids for the conversation: its own, then ids derived from it, which are the same in every
+        import."""
         yield self.conversation_id
         for number in count(1):
             yield ConversationId(str(uuid5(UUID(self.conversation_id), str(number))))
