@@ -18,12 +18,13 @@ import pytest_asyncio
 
 from kit.clients.shared_home import ASKS, Start, events_until, is_, owner_of
 from kit.clients.shell_turns import sh
+from kit.servers.long_grace_program import LONG_GRACE
 from kit.servers.on_terminal import ON_TERMINAL
 from kit.servers.resident_process import ResidentProcess, parley
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.needs import LANDLOCK
 from kit.system.waiting import until
-from parley.client import Conversation
+from parley.client import Approval, Conversation
 from parley.common.resident_socket import NoResident, ask, connect
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.version import __version__
@@ -127,6 +128,23 @@ async def test_a_question_waits_for_the_next_client(
     await until_state(the_same(conversation, again), "idle")
 
     assert (again.work / "made-by-command").exists()
+
+
+@pytest.mark.promises("approvals.when-nobody")
+async def test_another_client_of_the_resident_has_time_to_follow_a_call_and_be_asked(
+    parley_model: ScriptedModel, home: Path, start: Start
+) -> None:
+    parley_model.says(sh("c1", "touch made-by-command"))
+    async with ResidentProcess(parley_model, home, program=LONG_GRACE):
+        caller, other = await start(), await start(on_question=Approval.approve)
+        calling = caller.client.codex("go", cwd=str(caller.work), **ASKS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (asking := (await other.client.list(state="asking")).conversations):
+                pass
+        async with other.client.conversation(asking[0].conversation_id).stream():
+            await calling
+
+    assert (caller.work / "made-by-command").exists()
 
 
 @pytest.mark.promises("resident.when-client-leaves")

@@ -97,6 +97,7 @@ class Server:
             tools=self._tools,
             commands=self._commands,
             release_memory=release_memory,
+            has_other_clients=lambda: len(self.core.clients) > 1,
         )
         self._context = ServerContext(
             conversations=self.conversations, loader=loader, on_initialized=self._on_initialized

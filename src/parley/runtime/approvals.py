@@ -71,10 +71,11 @@ class OpenApprovals:
         recipients: Recipients,
         *,
         clock: Clock,
-        has_peers: Callable[[], bool] = lambda: False,
+        may_be_followed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`has_peers` says whether other processes use the home now."""
-        self._log, self._recipients, self._clock, self._has_peers = durable_log, recipients, clock, has_peers
+        """`may_be_followed` says whether a client that does not follow the conversation yet may begin to."""
+        self._log, self._recipients, self._clock = durable_log, recipients, clock
+        self._may_be_followed = may_be_followed
         self._turn: _Turn | None = None
         self._answer: asyncio.Future[Answered] | None = None
         self._not_durable: ApprovalId | None = None
@@ -109,9 +110,9 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """Seconds left for a client of another process to follow the turn of a waiting call."""
+        """Seconds left for another client to follow the turn of a waiting call."""
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
-        return left if left and self._has_peers() else 0.0
+        return left if left and self._may_be_followed() else 0.0
 
     @property
     def is_returned(self) -> bool:

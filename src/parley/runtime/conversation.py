@@ -78,7 +78,7 @@ class Conversation:
         self._log = DurableLog(conversation_id, deps.store, deps.clock)
         self._recipients = Recipients()
         self._approvals = OpenApprovals(
-            self._log, self._recipients, clock=deps.clock, has_peers=deps.peers.has_peers
+            self._log, self._recipients, clock=deps.clock, may_be_followed=deps.may_be_followed
         )
         self._tool_servers = ToolServers(deps.tools)
         self._runner = TurnRunner(

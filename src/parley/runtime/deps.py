@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from parley.ports.clock import Clock
@@ -25,5 +26,7 @@ class RuntimeDeps(NamedTuple):
     peers: PeerRegistry
     started_at: float
     """When this server started, by the clock."""
+    may_be_followed: Callable[[], bool]
+    """Whether a client that does not follow a conversation yet may begin to: one of this or another process."""
     closing: asyncio.Event
     """Set when the server shuts down."""

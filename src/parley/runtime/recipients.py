@@ -15,7 +15,7 @@ from parley.wire.ids import ApprovalId
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""Time after the start of a call in which clients of other processes of the home may begin to follow its turn."""
+"""Time after the start of a call in which other clients of the home may begin to follow its turn."""
 
 
 class ApprovalRecipient(Protocol):

@@ -72,18 +72,21 @@ class ConversationRegistry:
         peers: Peers | None = None,
         store_settings: Callable[[], StoreSettings] = StoreSettings,
         release_memory: Callable[[], None] = lambda: None,
+        has_other_clients: Callable[[], bool] = lambda: False,
     ) -> None:
         """`commands` runs the commands of the tools; `release_memory` is called after conversations have left
-        memory."""
+        memory; `has_other_clients` says whether this process has more than one client."""
         self._store, self._choose = store, choose
         self._closing = asyncio.Event()
+        registry = PeerRegistry(peers or NoPeers())
         self._deps = RuntimeDeps(
             clock=clock,
             store=store,
             open_model=open_model,
             tools=tools,
             commands=commands,
-            peers=PeerRegistry(peers or NoPeers()),
+            peers=registry,
+            may_be_followed=lambda: has_other_clients() or registry.has_peers(),
             started_at=clock.now(),
             closing=self._closing,
         )

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,15 +24,20 @@ class ResidentProcess:
     """`parley serve` on a home: `async with ResidentProcess(model, path) as resident`. It is stopped at the end."""
 
     def __init__(
-        self, model: ScriptedModel, home: Path, *, config: str = "", env: dict[str, str] | None = None
+        self,
+        model: ScriptedModel,
+        home: Path,
+        *,
+        config: str = "",
+        program: Sequence[str] = (sys.executable, "-P", "-m", "parley"),
     ) -> None:
-        self._files = Home(model, home=home, config=config, env=env or {})
+        self._files, self._program = Home(model, home=home, config=config), program
         self.description: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         self._files.open()
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "parley", "serve", "--json"),
+            *(*self._program, "serve", "--json"),
             env=self._files.environ,
             cwd=self._files.work,
             stdout=asyncio.subprocess.PIPE,
