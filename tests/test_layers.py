@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "app": CORE | ADAPTERS | {"agent", "runtime", "server", "client", "web"},
     "cli": frozenset({"app", "client", "config", "wire"}),
 }
-"""Beyond itself and what is for everybody. A module or package that is not named here has no place yet."""
+"""Allowed imports besides the package itself and those for all. A module or package that is missing here is an
+error."""
 
 PURE = frozenset(
     {

@@ -20,9 +20,9 @@ def address_space(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def leave_only(pid: int, room: int) -> None:
+def leave_only(pid: int, server: int) -> None:
     """Limit the memory of a process to this many bytes more than it has."""
-    most = address_space(pid) + room
+    most = address_space(pid) + server
     resource.prlimit(pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 
 
@@ -103,11 +103,11 @@ async def test_messages_that_are_too_large_together_are_answered_one_by_one(parl
 
 @pytest.mark.parametrize("room", [1, 12])
 async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
-    parley_model: ScriptedModel, room: int
+    parley_model: ScriptedModel, server: int
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await warmed_up(client)
-        leave_only(client.raw.pid, room * MEGABYTE)
+        leave_only(client.raw.pid, server * MEGABYTE)
         for size in (4_000_000, 900_000):
             sent = client.message(conversation, "eight by" * (size // 8))
             before = await client.until_answer(sent)
@@ -126,10 +126,10 @@ async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
 @pytest.mark.promises("framing.out-of-memory")
 @pytest.mark.parametrize("room", [5, 12])
 async def test_calls_fail_while_there_is_no_memory_to_load_the_database_and_work_later(
-    parley_model: ScriptedModel, room: int
+    parley_model: ScriptedModel, server: int
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        leave_only(client.raw.pid, room * MEGABYTE)
+        leave_only(client.raw.pid, server * MEGABYTE)
         for _ in range(3):
             (*_, answer) = await client.until_answer(client.call("conversationCreate", cwd=str(client.work)))
             assert is_taken(answer) or "RLIMIT" in failed(answer)

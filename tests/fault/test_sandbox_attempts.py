@@ -1,4 +1,4 @@
-"""Whatever a confined command tries, it changes nothing and reaches nobody; without the sandbox it could.
+"""A confined command cannot change or reach anything outside, by any attempt; without the sandbox it could.
 
 The attempts stand in `kit/attacks`, one module for each kind. The control shows for each of them that
 it works on this computer; where the computer itself forbids one, the control is skipped and says why.

@@ -1,4 +1,4 @@
-"""On computers that lack something, commands run in what is left, or are refused; nobody runs them unconfined.
+"""On kernels that lack a feature, commands run in another sandbox or are refused, and never unconfined.
 
 The server is a real one, on a kernel that is told to lack namespaces, Landlock or bubblewrap.
 """

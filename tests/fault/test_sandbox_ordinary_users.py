@@ -97,7 +97,7 @@ with Confined() as confined:
         with tempfile.TemporaryDirectory() as project:
             print(place, *state(project, place, confined))
 """
-"""A command closes a place to everybody, so that nobody can undo what it did; the next one opens it again."""
+"""A command removes all rights from a directory, so that it cannot be restored; the next one sets them again."""
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

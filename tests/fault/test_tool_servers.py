@@ -288,7 +288,7 @@ async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: Se
         assert told == (
             "tool call error: tool call failed for `x/crash`: the connection to the tool server was lost"
         )
-        end = notebook.happened[-1]
+        end = notebook.payloads[-1]
         assert isinstance(end, McpToolCallEnd)
         assert end.result.err == told
         assert lease.specs() == specs
@@ -368,11 +368,11 @@ async def test_cancelling_a_call_stops_it_at_the_server_and_affects_no_other_cal
         assert doomed.cancelled()
         assert told == '[{"text":"released","type":"text"}]'
         assert await call_text(lease, "x__pid") == before
-        assert [one.call_id for one in notebook.happened if isinstance(one, McpToolCallBegin)] == [
+        assert [one.call_id for one in notebook.payloads if isinstance(one, McpToolCallBegin)] == [
             "doomed",
             "other",
         ]
-        assert [one.call_id for one in notebook.happened if isinstance(one, McpToolCallEnd)] == ["other"]
+        assert [one.call_id for one in notebook.payloads if isinstance(one, McpToolCallEnd)] == ["other"]
 
 
 async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
@@ -431,7 +431,7 @@ async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_continu
 
             assert told == "tool call error: tool call failed for `x/wait`: request timed out"
             assert await call_text(lease, "x__pid") == before
-            begin, *_, end = notebook.happened
+            begin, *_, end = notebook.payloads
             assert isinstance(begin, McpToolCallBegin)
             assert isinstance(end, McpToolCallEnd)
             assert end.result.err == told

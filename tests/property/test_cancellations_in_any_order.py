@@ -47,8 +47,8 @@ MAY_BE_ENDED: Final = frozenset({"codex-reply", "send", "stream", "read"})
 class Caller:
     """One client of one conversation, and the results of its requests."""
 
-    def __init__(self, guest: LocalClient, conversation: Conversation) -> None:
-        self.guest, self.conversation = guest, conversation
+    def __init__(self, client: LocalClient, conversation: Conversation) -> None:
+        self.client, self.conversation = client, conversation
         self.kinds: dict[int, str] = {}
         self.cancelled_in_time: set[int] = set()
         """Requests that were cancelled before their answer."""
@@ -56,19 +56,19 @@ class Caller:
         self._answered: set[int] = set()
 
     def answers_to(self, request_id: int) -> list[Any]:
-        return [one for one in self.guest.messages if "method" not in one and one["id"] == request_id]
+        return [one for one in self.client.messages if "method" not in one and one["id"] == request_id]
 
     def told(self, request_id: int) -> list[Any]:
         """Return the events that a call was sent."""
         return [
             one["params"]["msg"]
-            for one in self.guest.messages
+            for one in self.client.messages
             if one.get("method") == "codex/event" and one["params"]["_meta"]["requestId"] == request_id
         ]
 
     def call(self, kind: str, tool: str, **arguments: Any) -> None:
         its = {"sessionId" if tool == "codex-reply" else "conversation_id": self.conversation.id}
-        self.kinds[self.guest.call(tool, **its, **arguments)] = kind
+        self.kinds[self.client.call(tool, **its, **arguments)] = kind
 
     def do(self, step: Step) -> None:
         match step:
@@ -89,19 +89,19 @@ class Caller:
                     request_id = list(self.kinds)[place % len(self.kinds)]
                     if not self.answers_to(request_id):
                         self.cancelled_in_time.add(request_id)
-                    self.guest.cancel(request_id)
+                    self.client.cancel(request_id)
             case ("interrupt",):
                 self.interrupts += 1
                 self.call("interrupt", "conversationInterrupt")
             case ("answer",):
-                for asked in self.guest.asked:
+                for asked in self.client.asked:
                     if asked["id"] not in self._answered:
                         self._answered.add(asked["id"])
-                        self.guest.answer(asked["id"], {"decision": "approved"})
+                        self.client.answer(asked["id"], {"decision": "approved"})
             case ("stall",):
-                self.guest.door.writable = False
+                self.client.outbox.writable = False
             case ("resume",):
-                self.guest.door.read_on()
+                self.client.outbox.read_on()
             case _:
                 raise AssertionError(step)
 
@@ -116,18 +116,18 @@ class Caller:
 
 async def play(script: Script, version: str) -> None:
     with TemporaryDirectory() as home:
-        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as room:
-            caller = Caller(await room.guest(version=version), await room.create())
+        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as server:
+            caller = Caller(await server.client(version=version), await server.create())
             for step, settles in script:
                 caller.do(step)
                 if settles:
-                    await room.settle_down()
+                    await server.settle_down()
             caller.do(("resume",))
-            await room.settle_down()
+            await server.settle_down()
             caller.do(("interrupt",))
-            await room.settle_down()
+            await server.settle_down()
             caller.do(("send", 0))  # the reads that wait have something to read
-            await room.settle_down()
+            await server.settle_down()
             check(caller, full=version == FULL_VERSION)
 
 

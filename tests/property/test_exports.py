@@ -46,24 +46,24 @@ texts = st.text(st.characters(codec="utf-8"), max_size=8)
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
     """Generate logs of some turns, the last of which may be running."""
-    happened: list[LogPayload] = [settings_chosen()]
+    payloads: list[LogPayload] = [settings_chosen()]
     turns = draw(st.integers(1, 3))
     for number in range(turns):
-        happened += [
+        payloads += [
             turn_started(str(number + 1)),
             task_started(),
             user_message(draw(texts), message_id=f"m{number}"),
         ]
-        happened.append(model_asked())
-        happened.append(model_said(opaque(json.dumps({"type": "reasoning", "x": draw(texts)}, indent=1))))
-        happened.append(model_said(call("c", draw(texts))))
-        happened.append(command_output("c", draw(st.binary(max_size=40))))
-        happened.append(call_output("c", draw(texts)))
-        happened.append(agent_message(draw(texts)))
-        happened += [task_complete(None), turn_ended()]
+        payloads.append(model_asked())
+        payloads.append(model_said(opaque(json.dumps({"type": "reasoning", "x": draw(texts)}, indent=1))))
+        payloads.append(model_said(call("c", draw(texts))))
+        payloads.append(command_output("c", draw(st.binary(max_size=40))))
+        payloads.append(call_output("c", draw(texts)))
+        payloads.append(agent_message(draw(texts)))
+        payloads += [task_complete(None), turn_ended()]
     log = Log()
-    kept = draw(st.integers(1, len(happened)))
-    for one in happened[:kept]:
+    kept = draw(st.integers(1, len(payloads)))
+    for one in payloads[:kept]:
         log.append((one,), at=AT + draw(st.floats(0, 1e6)))
     return log
 
@@ -169,10 +169,10 @@ def test_bytes_in_a_recording_are_refused_or_left_out(recorded: list[Any], noise
 
     projections, refused_at = Projections(), 0
     try:
-        happened = list(retelling.read(enumerate(lines[1:], start=2)))
+        payloads = list(retelling.read(enumerate(lines[1:], start=2)))
     except BadFile as error:
-        happened, refused_at = [], error.line
-    for one in happened:
+        payloads, refused_at = [], error.line
+    for one in payloads:
         projections.apply(one, at=AT)
 
     assert refused_at in (0, len(lines))

@@ -20,29 +20,29 @@ from parley.runtime.conversation import Conversation
 STALE = "approved_for_session"
 """What is answered only where nothing is open: no question may ever be settled by it."""
 
-guests = st.integers(0, 2)
+clients = st.integers(0, 2)
 decisions = st.sampled_from(["approved", "denied", "abort"])
 steps = st.one_of(
-    st.tuples(st.just("say"), guests, st.integers(0, 2)),
-    st.tuples(st.just("stream"), guests),
-    st.tuples(st.just("pause"), guests),
-    st.tuples(st.just("leave"), guests),
-    st.tuples(st.just("answer"), guests, decisions),
-    st.tuples(st.just("answer"), guests, decisions),
-    st.tuples(st.just("stale"), guests),
-    st.tuples(st.just("tool"), guests, decisions),
-    st.tuples(st.just("interrupt"), guests),
+    st.tuples(st.just("say"), clients, st.integers(0, 2)),
+    st.tuples(st.just("stream"), clients),
+    st.tuples(st.just("pause"), clients),
+    st.tuples(st.just("leave"), clients),
+    st.tuples(st.just("answer"), clients, decisions),
+    st.tuples(st.just("answer"), clients, decisions),
+    st.tuples(st.just("stale"), clients),
+    st.tuples(st.just("tool"), clients, decisions),
+    st.tuples(st.just("interrupt"), clients),
     st.tuples(st.just("time"), st.sampled_from([30, 300])),
 )
 scripts = st.lists(st.tuples(steps, st.booleans()), min_size=6, max_size=30)
-"""What is done, and whether everybody takes breath behind it: what is done in one breath comes as in one read."""
+"""An operation, and whether the event loop runs after it: operations without that arrive in one read."""
 
 
 class Party:
     """Three clients of one conversation, the last of which cannot be asked. A client that leaves is replaced."""
 
-    def __init__(self, room: LocalServer, conversation: Conversation) -> None:
-        self.room, self._conversation = room, conversation
+    def __init__(self, server: LocalServer, conversation: Conversation) -> None:
+        self.server, self._conversation = server, conversation
         self.here: list[LocalClient] = []
         self.gone: list[LocalClient] = []
         self.first: dict[str, tuple[str, LocalClient | None]] = {}
@@ -53,18 +53,18 @@ class Party:
     @property
     def conversation(self) -> Conversation:
         """The conversation, which may have been evicted and loaded again."""
-        self._conversation = self.room.conversations.loaded(self._conversation.id) or self._conversation
+        self._conversation = self.server.conversations.loaded(self._conversation.id) or self._conversation
         return self._conversation
 
     async def arrive(self, place: int) -> None:
-        guest = await self.room.guest(capabilities={} if place == 2 else None)
-        self.here.insert(place, guest)
-        self.answered[guest] = set()
+        client = await self.server.client(capabilities={} if place == 2 else None)
+        self.here.insert(place, client)
+        self.answered[client] = set()
 
-    def open_for(self, guest: LocalClient) -> list[Any]:
+    def open_for(self, client: LocalClient) -> list[Any]:
         """Return the approvals that a client was asked for and that it neither answered nor was told to drop."""
-        closed = self.answered[guest] | {one["requestId"] for one in guest.taken_back}
-        return [one for one in guest.asked if one["id"] not in closed]
+        closed = self.answered[client] | {one["requestId"] for one in client.taken_back}
+        return [one for one in client.asked if one["id"] not in closed]
 
     async def do(self, step: tuple[Any, ...]) -> None:
         match step:
@@ -73,26 +73,26 @@ class Party:
                 wanted = {"conversation_id": self.conversation.id, "content": content}
                 self.here[place].call("conversationSendMessage", **wanted)
             case ("stream", place):
-                guest = self.here[place]
-                self._streams[guest] = guest.call("conversationStream", conversation_id=self.conversation.id)
+                client = self.here[place]
+                self._streams[client] = client.call("conversationStream", conversation_id=self.conversation.id)
             case ("pause", place):
                 if (stream := self._streams.get(self.here[place])) is not None:
                     self.here[place].cancel(stream)
             case ("leave", place):
                 await asyncio.sleep(0)  # what was read before the end is taken
-                guest = self.here.pop(place)
-                guest.leave()
-                self.gone.append(guest)
+                client = self.here.pop(place)
+                client.leave()
+                self.gone.append(client)
                 await self.arrive(place)
             case ("answer", place, decision):
                 for asked in self.open_for(self.here[place])[:1]:
                     self.answer(self.here[place], asked, decision)
             case ("stale", place):
-                guest = self.here[place]
-                still_open = {one["id"] for one in self.open_for(guest)}
-                for request_id in (*(one["id"] for one in guest.asked), 1000, "0"):
+                client = self.here[place]
+                still_open = {one["id"] for one in self.open_for(client)}
+                for request_id in (*(one["id"] for one in client.asked), 1000, "0"):
                     if request_id not in still_open:
-                        guest.answer(request_id, {"decision": STALE})
+                        client.answer(request_id, {"decision": STALE})
                 for one in self.gone:
                     for asked in one.asked:
                         one.answer(asked["id"], {"decision": STALE})
@@ -106,26 +106,26 @@ class Party:
                     self.first.setdefault(question.approval_id, ("dropped", None))
                 self.here[place].call("conversationInterrupt", conversation_id=self.conversation.id)
             case ("time", seconds):
-                self.room.clock.passes(seconds)
+                self.server.clock.passes(seconds)
             case _:
                 raise AssertionError(step)
 
-    def answer(self, guest: LocalClient, asked: Any, decision: str) -> None:
-        self.answered[guest].add(asked["id"])
-        self.first.setdefault(asked["params"]["parley_approval_id"], (decision, guest))
-        guest.answer(asked["id"], {"decision": decision})
+    def answer(self, client: LocalClient, asked: Any, decision: str) -> None:
+        self.answered[client].add(asked["id"])
+        self.first.setdefault(asked["params"]["parley_approval_id"], (decision, client))
+        client.answer(asked["id"], {"decision": decision})
 
     async def see_to_the_end(self) -> None:
         """Approve everything that is still open, with a new client."""
-        last = await self.room.guest()
+        last = await self.server.client()
         self.answered[last] = set()
         self.here.append(last)
         await last.stream(self.conversation.id)
-        await self.room.settle_down()
+        await self.server.settle_down()
         while self.conversation.state.phase.value != "idle":
             for asked in self.open_for(last):
                 self.answer(last, asked, "approved")
-            await self.room.settle_down()
+            await self.server.settle_down()
 
 
 def check_log(log: Log, first: dict[str, tuple[str, LocalClient | None]]) -> Counter[str]:
@@ -144,9 +144,9 @@ def check_log(log: Log, first: dict[str, tuple[str, LocalClient | None]]) -> Cou
             assert types[place + 1] == "approval_settled"
             assert record["approval_id"] == still_open
             if record["by"] in ("client", "tool"):
-                decision, guest = first[record["approval_id"]]
+                decision, client = first[record["approval_id"]]
                 assert record["decision"] == decision
-                assert guest is None or record["approval_id"] not in withdrawn_from(guest)
+                assert client is None or record["approval_id"] not in withdrawn_from(client)
             decisions[record["decision"]] += 1
             still_open = None
         elif entry.type == "turn_ended":
@@ -157,17 +157,17 @@ def check_log(log: Log, first: dict[str, tuple[str, LocalClient | None]]) -> Cou
     return decisions
 
 
-def withdrawn_from(guest: LocalClient) -> set[str]:
+def withdrawn_from(client: LocalClient) -> set[str]:
     """Return the approvals that the client was told to drop."""
-    ids = {one["requestId"] for one in guest.taken_back}
-    return {one["params"]["parley_approval_id"] for one in guest.asked if one["id"] in ids}
+    ids = {one["requestId"] for one in client.taken_back}
+    return {one["params"]["parley_approval_id"] for one in client.asked if one["id"] in ids}
 
 
-def check_guest(guest: LocalClient, answered: set[int], *, here: bool) -> None:
+def check_guest(client: LocalClient, answered: set[int], *, here: bool) -> None:
     """Check that a client was asked for each approval at most once, and that unanswered ones were withdrawn."""
-    ids = [one["id"] for one in guest.asked]
-    questions = [one["params"]["parley_approval_id"] for one in guest.asked]
-    taken_back = [one["requestId"] for one in guest.taken_back]
+    ids = [one["id"] for one in client.asked]
+    questions = [one["params"]["parley_approval_id"] for one in client.asked]
+    taken_back = [one["requestId"] for one in client.taken_back]
     assert ids == sorted(set(ids))
     assert len(questions) == len(set(questions))
     assert len(taken_back) == len(set(taken_back))
@@ -177,24 +177,24 @@ def check_guest(guest: LocalClient, answered: set[int], *, here: bool) -> None:
 
 async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
     with TemporaryDirectory() as home:
-        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as room:
-            party = Party(room, await room.create({"approvals": {"timeout_seconds": 300}}))
+        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as server:
+            party = Party(server, await server.create({"approvals": {"timeout_seconds": 300}}))
             for place in range(3):
                 await party.arrive(place)
             await party.do(("say", 0, 2))
             for step, breathe in script:
                 await party.do(step)
                 if breathe:
-                    await room.settle_down()
+                    await server.settle_down()
             await party.see_to_the_end()
 
             decisions = check_log(party.conversation.log, party.first)
             assert STALE not in decisions
-            for guest in (*party.here, *party.gone):
-                check_guest(guest, party.answered[guest], here=guest in party.here)
-            ids = [asked["id"] for guest in (*party.here, *party.gone) for asked in guest.asked]
+            for client in (*party.here, *party.gone):
+                check_guest(client, party.answered[client], here=client in party.here)
+            ids = [asked["id"] for client in (*party.here, *party.gone) for asked in client.asked]
             assert sorted(ids) == list(range(len(ids)))
-            assert len(room.told) <= decisions["approved"] + decisions["denied"] + decisions["timed_out"]
+            assert len(server.told) <= decisions["approved"] + decisions["denied"] + decisions["timed_out"]
 
 
 LEAVES_EARLY: Final[list[tuple[tuple[Any, ...], bool]]] = [

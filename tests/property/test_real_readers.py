@@ -87,18 +87,18 @@ class Client:
 
     def __init__(self, log: Log, *, always: bool) -> None:
         self.view = View()
-        self.door = FrameList()
+        self.outbox = FrameList()
         self.reader: Reader | None = None
         self._log = log
         if always:
-            self.door.make_room(1_000_000)
+            self.outbox.make_room(1_000_000)
             self.stream(after=START)
 
     def stream(self, *, after: Seq) -> None:
         encoder = StreamEncoder(CONVERSATION, FULL, event_meta=True)
         events = self._log.events(after=after, hidden=encoder.hidden)
-        self.door.send(encoder.snapshot(events, self._log.open_deltas(), self._log.durable))
-        self.reader = Reader(self._log, Cursor.at_end_of(self._log), self.door, encoder)
+        self.outbox.send(encoder.snapshot(events, self._log.open_deltas(), self._log.durable))
+        self.reader = Reader(self._log, Cursor.at_end_of(self._log), self.outbox, encoder)
 
     def pause(self) -> None:
         self.read()
@@ -107,7 +107,7 @@ class Client:
             self.reader = None
 
     def read(self) -> View:
-        frames, self.door.frames = self.door.frames, []
+        frames, self.outbox.frames = self.outbox.frames, []
         for frame in frames:
             self._take(decode_message(frame))
         return self.view
@@ -158,7 +158,7 @@ class Conversation:
                 for reader in readers:
                     reader.delta(delta, encode_delta(delta))
             case "room":
-                self.clients[argument[0]].door.make_room(argument[1])
+                self.clients[argument[0]].outbox.make_room(argument[1])
             case "pause":
                 self.clients[argument].pause()
             case "return":
@@ -167,7 +167,7 @@ class Conversation:
                 assert name == "written"
 
     def _come_back(self, client: Client, *, goes_on: bool) -> None:
-        if client.reader is None and client.door.writable:
+        if client.reader is None and client.outbox.writable:
             if not goes_on:
                 client.view = View()
             client.stream(after=client.view.resume())
@@ -199,7 +199,7 @@ def test_a_client_of_the_real_readers_ends_with_the_view_of_one_that_was_always_
     assert truth.open == texts
     for client in conversation.clients:
         if client.reader is not None:
-            client.door.make_room(1_000_000)
+            client.outbox.make_room(1_000_000)
             view = client.read()
             assert (view.events, view.open) == (truth.events, truth.open)
 

@@ -78,11 +78,11 @@ class Reader:
     """One reader of a log and its client, with an outbox that can fill up."""
 
     def __init__(
-        self, log: Log, store: list[Entry], view: View, how: Join, *, hidden: frozenset[str], room: int
+        self, log: Log, store: list[Entry], view: View, how: Join, *, hidden: frozenset[str], server: int
     ) -> None:
         """`store` has every durable entry; the log may have dropped some."""
         self._log, self._store, self.view, self.hidden = log, store, view, hidden
-        self._room = room
+        self._server = server
         self.kept_up = True
         """Never was a delta held back."""
         self.pieces: list[Piece] = []
@@ -96,7 +96,7 @@ class Reader:
 
     @property
     def writable(self) -> bool:
-        return self._room > 0
+        return self._server > 0
 
     def appended(self, first: Seq) -> None:
         self.cursor.appended(self._log, first)
@@ -109,10 +109,10 @@ class Reader:
             self.cursor.missed(self._log, delta)
 
     def stall(self) -> None:
-        self._room = 0
+        self._server = 0
 
     def make_room(self, frames: int) -> None:
-        self._room = frames
+        self._server = frames
         self.catch_up()
 
     def _take_snapshot(self, *, after: Seq) -> None:
@@ -155,7 +155,7 @@ class Reader:
         return any(delta.item.id == ended.id for entry in durable for ended in output_of(entry))
 
     def _send(self, event: ConversationEvent) -> None:
-        self._room -= 1
+        self._server -= 1
         self.view.take(event)
 
 
@@ -176,8 +176,8 @@ class Truth:
         """Every delta as it was sent."""
         self._fold()
 
-    def append(self, happened: list[Entry]) -> None:
-        self._happened += happened
+    def append(self, payloads: list[Entry]) -> None:
+        self._happened += payloads
         self._fold()
 
     def extend(self, item: Item, delta: Delta | OutputDelta) -> None:
@@ -254,16 +254,16 @@ class AnyInterleaving(RuleBasedStateMachine):
         super().__init__()
         self.log, self.truth = Log(), Truth()
         self.store: list[Entry] = []
-        self.always = Reader(self.log, self.store, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, room=PLENTY)
+        self.always = Reader(self.log, self.store, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, server=PLENTY)
         self.present: list[Reader] = [self.always]
         self.pieces_before: dict[Reader, int] = {self.always: 0}
         self.unwritten: list[Seq] = []
         """Where each append ends that is not durable."""
         self.said = 0
 
-    @rule(happened=st.lists(anything, min_size=1, max_size=3), at_once=soon)
-    def append(self, happened: list[LogPayload], at_once: bool) -> None:
-        entries = self.log.append(happened, at=AT)
+    @rule(payloads=st.lists(anything, min_size=1, max_size=3), at_once=soon)
+    def append(self, payloads: list[LogPayload], at_once: bool) -> None:
+        entries = self.log.append(payloads, at=AT)
         self.truth.append(entries)
         self.unwritten.append(entries[-1].seq)
         for reader in self.present:
@@ -314,19 +314,19 @@ class AnyInterleaving(RuleBasedStateMachine):
     def interrupt(self, at_once: bool) -> None:
         self.append([*self.log.output_records(), error("Turn interrupted"), turn_ended("interrupted")], at_once)
 
-    @rule(target=readers, how=st.sampled_from(Join), hidden=hidings, room=rooms)
-    def join(self, how: Join, hidden: frozenset[str], room: int) -> Reader:
-        return self._join(View(), how, hidden, room)
+    @rule(target=readers, how=st.sampled_from(Join), hidden=hidings, server=rooms)
+    def join(self, how: Join, hidden: frozenset[str], server: int) -> Reader:
+        return self._join(View(), how, hidden, server)
 
     @rule(target=gone, reader=consumes(readers))
     def leave(self, reader: Reader) -> Reader:
         self.present.remove(reader)
         return reader
 
-    @rule(target=readers, reader=consumes(gone), how=st.sampled_from(Join), room=rooms)
-    def come_back(self, reader: Reader, how: Join, room: int) -> Reader:
+    @rule(target=readers, reader=consumes(gone), how=st.sampled_from(Join), server=rooms)
+    def come_back(self, reader: Reader, how: Join, server: int) -> Reader:
         view = View() if how is Join.SNAPSHOT else reader.view
-        return self._join(view, how, reader.hidden, room)
+        return self._join(view, how, reader.hidden, server)
 
     @rule(reader=readers)
     def stall(self, reader: Reader) -> None:
@@ -336,8 +336,8 @@ class AnyInterleaving(RuleBasedStateMachine):
     def make_room(self, reader: Reader, frames: int) -> None:
         reader.make_room(frames)
 
-    def _join(self, view: View, how: Join, hidden: frozenset[str], room: int) -> Reader:
-        reader = Reader(self.log, self.store, view, how, hidden=hidden, room=room)
+    def _join(self, view: View, how: Join, hidden: frozenset[str], server: int) -> Reader:
+        reader = Reader(self.log, self.store, view, how, hidden=hidden, server=server)
         self.present.append(reader)
         self.pieces_before[reader] = len(self.truth.pieces)
         if reader.kept_up:

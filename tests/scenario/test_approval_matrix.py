@@ -428,8 +428,8 @@ def expected_of_command(cell: Cell, places: Places, request_id: str) -> Seen:
         case "reads":
             complaint = f"cat: {places.secret}: <hidden>\n"
             end = ended("c1", "", complaint, exit_code=1)
-            happened = [run.begin("c1"), output("c1", complaint, stream="stderr"), end]
-            return Seen(turn(happened), [], [("c1", told(complaint, exit_code=1))], set())
+            payloads = [run.begin("c1"), output("c1", complaint, stream="stderr"), end]
+            return Seen(turn(payloads), [], [("c1", told(complaint, exit_code=1))], set())
         case "fails":
             text = f"failed in sandbox LinuxSeccomp with execution error: {DENIED}"
             return Seen(turn(failing), [], [("c1", text)], reached)
@@ -455,22 +455,22 @@ def expected_of_question(
     assert cell.answer is not None
     command, cwd = list(run.argv), str(run.cwd)
     request = {"type": "exec_approval_request", "call_id": "c1", "command": command, "cwd": cwd}
-    happened = [*before, request if reason is None else {**request, "reason": reason}]
+    payloads = [*before, request if reason is None else {**request, "reason": reason}]
     message = f"Allow Codex to run `{shlex.join(command)}` in `{cwd}`?"
     question = asked_params(message, request_id, "exec-approval", codex_command=command, codex_cwd=cwd)
     match cell.answer.decision:
         case "abort":
-            return Seen(turn(happened, aborted=True), [question], [], written)
+            return Seen(turn(payloads, aborted=True), [question], [], written)
         case "denied":
             text = rejected("exec command", cell.answer)
-            return Seen(turn(happened), [question], [("c1", text)], written)
+            return Seen(turn(payloads), [question], [("c1", text)], written)
         case "approved":
             done = [*after, *run.events()]
-            return Seen(turn(happened + done), [question], [("c1", told(SAID))], run.written)
+            return Seen(turn(payloads + done), [question], [("c1", told(SAID))], run.written)
         case "approved_for_session":
             done = [*after, *run.events("c1"), *run.events("c2")]
             texts = [("c1", told(SAID)), ("c2", told(SAID))]
-            return Seen(turn(happened + done), [question], texts, run.written)
+            return Seen(turn(payloads + done), [question], texts, run.written)
 
 
 def background(message: str) -> Any:

@@ -118,13 +118,13 @@ class Home:
     async def keep(
         self,
         conversation_id: ConversationId,
-        *happened: LogPayload,
+        *payloads: LogPayload,
         state: StateName = "idle",
         archived: bool = False,
         updated_at: float = AT,
     ) -> None:
         log = Log()
-        log.append(happened, at=AT)
+        log.append(payloads, at=AT)
         summary = Summary(
             title="Look at this.", cwd="/project", model="mock-model", state=state, updated_at=updated_at
         )

@@ -31,7 +31,7 @@ ASKS: Final = 'approval_policy = "untrusted"\nsandbox_mode = "read-only"'
 
 def forged(file: Path, work: Path, *question: LogPayload) -> str:
     """Return an export of a turn that waits to run `touch mark`, with this approval request."""
-    happened = (
+    payloads = (
         settings_chosen(cwd=str(work)),
         turn_started(),
         task_started(),
@@ -42,14 +42,14 @@ def forged(file: Path, work: Path, *question: LogPayload) -> str:
     )
     head = ExportHead(
         conversation_id=ID,
-        last=Seq(len(happened)),
+        last=Seq(len(payloads)),
         exported_at=AT,
         archived=False,
         title="go",
         cwd=str(work),
         model="mock-model",
     )
-    file.write_bytes(head_line(head) + b"".join(map(entry_line, log_of(*happened).entries)))
+    file.write_bytes(head_line(head) + b"".join(map(entry_line, log_of(*payloads).entries)))
     return str(file)
 
 

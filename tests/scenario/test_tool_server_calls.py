@@ -194,8 +194,8 @@ async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(
         messages = await answer_of(wire, 1)
 
     (session,) = wire.sessions
-    happened = [event for _, events, _ in rows for event in (*events, SPENT)]
-    events = shown(api, task_started(), *happened, *said("Done"), task_complete("Done"))
+    payloads = [event for _, events, _ in rows for event in (*events, SPENT)]
+    events = shown(api, task_started(), *payloads, *said("Done"), task_complete("Done"))
     assert messages == [*configured(1, session), *pairs(1, "1", *events), answered(1, "Done")]
 
     asked: list[AskedFor] = [User("go")]

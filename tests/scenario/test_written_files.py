@@ -36,10 +36,10 @@ async def home(tmp_path: Path) -> Path:
     (work / "link").symlink_to(home / "sub")
     for name, text in HAS.items():
         (home / name).write_text(text)
-    happened = settings_chosen(), turn_started(), task_started(), user_message("go"), task_complete(), turn_ended()
+    payloads = settings_chosen(), turn_started(), task_started(), user_message("go"), task_complete(), turn_ended()
     store = SqliteStore(str(home))
     summary = Summary(title="go", cwd="/project", model="mock-model", state="idle", updated_at=AT)
-    await store.create(ID, log_of(*happened).entries, summary)
+    await store.create(ID, log_of(*payloads).entries, summary)
     await store.close()
     return home
 

@@ -186,7 +186,7 @@ class RemoteOwner:
                 try:
                     self._log.apply_remote([entry])
                 except EarlierEntriesNeeded:
-                    self.lost()  # whoever reads the store next folds the whole log
+                    self.lost()  # the next read of the store folds the whole log
                     return
                 self._applied()
                 if self._log.projections.state.phase is Phase.IDLE and seq > self._last:

@@ -12,29 +12,29 @@ AT = 1_754_654_400.0
 """The time of all entries."""
 
 
-def log_of(*happened: LogPayload) -> Log:
+def log_of(*payloads: LogPayload) -> Log:
     """Return a log with these entries, all durable."""
     log = Log()
-    write(log, *happened)
+    write(log, *payloads)
     return log
 
 
-def write(log: Log, *happened: LogPayload) -> list[Entry]:
+def write(log: Log, *payloads: LogPayload) -> list[Entry]:
     """Append entries and mark them as durable."""
-    entries = log.append(happened, at=AT)
+    entries = log.append(payloads, at=AT)
     log.durable = log.last
     return entries
 
 
-def state_of(*happened: LogPayload) -> State:
+def state_of(*payloads: LogPayload) -> State:
     state = State()
-    for one in happened:
+    for one in payloads:
         state.apply(one, at=AT)
     return state
 
 
-def history_of(*happened: LogPayload) -> History:
+def history_of(*payloads: LogPayload) -> History:
     history = History()
-    for one in happened:
+    for one in payloads:
         history.apply(one)
     return history

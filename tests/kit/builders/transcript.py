@@ -20,7 +20,7 @@ __all__ = ["Appended", "RecordingTranscript", "Said", "Shown"]
 class Appended(NamedTuple):
     """An append with all its entries."""
 
-    happened: tuple[LogPayload, ...]
+    payloads: tuple[LogPayload, ...]
 
 
 class Said(NamedTuple):
@@ -52,39 +52,39 @@ class RecordingTranscript:
         self._keep(before)
 
     @property
-    def happened(self) -> list[LogPayload]:
+    def payloads(self) -> list[LogPayload]:
         """Return all appended entries."""
-        return [one for entry in self.did if isinstance(entry, Appended) for one in entry.happened]
+        return [one for entry in self.did if isinstance(entry, Appended) for one in entry.payloads]
 
     @property
     def shown(self) -> list[Said | Shown]:
         """Return all deltas that were shown."""
         return [entry for entry in self.did if isinstance(entry, Said | Shown)]
 
-    def write(self, *happened: LogPayload) -> None:
+    def write(self, *payloads: LogPayload) -> None:
         """Append without waiting."""
-        self._keep(happened)
-        self.did.append(Appended(happened))
+        self._keep(payloads)
+        self.did.append(Appended(payloads))
         self._grown.set()
         self._appended()
 
     async def until(self, number: int) -> None:
         """Wait until this many entries were appended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.happened) < number:
+            while len(self.payloads) < number:
                 self._grown.clear()
                 await self._grown.wait()
 
-    def _keep(self, happened: tuple[LogPayload, ...]) -> None:
-        self.log.append(happened, at=0.0)
-        for one in happened:
+    def _keep(self, payloads: tuple[LogPayload, ...]) -> None:
+        self.log.append(payloads, at=0.0)
+        for one in payloads:
             self.history.apply(one)
             self.usage.apply(one, at=0.0)
 
     # --- as a transcript -----------------------------------------------------------------
 
-    async def append(self, *happened: LogPayload) -> None:
-        self.write(*happened)
+    async def append(self, *payloads: LogPayload) -> None:
+        self.write(*payloads)
 
     async def durable(self) -> None:
         return

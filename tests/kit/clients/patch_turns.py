@@ -160,9 +160,9 @@ def _events(
     )
 
 
-def turn(api: Api, *happened: EventMsg) -> tuple[EventMsg, ...]:
+def turn(api: Api, *payloads: EventMsg) -> tuple[EventMsg, ...]:
     """Build the events of a turn with two responses: calls with their events, then `Done`."""
-    return (task_started(), *shown(api, *happened, SPENT, *said("Done")), task_complete("Done"))
+    return (task_started(), *shown(api, *payloads, SPENT, *said("Done")), task_complete("Done"))
 
 
 def turn_diffs(messages: Sequence[Any]) -> list[str]:

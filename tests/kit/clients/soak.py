@@ -537,10 +537,10 @@ class Size:
 
 async def stints(lives: list[Soaked], sleeper: Soaked) -> None:
     """Run one period in every conversation, some concurrently, while the client sometimes stops reading."""
-    room = asyncio.Semaphore(AT_ONCE)
+    server = asyncio.Semaphore(AT_ONCE)
 
     async def one(life: Soaked) -> None:
-        async with room:
+        async with server:
             await life.stint(STEPS)
 
     async with asyncio.TaskGroup() as tasks:

@@ -65,29 +65,29 @@ class _Obedient:
 class _Asks:
     """Tools that ask for an approval and do nothing else."""
 
-    def __init__(self, room: LocalServer, context: ToolContext) -> None:
-        self._room, self._context = room, context
+    def __init__(self, server: LocalServer, context: ToolContext) -> None:
+        self._server, self._context = server, context
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return ()
 
     async def run(self, call: CallItem) -> str:
-        number = next(self._room.numbers)
-        asking = next(one for one in self._room.conversations if one._log is self._context.transcript)
-        shown, asked = self._room.question(number)
+        number = next(self._server.numbers)
+        asking = next(one for one in self._server.conversations if one._log is self._context.transcript)
+        shown, asked = self._server.question(number)
         answered = await asking._approvals.ask(shown, asked, self._context.settings.approvals)
         told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
-        self._room.told.append((number, told))
+        self._server.told.append((number, told))
         return told
 
 
 class _Tools:
-    def __init__(self, room: LocalServer) -> None:
-        self._room = room
+    def __init__(self, server: LocalServer) -> None:
+        self._server = server
 
     @asynccontextmanager
     async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
-        yield _Asks(self._room, context)
+        yield _Asks(self._server, context)
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
         return ()
@@ -164,25 +164,25 @@ class LocalServer:
         """Create a conversation without a client."""
         return await self.conversations.create(SettingsOverrides(cwd=CWD, config=dict(config or {})))
 
-    async def guest(self, *, version: str = FULL_VERSION, capabilities: object = None) -> LocalClient:
+    async def client(self, *, version: str = FULL_VERSION, capabilities: object = None) -> LocalClient:
         """Create an initialized client that can be asked, unless its capabilities say otherwise."""
-        guest = self.stranger(version)
-        guest.introduce(capabilities)
-        await guest.answer_to("hello")
-        return guest
+        client = self.new_client(version)
+        client.introduce(capabilities)
+        await client.answer_to("hello")
+        return client
 
-    async def asking(self, *guests: LocalClient, questions: int = 1) -> Conversation:
+    async def asking(self, *clients: LocalClient, questions: int = 1) -> Conversation:
         """Create a conversation that these clients stream, and that asks for approvals; wait until all clients were
         asked for the first one."""
         conversation = await self.create()
-        for guest in guests:
-            await guest.stream(conversation.id)
-        await guests[0].say(conversation.id, questions)
-        for guest in guests:
-            await guest.question()
+        for client in clients:
+            await client.stream(conversation.id)
+        await clients[0].say(conversation.id, questions)
+        for client in clients:
+            await client.question()
         return conversation
 
-    def stranger(self, version: str = FULL_VERSION) -> LocalClient:
+    def new_client(self, version: str = FULL_VERSION) -> LocalClient:
         """Create a client that is not initialized."""
         return LocalClient(self, self._tasks, version)
 
@@ -196,7 +196,7 @@ class LocalServer:
         self.clock.passes(seconds)
         await self.settle_down()
 
-    def happened(self, conversation: ConversationId) -> list[str]:
+    def entry_types(self, conversation: ConversationId) -> list[str]:
         """Return the types of all entries of a log, in order."""
         return [entry.type for one in self.conversations if one.id == conversation for entry in one.log.entries]
 
@@ -270,16 +270,16 @@ class FrameInParts:
 class LocalClient:
     """A client in this process."""
 
-    def __init__(self, room: LocalServer, tasks: asyncio.TaskGroup, version: str) -> None:
-        self.door = FrameList(version)
-        self.connection = ClientConnection(self.door, room.host, tasks)
+    def __init__(self, server: LocalServer, tasks: asyncio.TaskGroup, version: str) -> None:
+        self.outbox = FrameList(version)
+        self.connection = ClientConnection(self.outbox, server.host, tasks)
         self._ids = count(1)
         self._version = version
 
     @property
     def messages(self) -> list[Any]:
         """All messages that it was sent."""
-        return self.door.messages
+        return self.outbox.messages
 
     # --- sending ------------------------------------------------------------------------
 
@@ -358,8 +358,8 @@ class LocalClient:
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not holds():
-                self.door.changed.clear()
-                await self.door.changed.wait()
+                self.outbox.changed.clear()
+                await self.outbox.changed.wait()
 
     async def question(self, number: int = 1) -> Any:
         """Wait for the approval request with this number and return it."""

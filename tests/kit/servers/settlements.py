@@ -16,10 +16,10 @@ SETTLED: Final = ["question_asked", "question_settled", "approval_settled"]
 """The types of the entries of one approval."""
 
 
-def settlements(room: LocalServer, conversation: Conversation) -> list[str]:
+def settlements(server: LocalServer, conversation: Conversation) -> list[str]:
     """Return the entries of a log about approvals and the ends of turns."""
     told = (*SETTLED, "turn_ended")
-    return [entry for entry in room.happened(conversation.id) if entry in told]
+    return [entry for entry in server.entry_types(conversation.id) if entry in told]
 
 
 def taken_back(request_id: int, decision: str) -> dict[str, Any]:

@@ -290,8 +290,8 @@ async def test_a_callback_that_fails_costs_its_own_frame_only(peer: StartPeer) -
     def fail(event: object) -> None:
         raise ValueError(event)
 
-    happened = codex_event({"type": "task_started"}, method="codex/event")
-    script = {"codex": [happened, {"id": "$id", "result": {"content": []}}]}
+    payloads = codex_event({"type": "task_started"}, method="codex/event")
+    script = {"codex": [payloads, {"id": "$id", "result": {"content": []}}]}
     async with asyncio.timeout(90), peer(script) as client:
         assert await client.codex("x", on_event=fail) == CallToolResult(content=())
 

@@ -108,7 +108,7 @@ async def test_the_system_itself_keeps_a_patch_within_its_bounds(tmp_path: Path,
         "work": ("drwxr-xr-x", b""),
         **{f"work/{name}": file for name, file in before.items()},
     }
-    assert isinstance(end := bench.notebook.happened[-1], PatchApplyEnd)
+    assert isinstance(end := bench.notebook.payloads[-1], PatchApplyEnd)
     assert (end.success, end.stdout) == (False, "")
 
 

@@ -60,7 +60,7 @@ async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayl
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
         told = await ServerTools(context(notebook), lease).run(call_item(name, arguments))
     assert notebook.shown == []
-    return [without_duration(one) for one in notebook.happened], told
+    return [without_duration(one) for one in notebook.payloads], told
 
 
 def without_duration(event: LogPayload) -> LogPayload:
@@ -162,7 +162,7 @@ async def test_an_error_flag_that_is_none_is_left_out(pool: ServerPool) -> None:
     async with pool.lease([program("x", "odd")]) as lease, asyncio.timeout(PATIENCE_SECONDS):
         await ServerTools(context(notebook), lease).run(call_item("x__odd_error", "{}"))
 
-    end = notebook.happened[-1]
+    end = notebook.payloads[-1]
     assert isinstance(end, McpToolCallEnd)
     assert end.result == ToolCallOutcome(ok={"content": [{"type": "text", "text": "odd"}]})
 
@@ -302,7 +302,7 @@ async def test_progress_is_seen_while_the_tool_works(pool: ServerPool) -> None:
         waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
         await notebook.until(2)
 
-        assert notebook.happened[1] == BackgroundEvent(message="Progress of x/wait: 0 (waiting)")
+        assert notebook.payloads[1] == BackgroundEvent(message="Progress of x/wait: 0 (waiting)")
         assert await call_text(lease, "x__release") == "ok"
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await waiting == '[{"text":"released","type":"text"}]'
@@ -430,7 +430,7 @@ async def test_a_server_of_the_official_library_is_understood(pool: ServerPool) 
 
         assert [spec.name for spec in lease.specs()] == ["o__add", "o__steps"]
         assert told == ['[{"text":"3","type":"text"}]', '[{"text":"done","type":"text"}]']
-        assert BackgroundEvent(message="Progress of o/steps: 3 of 3 (step 3)") in notebook.happened
+        assert BackgroundEvent(message="Progress of o/steps: 3 of 3 (step 3)") in notebook.payloads
 
 
 async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> None:
@@ -447,7 +447,7 @@ async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> N
                 await tools.run(call_item("far__steps", '{"count": 2}'))
 
     assert told == '[{"text":"3","type":"text"}]'
-    assert BackgroundEvent(message="Progress of far/steps: 2 of 2 (step 2)") in notebook.happened
+    assert BackgroundEvent(message="Progress of far/steps: 2 of 2 (step 2)") in notebook.payloads
     assert set(loopback.seen_tokens) == {"Bearer t0p-secret"}
     assert (loopback.sessions, loopback.farewells) == (1, 1)
 

@@ -57,7 +57,7 @@ class Says:
         yield [*(said or [MessageDone(message("Done"))]), ResponseDone(self._usage)]
 
 
-class Hands:
+class CountingTools:
     """Tools that only count their calls."""
 
     def __init__(self, ran: Callable[[], None] = lambda: None) -> None:
@@ -86,18 +86,18 @@ class Clock:
         raise AssertionError("nothing is waited for")
 
 
-class Somebody:
+class Person:
     """A person that answers at once, and denies when no answer is left."""
 
     def __init__(self, notebook: RecordingTranscript, *answers: bool) -> None:
         self.asked: list[LimitReached] = []
-        self.yeses = 0
+        self.approvals = 0
         self._notebook, self._answers = notebook, list(answers)
 
     async def __call__(self, reached: LimitReached) -> bool:
         self.asked.append(reached)
         answer = self._answers.pop(0) if self._answers else NO
-        self.yeses += answer
+        self.approvals += answer
         number = len(self.asked)
         settled = question_settled(number, "approved" if answer else "denied")
         self._notebook.write(reached, limit_question(number)[1], settled)
@@ -112,14 +112,14 @@ def begun(*before: LogPayload) -> RecordingTranscript:
 async def turn_of(
     notebook: RecordingTranscript,
     model: Says,
-    somebody: Somebody,
+    person: Person,
     limits: Limits,
     *,
-    tools: Hands | None = None,
+    tools: CountingTools | None = None,
     clock: Clock | None = None,
 ) -> TurnEnded:
     chosen = replace(SETTINGS, limits=limits)
-    return await run_turn(notebook, model, tools or Hands(), chosen, clock or Clock(), TokenMeter(), somebody)
+    return await run_turn(notebook, model, tools or CountingTools(), chosen, clock or Clock(), TokenMeter(), person)
 
 
 def reached(limit: str, used: int, allowed: int) -> LimitReached:
@@ -135,21 +135,21 @@ def test_each_approval_allows_as_many_calls_as_the_limit(
     size: int, responses: list[int], answers: list[bool]
 ) -> None:
     notebook = begun()
-    somebody = Somebody(notebook, *answers)
+    person = Person(notebook, *answers)
 
     def within() -> None:
-        assert tools.ran <= size * (1 + somebody.yeses)
+        assert tools.ran <= size * (1 + person.approvals)
 
-    tools = Hands(ran=within)
+    tools = CountingTools(ran=within)
     limits = Limits(turn_calls=size)
-    ended = asyncio.run(turn_of(notebook, Says(*responses), somebody, limits, tools=tools))
+    ended = asyncio.run(turn_of(notebook, Says(*responses), person, limits, tools=tools))
 
     if ended.why == "done":
         assert tools.ran == sum(responses)
     else:
-        assert tools.ran == size * (1 + somebody.yeses) < sum(responses)
-    assert [(one.used, one.allowed) for one in somebody.asked] == [
-        (size * number, size * number) for number in range(1, len(somebody.asked) + 1)
+        assert tools.ran == size * (1 + person.approvals) < sum(responses)
+    assert [(one.used, one.allowed) for one in person.asked] == [
+        (size * number, size * number) for number in range(1, len(person.asked) + 1)
     ]
     assert notebook.history.open_calls == ()
 
@@ -157,11 +157,11 @@ def test_each_approval_allows_as_many_calls_as_the_limit(
 async def test_a_turn_that_may_not_continue_ends_with_an_error_and_the_model_is_not_asked_again() -> None:
     spent = token_count(input_tokens=3, output_tokens=2)
     notebook, model = begun(), Says(3, usage=spent)
-    ended = await turn_of(notebook, model, Somebody(notebook, NO), Limits(turn_calls=1))
+    ended = await turn_of(notebook, model, Person(notebook, NO), Limits(turn_calls=1))
 
     assert ended == turn_ended("failed", "Limit reached: turn_calls", "limit_reached")
     assert model.asked == 1
-    assert notebook.happened == [
+    assert notebook.payloads == [
         model_asked(1),
         *(model_said(call(f"c1.{number}")) for number in range(3)),
         response_used(spent),
@@ -180,49 +180,49 @@ async def test_a_turn_that_may_not_continue_ends_with_an_error_and_the_model_is_
 
 async def test_a_turn_that_ends_at_its_limit_does_not_ask() -> None:
     notebook = begun()
-    somebody = Somebody(notebook)
+    person = Person(notebook)
     cost = token_count(input_tokens=10, output_tokens=5)
     limits = Limits(turn_calls=2, turn_tokens=16, conversation_tokens=30)
-    ended = await turn_of(notebook, Says(2, usage=cost), somebody, limits)
+    ended = await turn_of(notebook, Says(2, usage=cost), person, limits)
 
-    assert (ended, somebody.asked) == (turn_ended(), [])
+    assert (ended, person.asked) == (turn_ended(), [])
     assert notebook.usage.turn_tokens == 30
 
 
 async def test_an_approval_raises_a_limit_until_it_exceeds_the_usage() -> None:
     notebook = begun()
-    somebody = Somebody(notebook, YES, YES)
+    person = Person(notebook, YES, YES)
     cost = token_count(input_tokens=30, output_tokens=5)
-    await turn_of(notebook, Says(1, 1, usage=cost), somebody, Limits(turn_tokens=10))
+    await turn_of(notebook, Says(1, 1, usage=cost), person, Limits(turn_tokens=10))
 
-    assert somebody.asked == [reached("turn_tokens", 35, 10), reached("turn_tokens", 70, 40)]
+    assert person.asked == [reached("turn_tokens", 35, 10), reached("turn_tokens", 70, 40)]
 
 
 async def test_tokens_of_earlier_turns_count_for_the_conversation_and_not_for_the_turn() -> None:
     notebook = begun(turn_started("0"), token_count(input_tokens=30, output_tokens=5), turn_ended())
-    somebody = Somebody(notebook, YES)
-    await turn_of(notebook, Says(1), somebody, Limits(turn_tokens=1_000_000, conversation_tokens=35))
+    person = Person(notebook, YES)
+    await turn_of(notebook, Says(1), person, Limits(turn_tokens=1_000_000, conversation_tokens=35))
 
-    assert somebody.asked[:1] == [reached("conversation_tokens", 35, 35)]
-    assert notebook.happened[3:4] == [model_asked(1)]
+    assert person.asked[:1] == [reached("conversation_tokens", 35, 35)]
+    assert notebook.payloads[3:4] == [model_asked(1)]
 
 
 async def test_what_a_provider_does_not_count_is_estimated() -> None:
     notebook = begun()
-    somebody = Somebody(notebook, NO)
-    await turn_of(notebook, Says(1), somebody, Limits(turn_tokens=1))
+    person = Person(notebook, NO)
+    await turn_of(notebook, Says(1), person, Limits(turn_tokens=1))
 
-    (estimated,) = (one.tokens for one in notebook.happened if isinstance(one, TokensEstimated))
+    (estimated,) = (one.tokens for one in notebook.payloads if isinstance(one, TokensEstimated))
     assert estimated > 10
-    assert somebody.asked == [reached("turn_tokens", estimated, 1)]
+    assert person.asked == [reached("turn_tokens", estimated, 1)]
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(turn_calls=9, turn_seconds=9)])
 async def test_nothing_is_estimated_where_no_limit_counts_tokens(limits: Limits) -> None:
     notebook = begun()
-    await turn_of(notebook, Says(), Somebody(notebook), limits)
+    await turn_of(notebook, Says(), Person(notebook), limits)
 
-    assert notebook.happened == [
+    assert notebook.payloads == [
         model_asked(1),
         agent_message("Done"),
         model_said(message("Done")),
@@ -234,16 +234,16 @@ async def test_nothing_is_estimated_where_no_limit_counts_tokens(limits: Limits)
 @pytest.mark.parametrize(("now", "asked"), [(4.9, []), (5.0, [reached("turn_seconds", 5, 5)])])
 async def test_time_is_up_before_the_next_request(now: float, asked: list[LimitReached]) -> None:
     notebook = begun()
-    somebody, model = Somebody(notebook, NO), Says()
-    await turn_of(notebook, model, somebody, Limits(turn_seconds=5), clock=Clock(now))
+    person, model = Person(notebook, NO), Says()
+    await turn_of(notebook, model, person, Limits(turn_seconds=5), clock=Clock(now))
 
-    assert (somebody.asked, model.asked) == (asked, 0 if asked else 1)
+    assert (person.asked, model.asked) == (asked, 0 if asked else 1)
 
 
 async def test_time_is_up_before_the_next_call_also_where_it_was_left_in_the_middle() -> None:
     notebook = RecordingTranscript(turn_started(), task_started(), user_message("go"), model_said(call("c1")))
-    somebody, tools = Somebody(notebook, YES), Hands()
-    await turn_of(notebook, Says(), somebody, Limits(turn_seconds=5), tools=tools, clock=Clock(12.5))
+    person, tools = Person(notebook, YES), CountingTools()
+    await turn_of(notebook, Says(), person, Limits(turn_seconds=5), tools=tools, clock=Clock(12.5))
 
-    assert somebody.asked == [reached("turn_seconds", 12, 5)]
+    assert person.asked == [reached("turn_seconds", 12, 5)]
     assert tools.ran == 1

@@ -144,7 +144,7 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
     )
     await turn_of(notebook, model, Pauses())
 
-    assert notebook.happened == [
+    assert notebook.payloads == [
         agent_message("Look"),
         model_asked(1),
         model_said(message("Look")),
@@ -169,7 +169,7 @@ async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
 
     for number, seconds in enumerate(clock.seconds):
         assert 0.18 * 2**number <= seconds <= 0.22 * 2**number
-    notices = [one.message for one in notebook.happened if isinstance(one, BackgroundEvent)]
+    notices = [one.message for one in notebook.payloads if isinstance(one, BackgroundEvent)]
     lost = "stream error: stream disconnected before completion: gone; retrying"
     assert notices == [
         f"{lost} {number}/5 in {_formatted_delay(seconds)}…" for number, seconds in enumerate(clock.seconds, 1)
@@ -190,12 +190,12 @@ async def test_a_turn_tries_to_connect_for_five_seconds_at_most() -> None:
     await turn_of(notebook, Replies(*([[refused]] * 100), max_retries=5), clock)
 
     assert 2.5 < sum(clock.seconds) <= 5
-    notices = [one.message for one in notebook.happened if isinstance(one, BackgroundEvent)]
+    notices = [one.message for one in notebook.payloads if isinstance(one, BackgroundEvent)]
     assert notices == [
         f"stream error: {refused}; retrying {number}/100 in {_formatted_delay(seconds)}…"
         for number, seconds in enumerate(clock.seconds, 1)
     ]
-    assert notebook.happened[-1] == turn_ended("failed", str(refused), "cannot_connect")
+    assert notebook.payloads[-1] == turn_ended("failed", str(refused), "cannot_connect")
 
 
 @pytest.mark.promises("failures.connect")
@@ -206,7 +206,7 @@ async def test_an_attempt_to_connect_that_took_long_is_the_last_one() -> None:
     await turn_of(notebook, Replies([takes_long, refused], max_retries=5), clock)
 
     assert clock.seconds == []
-    assert notebook.happened[-1] == turn_ended("failed", str(refused), "cannot_connect")
+    assert notebook.payloads[-1] == turn_ended("failed", str(refused), "cannot_connect")
 
 
 async def test_every_request_of_a_turn_has_its_own_retries() -> None:
@@ -217,7 +217,7 @@ async def test_every_request_of_a_turn_has_its_own_retries() -> None:
     )
     await turn_of(notebook, model, clock)
 
-    assert notebook.happened[-1] == turn_ended()
+    assert notebook.payloads[-1] == turn_ended()
     assert len(clock.seconds) == 3
     assert all(seconds <= 0.22 for seconds in clock.seconds)
 
@@ -230,7 +230,7 @@ async def test_what_repeating_cannot_change_is_not_repeated() -> None:
     told = "unexpected status 400 Bad Request: no"
     code = "unexpected_status"
     failed = error(told, "failed", code), task_complete(), turn_ended("failed", told, code)
-    assert notebook.happened == [model_asked(1), *failed]
+    assert notebook.payloads == [model_asked(1), *failed]
     assert clock.seconds == []
 
 
@@ -242,7 +242,7 @@ async def test_a_broken_reply_leaves_no_item_behind() -> None:
     ]
     await turn_of(notebook, Replies(broken, says("whole"), max_retries=1), Pauses())
 
-    assert [one for one in notebook.happened if not isinstance(one, BackgroundEvent)] == [
+    assert [one for one in notebook.payloads if not isinstance(one, BackgroundEvent)] == [
         agent_message("part"),
         model_asked(1),
         agent_message("whole"),
@@ -264,7 +264,7 @@ async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answ
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
-    assert notebook.happened[-2:] == [task_complete("Well?"), turn_ended()]
+    assert notebook.payloads[-2:] == [task_complete("Well?"), turn_ended()]
     assert notebook.history.waiting == []
 
 
@@ -272,7 +272,7 @@ async def test_text_without_a_final_item_is_shown_and_stored_once() -> None:
     notebook = asked_to_go()
     await turn_of(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), Pauses())
 
-    assert notebook.happened == [
+    assert notebook.payloads == [
         model_asked(1),
         agent_message("Hello"),
         model_said(message("Hello")),
@@ -286,7 +286,7 @@ async def test_raw_thoughts_that_are_not_wanted_open_nothing() -> None:
     thinks: list[Step] = [[RawReasoningDelta("psst")], [ReasoningDone(summaries=(), raw=("psst",)), DONE]]
     await turn_of(notebook, Replies(thinks), Pauses())
 
-    assert notebook.happened == [model_asked(1), task_complete(), turn_ended("done")]
+    assert notebook.payloads == [model_asked(1), task_complete(), turn_ended("done")]
     assert notebook.log.open == {}
 
 
@@ -301,7 +301,7 @@ async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await turn
 
-    assert notebook.happened == []
+    assert notebook.payloads == []
     assert model.closed == 1
 
 
@@ -312,7 +312,7 @@ async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_respons
     ]
     await turn_of(notebook, Replies(careless, says("Done")), Pauses())
 
-    assert notebook.happened == [
+    assert notebook.payloads == [
         model_asked(1),
         agent_reasoning("hm"),
         agent_message("I look."),
@@ -337,7 +337,7 @@ async def test_what_ends_with_the_response_is_stored_with_it_in_one_piece() -> N
     )
     await turn_of(notebook, model, Pauses())
 
-    assert [entry.happened for entry in notebook.did if isinstance(entry, Appended)] == [
+    assert [entry.payloads for entry in notebook.did if isinstance(entry, Appended)] == [
         (agent_reasoning("hm"),),
         (model_asked(1), agent_message("Bye"), model_said(message("Bye")), task_complete("Bye"), turn_ended()),
     ]
@@ -349,7 +349,7 @@ async def test_a_text_is_shown_whole_before_the_response_ends_if_that_takes_long
     turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
     async with asyncio.timeout(90):
         await reached.wait()
-        before = notebook.happened
+        before = notebook.payloads
         go_on.set()
         await turn
 
@@ -361,7 +361,7 @@ async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
     ends: list[Chunk] = [MessageDone(message("")), MessageDone(message("Two")), MessageDone(message("")), DONE]
     await turn_of(notebook, Replies([[TextDelta("One"), *ends]]), Pauses())
 
-    assert notebook.happened == [
+    assert notebook.payloads == [
         model_asked(1),
         agent_message("One"),
         agent_message("Two"),
@@ -380,7 +380,7 @@ async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_comes_af
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
-    assert notebook.happened[:4] == [
+    assert notebook.payloads[:4] == [
         user_message("wait", message_id="m2"),
         model_asked(1),
         agent_message("Bye"),
@@ -393,5 +393,5 @@ async def test_a_reply_that_breaks_off_after_its_end_is_repeated_and_said_once()
     broken: list[Step] = [[TextDelta("Bye"), *DONE_TOO], ModelStreamBroken("gone")]
     await turn_of(notebook, Replies(broken, says("Bye"), max_retries=1), Pauses())
 
-    assert notebook.happened.count(agent_message("Bye")) == 1
+    assert notebook.payloads.count(agent_message("Bye")) == 1
     assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("Bye")]

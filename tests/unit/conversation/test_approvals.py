@@ -16,10 +16,10 @@ from parley.conversation.records import QuestionAsked
 from parley.wire.ids import EventId
 
 
-def approvals_of(*happened: LogPayload) -> ApprovalState:
+def approvals_of(*payloads: LogPayload) -> ApprovalState:
     """Return the projection of these entries, each a second after the one before."""
     approvals = ApprovalState()
-    for at, one in enumerate(happened):
+    for at, one in enumerate(payloads):
         approvals.apply(one, at=float(at))
     return approvals
 

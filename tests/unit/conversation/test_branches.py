@@ -36,10 +36,10 @@ def turn(number: int, *, parent: str | None = None, also: tuple[LogPayload, ...]
     ]
 
 
-def seen(*happened: LogPayload) -> list[str]:
+def seen(*payloads: LogPayload) -> list[str]:
     """Return the texts of the next request."""
     told: list[str] = []
-    for item in history_of(*happened).items:
+    for item in history_of(*payloads).items:
         match item:
             case UserItem(content=(part,)):
                 told.append(getattr(part, "text", "") or getattr(part, "image_url", ""))

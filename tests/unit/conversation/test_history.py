@@ -33,8 +33,8 @@ def output(call_id: str, result: str) -> OutputItem:
     return OutputItem(CallId(call_id), result)
 
 
-def items_of(*happened: LogPayload) -> list[HistoryItem]:
-    return history_of(*happened).items
+def items_of(*payloads: LogPayload) -> list[HistoryItem]:
+    return history_of(*payloads).items
 
 
 def test_input_comes_first_and_then_what_the_model_said() -> None:

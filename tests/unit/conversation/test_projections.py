@@ -129,10 +129,10 @@ class Scribe:
         elif cuts := self._live.history.cuts:
             self._write(history_compacted("before", replaced=cuts[-1]))
 
-    def _write(self, *happened: LogPayload) -> None:
-        for one in happened:
+    def _write(self, *payloads: LogPayload) -> None:
+        for one in payloads:
             self._live.apply(one, at=AT)
-        self.log += happened
+        self.log += payloads
 
 
 def _question(what: str, number: int) -> tuple[LogPayload, LogPayload]:

@@ -45,8 +45,8 @@ from parley.wire.items import ImageItem
 def retold(lines: list[bytes]) -> tuple[list[LogPayload], int]:
     """Return the entries, and the number of items that were left out."""
     retelling = RolloutReader(read_session(lines[0]))
-    happened = list(retelling.read(enumerate(lines[1:], start=2)))
-    return happened, retelling.left_out
+    payloads = list(retelling.read(enumerate(lines[1:], start=2)))
+    return payloads, retelling.left_out
 
 
 def history(*items: Any) -> list[HistoryItem]:
@@ -65,7 +65,7 @@ def shell_call(call_id: str) -> CallItem:
 
 
 def test_a_session_with_a_command_becomes_a_turn_with_all_that_a_turn_has() -> None:
-    happened, left_out = retold(
+    payloads, left_out = retold(
         rollout(
             STATE,
             user("go"),
@@ -78,10 +78,10 @@ def test_a_session_with_a_command_becomes_a_turn_with_all_that_a_turn_has() -> N
             assistant("Done"),
         )
     )
-    said = happened[2]
+    said = payloads[2]
 
     assert isinstance(said, UserMessage)
-    assert happened == [
+    assert payloads == [
         turn_started("1"),
         task_started(),
         user_message("go", message_id=said.message_id),
@@ -118,9 +118,9 @@ def test_the_model_is_sent_what_it_was_sent_there() -> None:
 
 
 def test_clients_see_what_was_said_and_the_summaries_of_what_was_thought() -> None:
-    happened, _ = retold(rollout(user("go"), reasoning("First I", "Then I"), assistant("Done")))
+    payloads, _ = retold(rollout(user("go"), reasoning("First I", "Then I"), assistant("Done")))
 
-    seen = [one for one in happened if isinstance(one, EventBase) and not isinstance(one, UserMessage)]
+    seen = [one for one in payloads if isinstance(one, EventBase) and not isinstance(one, UserMessage)]
     assert seen == [
         task_started(),
         agent_reasoning("First I"),
@@ -160,9 +160,9 @@ def test_an_image_is_part_of_the_message() -> None:
 
 @pytest.mark.parametrize("tag", ["environment_context", "user_instructions"])
 def test_what_the_program_put_in_front_is_left_out_and_not_counted(tag: str) -> None:
-    happened, left_out = retold(rollout(user(f"<{tag}>\n\nx\n\n</{tag}>"), user("go"), assistant("Done")))
+    payloads, left_out = retold(rollout(user(f"<{tag}>\n\nx\n\n</{tag}>"), user("go"), assistant("Done")))
 
-    assert history_of(*happened).items == [UserItem((text("go"),)), message("Done")]
+    assert history_of(*payloads).items == [UserItem((text("go"),)), message("Done")]
     assert left_out == 0
 
 
@@ -170,32 +170,32 @@ def test_what_the_program_put_in_front_is_left_out_and_not_counted(tag: str) -> 
 
 
 def test_a_call_without_output_gets_one_and_its_turn_was_interrupted() -> None:
-    happened, _ = retold(
+    payloads, _ = retold(
         rollout(user("go"), function_call("a"), function_call("b"), user("again"), assistant("Yes"))
     )
 
-    assert [item.output for item in history_of(*happened).items if isinstance(item, OutputItem)] == [
+    assert [item.output for item in history_of(*payloads).items if isinstance(item, OutputItem)] == [
         "aborted",
         "aborted",
     ]
-    assert [one for one in happened if isinstance(one, TurnEnded)] == [
+    assert [one for one in payloads if isinstance(one, TurnEnded)] == [
         turn_ended("interrupted", UNFINISHED),
         turn_ended(),
     ]
-    assert error(UNFINISHED, "interrupted") in happened
+    assert error(UNFINISHED, "interrupted") in payloads
 
 
 def test_an_unanswered_message_stays_in_the_history() -> None:
-    happened, _ = retold(rollout(user("one"), user("two")))
+    payloads, _ = retold(rollout(user("one"), user("two")))
 
-    assert history_of(*happened).items == [UserItem((text("one"),)), UserItem((text("two"),))]
-    assert state_of(*happened).phase is Phase.IDLE
+    assert history_of(*payloads).items == [UserItem((text("one"),)), UserItem((text("two"),))]
+    assert state_of(*payloads).phase is Phase.IDLE
 
 
 def test_what_the_model_said_before_the_user_did_is_a_turn_of_its_own() -> None:
-    happened, _ = retold(rollout(assistant("Hello"), user("go"), assistant("Done")))
+    payloads, _ = retold(rollout(assistant("Hello"), user("go"), assistant("Done")))
 
-    assert [one.last_agent_message for one in happened if isinstance(one, TaskComplete)] == ["Hello", "Done"]
+    assert [one.last_agent_message for one in payloads if isinstance(one, TaskComplete)] == ["Hello", "Done"]
 
 
 @pytest.mark.parametrize(
@@ -219,27 +219,27 @@ def test_what_the_model_said_before_the_user_did_is_a_turn_of_its_own() -> None:
     ],
 )
 def test_an_item_that_has_no_place_is_left_out_and_counted(item: Any) -> None:
-    happened, left_out = retold(rollout(user("go"), item, assistant("Done")))
+    payloads, left_out = retold(rollout(user("go"), item, assistant("Done")))
 
-    assert history_of(*happened).items == [UserItem((text("go"),)), message("Done")]
+    assert history_of(*payloads).items == [UserItem((text("go"),)), message("Done")]
     assert left_out == 1
 
 
 def test_a_second_output_of_a_call_is_left_out() -> None:
-    happened, left_out = retold(
+    payloads, left_out = retold(
         rollout(user("go"), function_call("c"), function_call_output("c", "1"), function_call_output("c", "2"))
     )
 
-    assert [item.output for item in history_of(*happened).items if isinstance(item, OutputItem)] == ["1"]
+    assert [item.output for item in history_of(*payloads).items if isinstance(item, OutputItem)] == ["1"]
     assert left_out == 1
 
 
 def test_half_a_surrogate_pair_is_mended() -> None:
     lines = rollout(user("go"))
 
-    happened, _ = retold([*lines, rb'{"type": "reasoning", "summary": [], "x": "\ud800"}' + b"\n"])
+    payloads, _ = retold([*lines, rb'{"type": "reasoning", "summary": [], "x": "\ud800"}' + b"\n"])
 
-    assert history_of(*happened).items[-1] == OpaqueItem(
+    assert history_of(*payloads).items[-1] == OpaqueItem(
         verbatim=Raw('{"type":"reasoning","summary":[],"x":"�"}'.encode())
     )
 
@@ -255,9 +255,9 @@ def test_messages_have_the_same_ids_each_time() -> None:
 
 
 def test_a_last_line_that_was_cut_off_is_left_out() -> None:
-    happened, left_out = retold([*rollout(user("go"), assistant("Done")), b'{"type": "mess'])
+    payloads, left_out = retold([*rollout(user("go"), assistant("Done")), b'{"type": "mess'])
 
-    assert history_of(*happened).items == [UserItem((text("go"),)), message("Done")]
+    assert history_of(*payloads).items == [UserItem((text("go"),)), message("Done")]
     assert left_out == 1
 
 

@@ -16,9 +16,9 @@ from parley.wire.ids import ConversationId, MessageId
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 
 
-def history_of(*happened: LogPayload) -> SettingsHistory:
+def history_of(*payloads: LogPayload) -> SettingsHistory:
     settings_history = SettingsHistory()
-    for one in happened:
+    for one in payloads:
         settings_history.apply(one)
     return settings_history
 

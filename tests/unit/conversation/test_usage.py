@@ -13,10 +13,10 @@ from parley.conversation.usage import UsageTotals
 from parley.wire.events import Settlement
 
 
-def spending_of(*happened: LogPayload) -> UsageTotals:
+def spending_of(*payloads: LogPayload) -> UsageTotals:
     """Return the projection of these entries, each a second after the one before."""
     usage = UsageTotals()
-    for at, one in enumerate(happened):
+    for at, one in enumerate(payloads):
         usage.apply(one, at=float(at))
     return usage
 
@@ -109,7 +109,7 @@ def test_approving_a_command_does_not_raise_a_limit() -> None:
 
 
 def test_it_follows_from_what_was_kept_of_a_log() -> None:
-    happened: tuple[LogPayload, ...] = (
+    payloads: tuple[LogPayload, ...] = (
         turn_started(),
         token_count(input_tokens=10, output_tokens=5),
         tokens_estimated(20),
@@ -117,7 +117,7 @@ def test_it_follows_from_what_was_kept_of_a_log() -> None:
         question_settled(1, "approved"),
     )
     log, projections = Log(), Projections()
-    projections.replay(log.append(happened, at=1.0))
+    projections.replay(log.append(payloads, at=1.0))
 
     assert projections.usage.conversation_tokens == 35
     assert projections.usage.agreed == {"conversation_tokens": 35}

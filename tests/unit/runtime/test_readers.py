@@ -18,13 +18,13 @@ from parley.wire.ids import Seq
 class _Outbox:
     """An outbox that accepts frames while it has space."""
 
-    def __init__(self, room: int) -> None:
-        self.room, self.frames = room, list[bytes]()
+    def __init__(self, server: int) -> None:
+        self.server, self.frames = server, list[bytes]()
         self._wake: list[Callable[[], None]] = []
 
     @property
     def writable(self) -> bool:
-        return len(self.frames) < self.room
+        return len(self.frames) < self.server
 
     def send(self, frame: bytes) -> None:
         self.frames.append(frame)
@@ -32,8 +32,8 @@ class _Outbox:
     def when_writable(self, wake: Callable[[], None]) -> None:
         self._wake.append(wake)
 
-    def make_room(self, room: int) -> None:
-        self.room, wake, self._wake = room, self._wake, []
+    def make_room(self, server: int) -> None:
+        self.server, wake, self._wake = server, self._wake, []
         for one in wake:
             one()
 

@@ -162,10 +162,10 @@ class Two:
         self.owner.answers(Followed(last=self.there.log.durable))
         return await following
 
-    async def happens(self, *happened: Any) -> list[Entry]:
+    async def happens(self, *payloads: Any) -> list[Entry]:
         """Append entries to the owner's log that it has not sent yet."""
         before = self.there.log.last
-        await self.there.append(*happened)
+        await self.there.append(*payloads)
         return self.there.log.entries[before:]
 
 
@@ -245,7 +245,7 @@ async def test_where_more_was_read_from_disk_meanwhile_it_is_asked_for_the_rest(
 @pytest.mark.parametrize("read", ["before it is told", "when it was told", "when it is over"])
 async def test_what_is_told_is_not_read_from_disk_as_well(read: str) -> None:
     two = await Two().begin()
-    happened = await two.happens(agent_message("One"), *(END if read == "when it is over" else ()))
+    payloads = await two.happens(agent_message("One"), *(END if read == "when it is over" else ()))
     two.store.gate.clear()
     two.store.asked.clear()
     reading = asyncio.create_task(two.here.load())
@@ -257,7 +257,7 @@ async def test_what_is_told_is_not_read_from_disk_as_well(read: str) -> None:
     if read == "before it is told":
         two.store.gate.set()
         await reading
-    two.owner.tells(*happened)
+    two.owner.tells(*payloads)
     two.store.gate.set()
     await reading
 

@@ -16,38 +16,38 @@ from parley.wire.mcp import PLAIN_VERSION
 
 @pytest.mark.promises("approvals.once")
 async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -> None:
-    async with LocalServer(home) as room:
-        guest, other = await room.guest(), await room.guest()
-        conversation = await room.asking(guest, other, questions=2)
+    async with LocalServer(home) as server:
+        client, other = await server.client(), await server.client()
+        conversation = await server.asking(client, other, questions=2)
         for foreign in (1, 7, "0", -1):
-            guest.answer(foreign, YES)
-        await room.settle_down()
-        assert room.told == []
+            client.answer(foreign, YES)
+        await server.settle_down()
+        assert server.told == []
 
-        guest.answer(0, NO)
-        guest.answer(0, YES)
-        await guest.question(2)
-        guest.answer(0, YES)
+        client.answer(0, NO)
+        client.answer(0, YES)
+        await client.question(2)
+        client.answer(0, YES)
         other.answer(1, YES)
-        await room.settle_down()
-        assert room.told == [(1, "denied")]
+        await server.settle_down()
+        assert server.told == [(1, "denied")]
         other.answer(3, NO)
-        await guest.hears("task_complete")
+        await client.hears("task_complete")
 
-        assert room.told == [(1, "denied"), (2, "denied")]
-        assert [one["id"] for one in guest.asked] == [0, 2]
-        assert settlements(room, conversation) == [*SETTLED, *SETTLED, "turn_ended"]
+        assert server.told == [(1, "denied"), (2, "denied")]
+        assert [one["id"] for one in client.asked] == [0, 2]
+        assert settlements(server, conversation) == [*SETTLED, *SETTLED, "turn_ended"]
 
 
 @pytest.mark.promises("approvals.once")
 async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late_answer(home: str) -> None:
-    async with LocalServer(home) as room:
-        guest, other = await room.guest(), await room.guest(capabilities={})
-        conversation = await room.asking(guest, questions=2)
-        first = guest.asked[0]
-        guest.leave()
+    async with LocalServer(home) as server:
+        client, other = await server.client(), await server.client(capabilities={})
+        conversation = await server.asking(client, questions=2)
+        first = client.asked[0]
+        client.leave()
         await other.value_of(other.call("approvalAnswer", approval_id=approval_id(1), decision="denied"))
-        back = await room.guest()
+        back = await server.client()
         await back.stream(conversation.id)
         second = await back.question()
 
@@ -56,7 +56,7 @@ async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late
         await back.hears("task_complete")
 
         assert (first["id"], second["id"]) == (0, 1)
-        assert room.told == [(1, "denied"), (2, "denied")]
+        assert server.told == [(1, "denied"), (2, "denied")]
 
 
 @pytest.mark.promises("framing.too-long", "approvals.answers")
@@ -70,19 +70,19 @@ async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late
     ],
 )
 async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: str, answer: Overlong) -> None:
-    async with LocalServer(home) as room:
-        guest = await room.guest()
-        await room.asking(guest)
+    async with LocalServer(home) as server:
+        client = await server.client()
+        await server.asking(client)
 
-        guest.send_frame(Overlong(b'{"id":0,"method":"ping","params":{"more":"aaa'))
-        guest.send_frame(Overlong(b'{"id":7,"result":{"more":"aaa'))
-        guest.send_frame(answer)
-        await guest.hears("task_complete")
+        client.send_frame(Overlong(b'{"id":0,"method":"ping","params":{"more":"aaa'))
+        client.send_frame(Overlong(b'{"id":7,"result":{"more":"aaa'))
+        client.send_frame(answer)
+        await client.hears("task_complete")
 
-        assert room.told == [(1, "denied")]
+        assert server.told == [(1, "denied")]
         data = {"code": "message_too_large"}
         refused = {"code": -32600, "message": "message is longer than 64 MB", "data": data}
-        assert [one for one in guest.messages if "error" in one] == [{"jsonrpc": "2.0", "id": 0, "error": refused}]
+        assert [one for one in client.messages if "error" in one] == [{"jsonrpc": "2.0", "id": 0, "error": refused}]
 
 
 @pytest.mark.promises("framing.bad-lines", "approvals.answers")
@@ -99,79 +99,79 @@ async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: st
 async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_is_nothing(
     home: str, answer: bytes
 ) -> None:
-    async with LocalServer(home) as room:
-        guest = await room.guest()
-        await room.asking(guest)
+    async with LocalServer(home) as server:
+        client = await server.client()
+        await server.asking(client)
 
         for line in (b'{"id":0,"method":"ping","params":{"more":NaN}}', b'{"id":0,"method":5}', b'{"id":0'):
-            guest.send_frame(line)
-        await room.settle_down()
-        told_before = list(room.told)
-        guest.send_frame(answer)
-        await guest.hears("task_complete")
+            client.send_frame(line)
+        await server.settle_down()
+        told_before = list(server.told)
+        client.send_frame(answer)
+        await client.hears("task_complete")
 
-        assert (told_before, room.told) == ([], [(1, "denied")])
-        assert [one for one in guest.messages if "error" in one] == []
+        assert (told_before, server.told) == ([], [(1, "denied")])
+        assert [one for one in client.messages if "error" in one] == []
 
 
 async def test_an_answer_that_cannot_be_stored_is_tried_again(home: str, caplog: pytest.LogCaptureFixture) -> None:
     store = SlowStore()
-    async with LocalServer(home, store=store) as room:
-        guest = await room.guest()
-        conversation = await room.asking(guest)
+    async with LocalServer(home, store=store) as server:
+        client = await server.client()
+        conversation = await server.asking(client)
 
         store.slow = True
-        guest.answer(0, YES)
-        await room.settle_down()
+        client.answer(0, YES)
+        await server.settle_down()
         await store.fail()
-        await room.settle_down()
+        await server.settle_down()
         store.slow = False
-        room.clock.passes(BETWEEN_TRIES_SECONDS)
-        await guest.hears("task_complete")
+        server.clock.passes(BETWEEN_TRIES_SECONDS)
+        await client.hears("task_complete")
 
-        assert room.told == [(1, "approved")]
-        assert guest.taken_back == []
-        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+        assert server.told == [(1, "approved")]
+        assert client.taken_back == []
+        assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
         assert caplog.messages[-1].startswith("an answer is not stored yet: ")
 
 
 @pytest.mark.promises("approvals.everybody")
 async def test_clients_are_not_told_of_an_answer_before_it_is_durable(home: str) -> None:
     store = SlowStore()
-    async with LocalServer(home, store=store) as room:
-        guest, other = await room.guest(), await room.guest()
-        conversation = await room.asking(guest, other)
+    async with LocalServer(home, store=store) as server:
+        client, other = await server.client(), await server.client()
+        conversation = await server.asking(client, other)
 
         store.slow = True
-        guest.answer(0, YES)
-        await room.settle_down()
+        client.answer(0, YES)
+        await server.settle_down()
         other.answer(1, NO)
-        await room.settle_down()
-        assert (room.told, other.taken_back, other.number_of("approval_settled")) == ([], [], 0)
+        await server.settle_down()
+        assert (server.told, other.taken_back, other.number_of("approval_settled")) == ([], [], 0)
 
         store.slow = False
         await store.write()
         await other.hears("task_complete")
-        assert room.told == [(1, "approved")]
-        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+        assert server.told == [(1, "approved")]
+        assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
 
 
 async def test_an_answer_after_an_interrupt_in_the_same_read_is_ignored(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await room.create()
-        guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 1)
-        await guest.question()
+    async with LocalServer(home) as server:
+        conversation = await server.create()
+        client = await server.client()
+        await client.stream(conversation.id)
+        await client.say(conversation.id, 1)
+        await client.question()
 
-        guest.call("conversationInterrupt", conversation_id=conversation.id)
-        guest.answer(0, YES)
-        await guest.hears("error")
+        client.call("conversationInterrupt", conversation_id=conversation.id)
+        client.answer(0, YES)
+        await client.hears("error")
 
-        assert room.told == []
-        assert guest.taken_back == [taken_back(0, "dropped")]
-        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
-        assert guest.event("approval_settled") == {
+        assert server.told == []
+        assert client.taken_back == [taken_back(0, "dropped")]
+        assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
+        assert client.event("approval_settled") == {
             "type": "approval_settled",
             "approval_id": approval_id(1),
             "call_id": "call1",
@@ -181,80 +181,80 @@ async def test_an_answer_after_an_interrupt_in_the_same_read_is_ignored(home: st
 
 
 async def test_an_interrupt_after_an_answer_in_the_same_read_leaves_the_answer_as_it_is(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await room.create()
-        guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 2)
-        await guest.question()
+    async with LocalServer(home) as server:
+        conversation = await server.create()
+        client = await server.client()
+        await client.stream(conversation.id)
+        await client.say(conversation.id, 2)
+        await client.question()
 
-        guest.answer(0, YES)
-        guest.call("conversationInterrupt", conversation_id=conversation.id)
-        await guest.hears("error")
+        client.answer(0, YES)
+        client.call("conversationInterrupt", conversation_id=conversation.id)
+        await client.hears("error")
 
-        assert guest.taken_back == []
+        assert client.taken_back == []
         assert conversation.open_approval is None
-        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
-        settled = guest.event("approval_settled")
+        assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
+        settled = client.event("approval_settled")
         assert (settled["decision"], settled["by"]) == ("approved", "client")
 
 
 async def test_the_tool_answers_any_approval_and_asked_clients_are_told(home: str) -> None:
-    async with LocalServer(home) as room:
-        guest, other = await room.guest(), await room.guest(version=PLAIN_VERSION, capabilities={})
-        await room.asking(guest)
+    async with LocalServer(home) as server:
+        client, other = await server.client(), await server.client(version=PLAIN_VERSION, capabilities={})
+        await server.asking(client)
         listed = (await other.value_of(other.call("approvalsList")))["approvals"]
         answer = {"approval_id": listed[0]["approval_id"], "decision": "denied", "reason": "no\x1b[2J"}
 
         assert await other.value_of(other.call("approvalAnswer", **answer)) == {"status": "ok"}
         again = await other.value_of(other.call("approvalAnswer", **answer))
-        await guest.hears("task_complete")
+        await client.hears("task_complete")
 
         assert again == {"status": "error", "message": "Question is settled: denied"}
-        assert guest.taken_back == [taken_back(0, "denied")]
-        assert room.told == [(1, "denied: no\\x1b[2J")]
+        assert client.taken_back == [taken_back(0, "denied")]
+        assert server.told == [(1, "denied: no\\x1b[2J")]
         assert (await other.value_of(other.call("approvalsList"))) == {"approvals": []}
 
 
 async def test_an_abort_ends_the_turn_and_other_asked_clients_are_told(home: str) -> None:
-    async with LocalServer(home) as room:
-        guest, other = await room.guest(), await room.guest()
-        conversation = await room.asking(guest, other, questions=2)
+    async with LocalServer(home) as server:
+        client, other = await server.client(), await server.client()
+        conversation = await server.asking(client, other, questions=2)
 
-        guest.answer(0, {"action": "cancel"})
-        await guest.hears("error")
+        client.answer(0, {"action": "cancel"})
+        await client.hears("error")
 
-        assert room.told == []
-        assert (guest.taken_back, other.taken_back) == ([], [taken_back(1, "abort")])
-        assert settlements(room, conversation) == [*SETTLED, "turn_ended"]
+        assert server.told == []
+        assert (client.taken_back, other.taken_back) == ([], [taken_back(1, "abort")])
+        assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
 
 
 @pytest.mark.promises("approvals.everybody", "approvals.dropped")
 async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_question_was_dropped(
     home: str,
 ) -> None:
-    async with LocalServer(home) as room:
-        guest, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
-        conversation = await room.asking(guest, older, questions=2)
-        guest.answer(0, YES)
+    async with LocalServer(home) as server:
+        client, older = await server.client(), await server.client(version=PLAIN_VERSION)
+        conversation = await server.asking(client, older, questions=2)
+        client.answer(0, YES)
         await older.question(2)
 
-        guest.call("conversationInterrupt", conversation_id=conversation.id)
+        client.call("conversationInterrupt", conversation_id=conversation.id)
         older.answer(3, YES)
         await older.hears("error")
 
         assert older.taken_back == [taken_back(1, "approved")]
-        assert guest.taken_back == [taken_back(2, "dropped")]
-        assert room.told == [(1, "approved")]
+        assert client.taken_back == [taken_back(2, "dropped")]
+        assert server.told == [(1, "approved")]
 
 
 async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
-    async with LocalServer(home) as room:
-        guest = await room.guest()
-        await room.asking(guest, questions=2)
-        guest.send({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "what?"}})
-        await guest.question(2)
-        guest.send({"jsonrpc": "2.0", "id": 1})
-        await guest.hears("task_complete")
+    async with LocalServer(home) as server:
+        client = await server.client()
+        await server.asking(client, questions=2)
+        client.send({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "what?"}})
+        await client.question(2)
+        client.send({"jsonrpc": "2.0", "id": 1})
+        await client.hears("task_complete")
 
-        assert room.told == [(1, "denied"), (2, "denied")]
+        assert server.told == [(1, "denied"), (2, "denied")]

@@ -30,14 +30,14 @@ NEED_NONE: Final = frozenset(
 
 @pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
 async def test_calls_during_the_shutdown_are_told_so(tmp_path: Path, tool: str) -> None:
-    async with LocalServer(str(tmp_path)) as room:
-        guest, conversation = await room.guest(), await room.create()
-        await room.conversations.stop()
-        await room.conversations.close()
+    async with LocalServer(str(tmp_path)) as server:
+        client, conversation = await server.client(), await server.create()
+        await server.conversations.stop()
+        await server.conversations.close()
         named = "sessionId" if tool == "codex-reply" else "conversation_id"
         which = {} if tool in NEED_NONE else {named: conversation.id}
 
-        result = (await guest.answer_to(guest.call(tool, **which, **MORE.get(tool, {}))))["result"]
+        result = (await client.answer_to(client.call(tool, **which, **MORE.get(tool, {}))))["result"]
 
         said = result.get("structuredContent", {}).get("message", result["content"][0]["text"])
         assert (said, result["isError"]) == ("Server is shutting down", True)

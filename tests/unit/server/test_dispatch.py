@@ -32,21 +32,21 @@ async def ping(call: Call) -> None:
 async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_nothing_behind_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    door = FrameList(FULL_VERSION)
+    outbox = FrameList(FULL_VERSION)
     own = OutgoingRequests(count())
     async with asyncio.TaskGroup() as tasks:
         dispatch = Dispatch(
-            door,
+            outbox,
             {"ping": ping, "work": works_until_it_is_cancelled},
             context=lambda reply: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
             own=own,
             tasks=tasks,
         )
-        own.send("ping", b"{}", out=door, answered=fails)
+        own.send("ping", b"{}", out=outbox, answered=fails)
         dispatch.take(encode({"jsonrpc": "2.0", "id": 0, "result": {}}))
         dispatch.take(encode(request(1, "work", {})))
         dispatch.take(encode({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}))
         dispatch.take(encode(request(2, "ping", {})))
 
-    assert door.messages[-1] == {"jsonrpc": "2.0", "id": 2, "result": {}}
+    assert outbox.messages[-1] == {"jsonrpc": "2.0", "id": 2, "result": {}}
     assert caplog.messages == ["failed to handle a message"] * 2

@@ -15,26 +15,26 @@ from parley.wire.mcp import PLAIN_VERSION
 LIMIT = "Limit reached: conversation_tokens"
 
 
-async def at_its_limit(room: LocalServer, **approvals: Any) -> Conversation:
+async def at_its_limit(server: LocalServer, **approvals: Any) -> Conversation:
     """Create a conversation that has reached its limit, so that its next turn asks at once."""
-    conversation = await room.create({"limits": {"conversation_tokens": 1}, "approvals": approvals})
-    guest = await room.guest()
-    await guest.say(conversation.id, 0)
-    await room.settle_down()
+    conversation = await server.create({"limits": {"conversation_tokens": 1}, "approvals": approvals})
+    client = await server.client()
+    await client.say(conversation.id, 0)
+    await server.settle_down()
     assert conversation.state.phase.value == "idle"
-    guest.leave()
+    client.leave()
     return conversation
 
 
-def errors(guest: LocalClient) -> list[str]:
-    return [one["params"]["msg"]["message"] for one in guest.messages if one.get("method") == "error"]
+def errors(client: LocalClient) -> list[str]:
+    return [one["params"]["msg"]["message"] for one in client.messages if one.get("method") == "error"]
 
 
 @pytest.mark.promises("limits.plain")
 async def test_only_newer_clients_are_asked_and_their_approval_counts_for_all(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await at_its_limit(room)
-        newer, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+    async with LocalServer(home) as server:
+        conversation = await at_its_limit(server)
+        newer, older = await server.client(), await server.client(version=PLAIN_VERSION)
         await older.stream(conversation.id)
         await newer.stream(conversation.id)
         await older.say(conversation.id, 0)
@@ -52,9 +52,9 @@ async def test_only_newer_clients_are_asked_and_their_approval_counts_for_all(ho
 async def test_where_older_clients_read_and_nobody_can_be_asked_the_turn_ends_at_once(
     home: str, approvals: dict[str, Any]
 ) -> None:
-    async with LocalServer(home) as room:
-        conversation = await at_its_limit(room, **approvals)
-        older, deaf = await room.guest(version=PLAIN_VERSION), await room.guest(capabilities={})
+    async with LocalServer(home) as server:
+        conversation = await at_its_limit(server, **approvals)
+        older, deaf = await server.client(version=PLAIN_VERSION), await server.client(capabilities={})
         await older.stream(conversation.id)
         await deaf.stream(conversation.id)
         await older.say(conversation.id, 0)
@@ -68,12 +68,12 @@ async def test_where_older_clients_read_and_nobody_can_be_asked_the_turn_ends_at
 
 @pytest.mark.promises("limits.plain", "approvals.held")
 async def test_where_nobody_reads_the_question_is_held_until_an_older_client_comes(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await at_its_limit(room)
-        sender, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+    async with LocalServer(home) as server:
+        conversation = await at_its_limit(server)
+        sender, older = await server.client(), await server.client(version=PLAIN_VERSION)
         await sender.say(conversation.id, 0)
-        await room.settle_down()
-        await room.after(1_000_000)
+        await server.settle_down()
+        await server.after(1_000_000)
         assert conversation.state.phase.value == "asking"
 
         await older.stream(conversation.id)
@@ -83,14 +83,14 @@ async def test_where_nobody_reads_the_question_is_held_until_an_older_client_com
 
 
 async def test_where_whoever_was_asked_is_gone_an_older_client_sees_the_turn_end(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await at_its_limit(room)
-        newer, older = await room.guest(), await room.guest(version=PLAIN_VERSION)
+    async with LocalServer(home) as server:
+        conversation = await at_its_limit(server)
+        newer, older = await server.client(), await server.client(version=PLAIN_VERSION)
         await newer.stream(conversation.id)
         await older.stream(conversation.id)
         await newer.say(conversation.id, 0)
         await newer.question()
-        await room.settle_down()
+        await server.settle_down()
         assert errors(older) == []
 
         newer.leave()
@@ -100,21 +100,21 @@ async def test_where_whoever_was_asked_is_gone_an_older_client_sees_the_turn_end
 
 
 async def test_a_limit_times_out_like_any_approval_if_readers_cannot_be_asked(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await at_its_limit(room, timeout_seconds=30)
-        deaf, older = await room.guest(capabilities={}), await room.guest(version=PLAIN_VERSION)
+    async with LocalServer(home) as server:
+        conversation = await at_its_limit(server, timeout_seconds=30)
+        deaf, older = await server.client(capabilities={}), await server.client(version=PLAIN_VERSION)
         await deaf.stream(conversation.id)
         await deaf.say(conversation.id, 0)
-        await room.settle_down()
-        await room.after(29)
+        await server.settle_down()
+        await server.after(29)
         assert errors(deaf) == []
-        room.clock.passes(1)
+        server.clock.passes(1)
         await deaf.hears("task_complete")
 
         assert errors(deaf) == [LIMIT]
 
         await deaf.say(conversation.id, 0)
-        await room.settle_down()
+        await server.settle_down()
         assert errors(deaf) == [LIMIT]
         await older.stream(conversation.id)
         await deaf.hears("task_complete", 2)
@@ -124,9 +124,9 @@ async def test_a_limit_times_out_like_any_approval_if_readers_cannot_be_asked(ho
 
 @pytest.mark.promises("limits.answers")
 async def test_anybody_answers_by_the_tool(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await at_its_limit(room)
-        deaf = await room.guest(capabilities={})
+    async with LocalServer(home) as server:
+        conversation = await at_its_limit(server)
+        deaf = await server.client(capabilities={})
         await deaf.stream(conversation.id)
         await deaf.say(conversation.id, 0)
         await deaf.hears("limit_reached")
@@ -141,37 +141,37 @@ async def test_anybody_answers_by_the_tool(home: str) -> None:
 @pytest.mark.parametrize(("decision", "ends"), [("approved", []), ("denied", [LIMIT])])
 async def test_the_next_call_resumes_or_ends_the_turn(home: str, decision: str, ends: list[str]) -> None:
     store = SlowStore()
-    async with LocalServer(home, store=store) as room:
-        conversation = (await at_its_limit(room)).id
-        await (await room.guest()).say(conversation, 0)
-        await room.settle_down()
+    async with LocalServer(home, store=store) as server:
+        conversation = (await at_its_limit(server)).id
+        await (await server.client()).say(conversation, 0)
+        await server.settle_down()
 
-    async with LocalServer(home, store=store) as room:
-        guest = await room.guest()
-        await guest.stream(conversation)
-        asked = await guest.question()
-        guest.answer(asked["id"], {"decision": decision})
-        await guest.hears("task_complete")
+    async with LocalServer(home, store=store) as server:
+        client = await server.client()
+        await client.stream(conversation)
+        asked = await client.question()
+        client.answer(asked["id"], {"decision": decision})
+        await client.hears("task_complete")
 
-        assert errors(guest) == ends
-        assert [one["params"]["message"].partition(" (")[0] for one in guest.asked] == [
+        assert errors(client) == ends
+        assert [one["params"]["message"].partition(" (")[0] for one in client.asked] == [
             "conversation_tokens reached"
         ]
 
 
 @pytest.mark.promises("limits.counted")
 async def test_the_time_in_which_a_question_waited_is_not_counted(home: str) -> None:
-    async with LocalServer(home) as room:
-        conversation = await room.create({"limits": {"turn_seconds": 10}})
-        guest = await room.guest()
-        await guest.stream(conversation.id)
-        await guest.say(conversation.id, 2)
-        await guest.question()
-        room.clock.passes(1_000)
-        guest.answer(0, YES)
-        await guest.question(2)
-        room.clock.passes(1_000)
-        guest.answer(1, YES)
-        await guest.hears("task_complete")
+    async with LocalServer(home) as server:
+        conversation = await server.create({"limits": {"turn_seconds": 10}})
+        client = await server.client()
+        await client.stream(conversation.id)
+        await client.say(conversation.id, 2)
+        await client.question()
+        server.clock.passes(1_000)
+        client.answer(0, YES)
+        await client.question(2)
+        server.clock.passes(1_000)
+        client.answer(1, YES)
+        await client.hears("task_complete")
 
-        assert [one["params"]["codex_elicitation"] for one in guest.asked] == ["exec-approval", "exec-approval"]
+        assert [one["params"]["codex_elicitation"] for one in client.asked] == ["exec-approval", "exec-approval"]

@@ -85,29 +85,29 @@ class LocalTransport:
 class Clients:
     """Clients of one server."""
 
-    def __init__(self, room: LocalServer, tasks: asyncio.TaskGroup) -> None:
-        self.room, self.server = room, ServerCore(room.host)
+    def __init__(self, server: LocalServer, tasks: asyncio.TaskGroup) -> None:
+        self.server, self.core = server, ServerCore(server.host)
         self._tasks = tasks
 
     async def connect(self) -> tuple[LocalTransport, asyncio.Task[None]]:
         """Return a client that was initialized and can be asked, and the task that serves it."""
         transport = LocalTransport()
-        task = self._tasks.create_task(self.server.serve_client(transport))
+        task = self._tasks.create_task(self.core.serve_client(transport))
         transport.send(hello())
         await transport.answer_to(1)
         return transport, task
 
     @property
     def connections(self) -> set[ClientConnection]:
-        return self.server.clients
+        return self.core.clients
 
 
 @asynccontextmanager
 async def one_server(home: str) -> AsyncIterator[Clients]:
-    async with LocalServer(home) as room, asyncio.TaskGroup() as tasks:
-        clients = Clients(room, tasks)
+    async with LocalServer(home) as server, asyncio.TaskGroup() as tasks:
+        clients = Clients(server, tasks)
         yield clients
-        await clients.server.shutdown()
+        await clients.core.shutdown()
 
 
 async def gone(task: asyncio.Task[None]) -> None:
@@ -125,7 +125,7 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
         del connection, objects
         first.send(with_progress(tool(2, "codex", {"prompt": "1", "cwd": CWD})))
         await first.hears("elicitation/create")
-        (conversation,) = clients.room.conversations
+        (conversation,) = clients.server.conversations
         first.send(tool(3, "conversationStream", {"conversation_id": conversation.id}))
         await first.answer_to(3)
         second, _ = await clients.connect()
@@ -135,21 +135,21 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
         first.leave()
         await gone(served)
         del first, served
-        await clients.room.settle_down()
+        await clients.server.settle_down()
         gc.collect()
 
         assert [reference() for reference in left] == [None, None, None]
         assert len(clients.connections) == 1
         second.send({"jsonrpc": "2.0", "id": question["id"], "result": {"decision": "approved"}})
         await second.hears("task_complete")
-        assert clients.room.told == [(1, "approved")]
+        assert clients.server.told == [(1, "approved")]
 
 
 @pytest.mark.promises("clients.independent")
 async def test_a_message_is_executed_though_its_client_leaves_at_once(home: str) -> None:
     async with one_server(home) as clients:
         watching, _ = await clients.connect()
-        conversation = await clients.room.create()
+        conversation = await clients.server.create()
         watching.send(tool(2, "conversationStream", {"conversation_id": conversation.id}))
         await watching.answer_to(2)
         leaving, served = await clients.connect()
@@ -163,27 +163,27 @@ async def test_a_message_is_executed_though_its_client_leaves_at_once(home: str)
 
 async def test_a_client_that_waits_for_events_and_leaves_is_not_waited_for(home: str) -> None:
     async with one_server(home) as clients:
-        conversation = await clients.room.create()
+        conversation = await clients.server.create()
         waiting, served = await clients.connect()
         waiting.send(tool(2, "conversationRead", {"conversation_id": conversation.id, "wait_seconds": 50}))
-        await clients.room.settle_down()
+        await clients.server.settle_down()
         waiting.leave()
 
         await gone(served)
 
 
 async def test_a_shutdown_answers_all_clients_and_ends_their_streams(home: str) -> None:
-    async with LocalServer(home) as room, asyncio.TaskGroup() as tasks:
-        clients = Clients(room, tasks)
-        conversation = await room.create()
+    async with LocalServer(home) as server, asyncio.TaskGroup() as tasks:
+        clients = Clients(server, tasks)
+        conversation = await server.create()
         served = [await clients.connect() for _ in range(2)]
         for transport, _ in served:
             transport.send(tool(2, "conversationStream", {"conversation_id": conversation.id}))
             await transport.answer_to(2)
             transport.send(tool(3, "conversationRead", {"conversation_id": conversation.id, "wait_seconds": 50}))
-        await room.settle_down()
+        await server.settle_down()
 
-        await clients.server.shutdown()
+        await clients.core.shutdown()
 
         assert all(transport.outbox.is_gone for transport, _ in served)
         for transport, task in served:
@@ -198,17 +198,17 @@ async def test_a_shutdown_answers_all_clients_and_ends_their_streams(home: str) 
 
 
 async def test_an_answer_goes_to_the_reply_channel_of_its_request(home: str) -> None:
-    async with LocalServer(home) as room, asyncio.TaskGroup() as tasks:
+    async with LocalServer(home) as server, asyncio.TaskGroup() as tasks:
         out, replied = FrameList(FULL_VERSION), FrameList(FULL_VERSION)
         reply = OutboxReply(replied)
         principal = Principal(name="reader", role=Role.OBSERVER)
-        connection = ClientConnection(out, room.host, tasks, principal)
+        connection = ClientConnection(out, server.host, tasks, principal)
         connection.take(encode(hello()))
-        await room.settle_down()
+        await server.settle_down()
         connection.take(encode(request(2, "ping", {})), reply)
         connection.take(encode(request(3, "nothing", {})), reply)
         connection.take(encode(tool(4, "codex", {"prompt": "0", "cwd": CWD})), reply)
-        await room.settle_down()
+        await server.settle_down()
 
         assert [one["id"] for one in out.messages] == [1]
         assert [one["id"] for one in replied.messages if "method" not in one] == [3, 2, 4]

@@ -217,7 +217,7 @@ async def test_the_diff_of_a_turn_goes_over_all_its_patches(work: Path) -> None:
 
     await bench.apply("*** Update File: old.txt", "-beta", "+BETA")
 
-    assert isinstance(diff := bench.notebook.happened[-1], TurnDiff)
+    assert isinstance(diff := bench.notebook.payloads[-1], TurnDiff)
     assert diff.unified_diff.endswith("@@ -1,2 +1,2 @@\n-alpha\n-beta\n+ALPHA\n+BETA\n")
 
 
@@ -226,7 +226,7 @@ async def test_a_moved_file_is_shown_once_with_both_names(work: Path) -> None:
 
     told = await bench.apply("*** Update File: old.txt", "*** Move to: new.txt", "-alpha", "+ALPHA")
 
-    assert isinstance(diff := bench.notebook.happened[-1], TurnDiff)
+    assert isinstance(diff := bench.notebook.payloads[-1], TurnDiff)
     assert told == ran("Success. Updated the following files:\nM new.txt\n", 0)
     assert diff.unified_diff.splitlines()[0] == f"diff --git a/{work}/old.txt b/{work}/new.txt"
 
@@ -250,7 +250,7 @@ async def test_what_finds_no_room_in_the_diff_of_a_turn_is_shown_like_a_binary_f
 
     shown = f"@@ -0,0 +1,{count} @@\n" + f"+{line}\n" * count
     assert 2 * len(shown) > MAX_DIFF_BYTES
-    first, second, third = (one.unified_diff for one in bench.notebook.happened if isinstance(one, TurnDiff))
+    first, second, third = (one.unified_diff for one in bench.notebook.payloads if isinstance(one, TurnDiff))
     assert first == added(work / "a", large, hunk=shown)
     assert second == first + added(work / "b", large, hunk="Binary files differ\n")
     assert third == second + added(work / "c", b"c\n", hunk="@@ -0,0 +1 @@\n+c\n")
@@ -271,7 +271,7 @@ async def test_a_patch_whose_diff_cannot_be_shown_is_written_all_the_same(
     told = await bench.apply(*UPDATE)
 
     assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
-    assert [type(one) for one in bench.notebook.happened] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
+    assert [type(one) for one in bench.notebook.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
     assert [one.getMessage() for one in caplog.records] == ["failed to compute the diff of a turn"]
 
@@ -281,7 +281,7 @@ async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
 
     await bench.apply("*** Update File: old.txt", " alpha")
 
-    assert [type(one) for one in bench.notebook.happened] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
+    assert [type(one) for one in bench.notebook.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
 
 
 async def test_a_patch_that_does_not_fit_is_told_without_events(work: Path) -> None:
@@ -491,7 +491,7 @@ def seen(bench: Bench) -> list[object]:
     """Return the calls, without the files in between and the diff of the turn."""
     did = (entry for entry in bench.did if not isinstance(entry, Files))
     return [
-        Appended(tuple(one for one in entry.happened if not isinstance(one, TurnDiff)))
+        Appended(tuple(one for one in entry.payloads if not isinstance(one, TurnDiff)))
         if isinstance(entry, Appended)
         else entry
         for entry in did

@@ -97,7 +97,7 @@ class Bench:
 
     @property
     def end(self) -> ExecCommandEnd:
-        event = self.notebook.happened[-1]
+        event = self.notebook.payloads[-1]
         assert isinstance(event, ExecCommandEnd)
         return event
 
@@ -611,8 +611,8 @@ async def test_a_command_that_fails_within_its_bounds_was_denied_by_the_sandbox(
     told = await bench.call(command=["make"])
 
     assert told == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
-    assert bench.notebook.happened[-1] == DENIED_END
-    assert bench.notebook.happened[-2] == CommandOutput(
+    assert bench.notebook.payloads[-1] == DENIED_END
+    assert bench.notebook.payloads[-2] == CommandOutput(
         call_id=CALL, streams=(kept("stdout", b"out\n"), kept("stderr", b"a: Permission denied\n", item="i2"))
     )
 
@@ -851,7 +851,7 @@ async def test_a_command_whose_directory_is_replaced_while_it_starts_is_asked_ab
     assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
     asked = [entry for entry in bench.did if isinstance(entry, RunCommand)]
     assert [action.changed for action in asked] == [None, "directory"]
-    ends = [event for event in bench.notebook.happened if isinstance(event, ExecCommandEnd)]
+    ends = [event for event in bench.notebook.payloads if isinstance(event, ExecCommandEnd)]
     assert [end.stderr for end in ends] == ["the working directory is not the one that was approved", ""]
 
 

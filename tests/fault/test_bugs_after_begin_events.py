@@ -82,7 +82,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
         )
     descriptors.allow()
 
-    begin, *rest = notebook.happened
+    begin, *rest = notebook.payloads
     said = rest[-1].stderr if isinstance(rest[-1], PatchApplyEnd) else ""
     assert said.startswith("Failed to write files: Too many open files (os error 24): the server may have ")
     assert isinstance(begin, PatchApplyBegin)
@@ -101,10 +101,10 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 class Forgetful(RecordingTranscript):
     """A transcript that fails when a call reports its progress."""
 
-    async def append(self, *happened: LogPayload) -> None:
-        if any(isinstance(one, BackgroundEvent) for one in happened):
+    async def append(self, *payloads: LogPayload) -> None:
+        if any(isinstance(one, BackgroundEvent) for one in payloads):
             raise ZeroDivisionError
-        await super().append(*happened)
+        await super().append(*payloads)
 
 
 def seen(tool: str, arguments: dict[str, Any], why: str) -> list[LogPayload]:
@@ -127,7 +127,7 @@ async def test_a_call_of_a_tool_server_that_breaks_down_by_our_own_mistake_is_se
             told = await ServerTools(context(notebook), lease).run(call_item("x__steps", '{"count": 1}', CALL))
 
     assert told == "internal error: ZeroDivisionError"
-    assert list(map(without_duration, notebook.happened)) == seen("steps", {"count": 1}, told)
+    assert list(map(without_duration, notebook.payloads)) == seen("steps", {"count": 1}, told)
 
 
 EMPTY_HANDED = """
@@ -154,4 +154,4 @@ async def test_a_result_that_has_no_content_cannot_be_read() -> None:
             told = await ServerTools(context(notebook), lease).run(call_item("x__give", "{}", CALL))
 
     assert told == "tool call error: tool call failed for `x/give`: its answer cannot be read"
-    assert list(map(without_duration, notebook.happened)) == seen("give", {}, told)
+    assert list(map(without_duration, notebook.payloads)) == seen("give", {}, told)

@@ -27,7 +27,7 @@ if os.fork(): os._exit(0)
 os.closerange(0, 1024)
 signal.pause()
 """
-"""A program that leaves its parent, its session and its pipes, and ends for nobody who asks."""
+"""A program that leaves its parent, its session and its pipes, and ignores signals to end."""
 
 SLEEPER: Final = "sh -c 'sleep 1000; :'"
 """Something for a script to run that does not end by itself, and that has a child."""

@@ -111,11 +111,11 @@ def tokens(number: int) -> str:
 def turn(name: str, size: int, *, calls: int = 0) -> list[LogPayload]:
     """Return the entries of a whole turn of about `size` tokens."""
     share = size // (calls + 1)
-    happened: list[LogPayload] = [turn_started(name), task_started(), user_message(name, message_id=name)]
+    payloads: list[LogPayload] = [turn_started(name), task_started(), user_message(name, message_id=name)]
     for number in range(calls):
         call_id = f"{name}-{number}"
-        happened += [model_asked(), model_said(call(call_id)), call_output(call_id, tokens(share))]
-    return [*happened, model_asked(), model_said(message(tokens(share))), turn_ended()]
+        payloads += [model_asked(), model_said(call(call_id)), call_output(call_id, tokens(share))]
+    return [*payloads, model_asked(), model_said(message(tokens(share))), turn_ended()]
 
 
 def said(name: str) -> list[LogPayload]:
@@ -138,14 +138,14 @@ async def test_a_history_that_fits_is_left_alone() -> None:
     before = notebook.history.items
     await room_made(notebook, model)
 
-    assert (model.asked, notebook.happened, notebook.history.items) == ([], [], before)
+    assert (model.asked, notebook.payloads, notebook.history.items) == ([], [], before)
 
 
 async def test_a_model_of_which_no_window_is_known_is_never_summed_up_for() -> None:
     notebook, model = RecordingTranscript(*turn("one", 10_000_000), *said("two")), Summaries()
     await room_made(notebook, model, with_window(None))
 
-    assert (model.asked, notebook.happened) == ([], [])
+    assert (model.asked, notebook.payloads) == ([], [])
 
 
 async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it() -> None:
@@ -156,7 +156,7 @@ async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it(
     await room_made(notebook, model, chosen)
     notebook.write(model_asked())
 
-    compacted, told, _ = notebook.happened
+    compacted, told, _ = notebook.payloads
     assert compacted == history_compacted(f"{FOREWORD}In short.", replaced=4)
     assert isinstance(told, BackgroundEvent)
     number = int(told.message.split()[2])
@@ -182,7 +182,7 @@ async def test_where_all_else_is_more_than_the_window_no_history_is_given_up_for
     notebook, model = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
     await room_made(notebook, model, with_window(instructions=tokens(instructions)))
 
-    assert (model.asked, notebook.happened) == ([], [])
+    assert (model.asked, notebook.payloads) == ([], [])
 
 
 async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_conversation_for_good() -> None:
@@ -419,7 +419,7 @@ async def test_a_failure_that_says_nothing_of_the_summary_costs_no_history(failu
     before = notebook.history.items
     with pytest.raises(type(failure)):
         await room_made(notebook, model)
-    assert (notebook.happened, notebook.history.items) == ([], before)
+    assert (notebook.payloads, notebook.history.items) == ([], before)
 
     await room_made(notebook, model)
     assert notebook.history.items == [user(f"{FOREWORD}In short.")]
@@ -431,7 +431,7 @@ async def test_only_the_attempt_that_succeeded_is_the_summary_and_its_cost_is_to
     notebook, model = long_talk(), Summaries(ModelStreamBroken("gone"), whole, max_retries=1)
     await room_made(notebook, model)
 
-    notice, *rest, told = notebook.happened
+    notice, *rest, told = notebook.payloads
     assert isinstance(notice, BackgroundEvent)
     assert notice.message.startswith("stream error: stream disconnected before completion: gone; retrying 1/1 in ")
     assert rest == [spent, history_compacted(f"{FOREWORD}In short.", replaced=5)]
@@ -445,7 +445,7 @@ async def test_the_cost_of_a_summary_is_estimated_where_a_limit_counts_tokens_an
 
     (asked,) = model.asked
     cost = estimate(asked) + estimate(ModelRequest(instructions="", context=(), history=[message("In short.")]))
-    assert notebook.happened[0] == tokens_estimated(cost)
+    assert notebook.payloads[0] == tokens_estimated(cost)
 
 
 async def test_a_summary_that_is_too_long_loses_its_middle() -> None:
@@ -479,7 +479,7 @@ async def test_being_cancelled_in_mid_summary_changes_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await making
 
-    assert (notebook.happened, notebook.history.items) == ([], before)
+    assert (notebook.payloads, notebook.history.items) == ([], before)
 
 
 # --- the meter -----------------------------------------------------------------------------
