@@ -1,141 +1,174 @@
-"""The cost of restoring a conversation from its checkpoint does not depend on the length of its log."""
+"""The cost of opening a conversation does not depend on its length: not the time, and not the memory."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 import pytest
 
-from kit.builders.entries import FIRST, summary
-from kit.builders.events import agent_message, task_complete, task_started, user_message
-from kit.builders.logs import AT
-from kit.builders.records import (
-    history_compacted,
-    message,
-    model_asked,
-    model_said,
-    settings_chosen,
-    turn_ended,
-    turn_started,
-)
-from parley.conversation.log import Entry, Log, LogPayload
-from parley.conversation.projections import Projections
-from parley.ports.store import CHECKPOINT_BYTES, PAGE, Checkpoint
-from parley.stores.sqlite.store import SqliteStore
-from parley.wire.ids import Seq
+from kit.builders.entries import FIRST
+from kit.builders.long_logs import write_long
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.cpu import precise_cpu_seconds
+from kit.system.memory import memory_bytes
+from parley.wire.mcp import FULL_VERSION
 
-TAIL: Final = 500
-"""At least so many entries come after the checkpoint."""
-
-TURNS_A_SUMMARY: Final = 100
+MEMORY_BYTES: Final = 150_000_000
+CPU_SECONDS: Final = 0.5
+"""For a first call. It is wall time in the long run, and much more than is needed here."""
+FIRST_BYTE_SECONDS: Final = 1.0
+NEXT_MESSAGE_SECONDS: Final = 0.5
+FIRST_BYTE_OF_100_000_SECONDS: Final = 0.1
 
 
-class Restored(NamedTuple):
-    """A restored conversation, and the time and memory that it took."""
+class Server:
+    """A server process, and the bytes that it has written."""
 
-    projections: Projections
-    log: Log
-    entries_read: int
-    cpu_seconds: float
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process, self._unread = process, b""
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
-def turn(number: int, projections: Projections) -> list[LogPayload]:
-    said = f"Answer {number}: {'word ' * 40}"
-    compacted: list[LogPayload] = []
-    if number % TURNS_A_SUMMARY == 0:
-        compacted = [history_compacted("The story so far.", replaced=projections.history.cuts[-1])]
-    return [
-        turn_started(str(number)),
-        task_started(),
-        user_message(f"Question {number}", message_id=f"m{number}"),
-        *compacted,
-        model_asked(),
-        model_said(message(said)),
-        agent_message(said),
-        task_complete(said),
-        turn_ended(),
-    ]
+    def call(self, tool: str, **arguments: Any) -> None:
+        params = {"name": tool, "arguments": {"conversation_id": FIRST, **arguments}}
+        self.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
 
+    def send(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(message) + b"\n")
 
-async def write_log(home: Path, length: int) -> Projections:
-    """Write a log with a checkpoint near its end, and return its projections."""
-    store, projections = SqliteStore(str(home)), Projections()
-    draft = await store.draft()
-    log, checkpoint, number = Log(), None, 0
+    async def more(self) -> bytes:
+        """Return unread bytes, at least one."""
+        assert self._process.stdout is not None
+        unread, self._unread = self._unread, b""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return unread or await self._process.stdout.read(1024 * 1024)
 
-    async def flush() -> None:
-        while entries := log.entries[:PAGE]:
-            await draft.add(entries)
-            log.durable = entries[-1].seq
-            log.trim(log.durable)
+    async def line(self) -> bytes:
+        parts: list[bytes] = []
+        while not parts or b"\n" not in parts[-1]:
+            parts.append(await self.more())
+        line, _, self._unread = b"".join(parts).partition(b"\n")
+        return line
 
-    def append(payloads: list[LogPayload]) -> None:
-        log.append(payloads, at=AT)
-        for one in payloads:
-            projections.apply(one, at=AT)
-
-    append([settings_chosen()])
-    while log.last < length:
-        number += 1
-        append(turn(number, projections))
-        if checkpoint is None and log.last >= length - TAIL and (data := projections.checkpoint()) is not None:
-            checkpoint = Checkpoint(seq=log.last, data=data)
-        if len(log.entries) >= PAGE:
-            await flush()
-            projections.history.drop_texts()
-    await flush()
-    await draft.finish(FIRST, summary())
-    assert checkpoint is not None
-    assert len(checkpoint.data) <= CHECKPOINT_BYTES
-    await store.save_checkpoint(await store.acquire(FIRST, address=""), checkpoint)
-    await store.close()
-    return projections
+    async def result(self) -> Any:
+        answer = msgspec.json.decode(await self.line())
+        return answer["result"]["structuredContent"]
 
 
-async def restore(store: SqliteStore) -> Restored:
-    await store.head(FIRST)  # opens the database
-    before = time.process_time()
-    checkpoint = await store.checkpoint(FIRST)
-    assert checkpoint is not None
-    projections, log, read = Projections.restored(checkpoint.data), Log(checkpoint.seq), 0
-    while page := await store.read(FIRST, after=log.last):
-        log.append_entries(page)
-        projections.replay(page)
-        read += len(page)
-    log.durable = log.last
-    missing = projections.history.missing
-    while missing:
-        page = await store.read(FIRST, after=Seq(missing[0] - 1))
-        read += len(page)
-        for entry in page:
-            projections.supply(entry)
-        missing = projections.history.missing
-    return Restored(projections, log, read, time.process_time() - before)
+@asynccontextmanager
+async def started(home: Path) -> AsyncIterator[Server]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley", "mcp", "-c", "model_provider=scripted"),
+        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},
+        stdin=PIPE,
+        stdout=PIPE,
+        limit=4 * 1024 * 1024,
+    )
+    server = Server(process)
+    info = {"name": "test", "version": "1"}
+    params = {"protocolVersion": FULL_VERSION, "capabilities": {}, "clientInfo": info}
+    server.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+    await server.line()
+    try:
+        yield server
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
 
 
-async def check(home: Path, length: int) -> None:
-    written = await write_log(home, length)
-    store = SqliteStore(str(home))
-    restored = await restore(store)
-    found = await store.position_of(FIRST, "user_message", "m1")
-    first: list[Entry] = await store.read(FIRST, after=Seq(0), limit=100)
-    last = await store.read_before(FIRST, before=Seq(restored.log.last + 1), limit=100)
-    await store.close()
+class Costs(msgspec.Struct):
+    """What the first calls of new processes took."""
 
-    assert restored.projections.position == restored.log.last == written.position >= length
-    assert len(restored.projections.history.items) == len(written.history.positions().steps)
-    assert restored.projections.state.next_event_id() == written.state.next_event_id()
-    assert restored.entries_read <= TAIL + 2 * PAGE
-    assert restored.cpu_seconds < 0.5
-    assert (found, len(first), len(last)) == (4, 100, 100)
+    stream_seconds: float = 0.0
+    stream_cpu_seconds: float = 0.0
+    read_seconds: float = 0.0
+    message_seconds: float = 0.0
+    memory_bytes: int = 0
 
 
-async def test_50_000_entries_are_restored_by_reading_few_of_them(tmp_path: Path) -> None:
-    await check(tmp_path, 50_000)
+async def costs_of(home: Path, events: int) -> Costs:
+    """Read and continue a conversation in new processes, and check what they send."""
+    costs = Costs()
+    async with started(home) as server:
+        cpu, began = precise_cpu_seconds(server.pid), time.monotonic()
+        server.call("conversationStream")
+        answer = msgspec.json.decode(await server.line())
+        first = await server.more()
+        costs.stream_seconds, costs.stream_cpu_seconds = (
+            time.monotonic() - began,
+            precise_cpu_seconds(server.pid) - cpu,
+        )
+        assert answer["id"] == 1
+        parts = [first]
+        while not parts[-1].endswith(b"\n"):
+            parts.append(await server.more())
+        costs.memory_bytes = memory_bytes(server.pid, "VmHWM")
+        snapshot = b"".join(parts)
+        del parts
+        shown = msgspec.json.decode(snapshot)["params"]
+        assert [one["_meta"]["seq"] for one in shown["initial_state"]["events"]] == sorted(
+            {one["_meta"]["seq"] for one in shown["initial_state"]["events"]}
+        )
+        assert len(shown["initial_state"]["events"]) >= events
+        last = shown["_meta"]["seq"]
+    async with started(home) as server:
+        began = time.monotonic()
+        server.call("conversationRead", limit=100)
+        page = await server.result()
+        costs.read_seconds = time.monotonic() - began
+        assert [one["seq"] for one in page["events"]] == [
+            one["_meta"]["seq"] for one in shown["initial_state"]["events"][:100]
+        ]
+        server.call("conversationRead", after=last - 10)
+        assert (await server.result())["seq"] == last
+    async with started(home) as server:
+        began = time.monotonic()
+        server.call("conversationSendMessage", content=[{"type": "text", "text": "Hello"}])
+        assert (await server.result())["status"] == "ok"
+        costs.message_seconds = time.monotonic() - began
+        costs.memory_bytes = max(costs.memory_bytes, memory_bytes(server.pid, "VmHWM"))
+    return costs
+
+
+@pytest.mark.promises("stream.long")
+async def test_a_conversation_of_50_000_events_is_opened_without_reading_all_of_it(tmp_path: Path) -> None:
+    await write_long(tmp_path, 50_000, cwd=str(tmp_path))
+
+    costs = await costs_of(tmp_path, 50_000)
+    assert costs.stream_cpu_seconds < CPU_SECONDS
+    assert costs.memory_bytes < MEMORY_BYTES
 
 
 @pytest.mark.long
-async def test_1_000_000_entries_are_restored_by_reading_few_of_them(tmp_path: Path) -> None:
-    await check(tmp_path, 1_000_000)
+@pytest.mark.promises("stream.long")
+async def test_a_conversation_of_1_000_000_events_is_opened_at_once_and_takes_little_memory(tmp_path: Path) -> None:
+    await write_long(tmp_path, 1_000_000, cwd=str(tmp_path))
+
+    costs = await costs_of(tmp_path, 1_000_000)
+    assert costs.stream_seconds < FIRST_BYTE_SECONDS
+    assert costs.read_seconds < FIRST_BYTE_SECONDS
+    assert costs.message_seconds < NEXT_MESSAGE_SECONDS
+    assert costs.memory_bytes < MEMORY_BYTES
+
+
+@pytest.mark.long
+@pytest.mark.promises("stream.long")
+async def test_the_first_byte_of_100_000_events_comes_within_100_ms(tmp_path: Path) -> None:
+    await write_long(tmp_path, 100_000, cwd=str(tmp_path))
+
+    costs = [await costs_of(tmp_path, 100_000) for _ in range(5)]
+    assert min(one.stream_seconds for one in costs) < FIRST_BYTE_OF_100_000_SECONDS
+    assert min(one.read_seconds for one in costs) < FIRST_BYTE_OF_100_000_SECONDS

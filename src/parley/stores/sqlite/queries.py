@@ -349,7 +349,9 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
     row, _ = _end_of(db, conversation_id)
     with unreadable_if_damaged(conversation_id):
         found = db.execute(
-            "SELECT min(seq) FROM entries WHERE row = ? AND type = ? AND key = ?", (row, kind, key)
+            # Without the plus sign SQLite would walk the index by position instead of the one by key.
+            "SELECT min(+seq) FROM entries WHERE row = ? AND type = ? AND key = ?",
+            (row, kind, key),
         ).fetchone()
     return None if found[0] is None else Seq(found[0])
 
