@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,9 +29,10 @@ class ResidentProcess:
         home: Path,
         *,
         config: str = "",
+        env: Mapping[str, str] | None = None,
         program: Sequence[str] = (sys.executable, "-P", "-m", "parley"),
     ) -> None:
-        self._files, self._program = Home(model, home=home, config=config), program
+        self._files, self._program = Home(model, home=home, config=config, env=env or {}), program
         self.description: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
