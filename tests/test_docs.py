@@ -324,7 +324,7 @@ def test_the_glossary_has_at_most_twenty_terms() -> None:
 # --- the rest --------------------------------------------------------------------------
 
 
-def test_what_the_pages_say_to_make_can_be_made() -> None:
+def test_make_targets_in_the_docs_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     told = {found for page in PAGES for found in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text())}
 

@@ -72,7 +72,7 @@ async def test_a_lease_that_was_given_back_writes_nothing(store: Store) -> None:
     assert (await store.head(FIRST)).owner is not None
 
 
-async def test_what_was_handed_over_before_the_release_is_written(store: Store) -> None:
+async def test_appends_before_the_release_are_written(store: Store) -> None:
     await store.create(FIRST, [], summary())
     lease = await store.acquire(FIRST, address="")
     written = store.append(lease, [said(1, "one")], summary())

@@ -108,7 +108,7 @@ async def test_text_is_found_in_what_was_said_and_nowhere_else(store: Store) -> 
     assert [await finds(text) for text in ("needle", "user_message", "m1", "%")] == [False] * 4
 
 
-async def test_what_is_active_now_is_listed_first_also_after_the_clock_was_set_back(store: Store) -> None:
+async def test_an_active_conversation_is_listed_first_also_after_the_clock_was_set_back(store: Store) -> None:
     third = ConversationId("00000000-0000-0000-0000-00000000000a")
     await store.create(OTHER, [], summary(updated_at=1000.0))
     await store.create(FIRST, [], replace(summary(updated_at=10.0), is_active=True))

@@ -52,7 +52,7 @@ async def test_images_come_back_byte_for_byte(store: Store) -> None:
     assert await everything_in(store) == [message]
 
 
-async def test_what_was_handed_over_first_is_written_first(store: Store) -> None:
+async def test_appends_are_written_in_order(store: Store) -> None:
     lease = await begun(store)
     written = [store.append(lease, [said(seq, str(seq))], summary()) for seq in range(1, 51)]
     await asyncio.gather(*written)
@@ -147,7 +147,7 @@ async def test_an_id_is_taken_once(store: Store) -> None:
     assert (await store.head(FIRST)).summary == summary()
 
 
-async def test_what_does_not_exist_is_unknown(store: Store) -> None:
+async def test_a_missing_conversation_is_unknown(store: Store) -> None:
     for call in (
         store.acquire(FIRST, address=""),
         store.read(FIRST, after=START),

@@ -96,7 +96,7 @@ class Asks(Gone):
 @pytest.mark.parametrize(
     ("kind", "client", "late"), [(Unending, Gone(), UNENDED), (Unanswering, Asks(), UNANSWERED)]
 )
-async def test_what_does_not_end_is_given_up_and_named(
+async def test_a_part_that_does_not_end_is_abandoned_and_named(
     caplog: pytest.LogCaptureFixture, kind: type[ConversationRegistry], client: Gone, late: str
 ) -> None:
     clock, http = SystemClock(), Http()
@@ -207,7 +207,7 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
     assert exit_code == 0
 
 
-async def test_what_another_process_may_still_do_is_not_said_to_be_refused(
+async def test_a_command_that_another_process_may_still_execute_is_not_reported_as_refused(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     parley_model.says("Working", HOLD)

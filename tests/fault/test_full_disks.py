@@ -114,7 +114,7 @@ async def test_an_answer_that_cannot_be_stored_leaves_the_question_open_and_coun
 
 
 @pytest.mark.promises("keeping.full")
-async def test_what_is_refused_while_the_model_answers_does_not_have_it_asked_again(
+async def test_a_refused_message_does_not_cause_another_model_request(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     raw = LimitedFiles(parley_model, home=tmp_path / "home")

@@ -76,7 +76,7 @@ def up_to_the_error(child: StoreProcess) -> tuple[int, Answer]:
 
 @pytest.mark.promises("keeping.removed")
 @pytest.mark.parametrize("defect", DEFECTS)
-async def test_what_was_acknowledged_is_in_the_database_or_in_the_saved_file(tmp_path: Path, defect: str) -> None:
+async def test_acknowledged_entries_are_in_the_database_or_in_the_saved_file(tmp_path: Path, defect: str) -> None:
     choose = random.Random(defect)
     with StoreProcess(tmp_path) as child:
         child.ask("create", FIRST)
@@ -114,7 +114,7 @@ async def test_a_log_that_is_replaced_or_emptied_is_noticed_too(tmp_path: Path) 
         assert "nothing to save" not in str(answer)
 
 
-async def test_what_was_acknowledged_last_is_saved_when_the_server_ends(tmp_path: Path) -> None:
+async def test_the_last_acknowledged_entries_are_saved_when_the_server_ends(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path))
     lost: list[HomeLost] = []
     store.watch(lost.append)

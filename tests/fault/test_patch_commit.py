@@ -156,7 +156,7 @@ def test_a_failure_at_any_name_takes_everything_back(tmp_path: Path, kind: type[
         assert tree(work) == before
 
 
-def test_what_cannot_be_taken_back_is_named_and_not_lost(work: Path) -> None:
+def test_a_file_that_cannot_be_restored_is_named_and_not_lost(work: Path) -> None:
     def fails_from_the_second_replacement_on(call: int) -> None:
         if call > 2:
             full()
@@ -365,7 +365,7 @@ def put_a_link_where_a_directory_is_made(work: Path) -> None:
         ),
     ],
 )
-def test_what_changed_after_the_plan_is_noticed_and_nothing_is_written(
+def test_a_change_after_verification_is_detected_and_nothing_is_written(
     work: Path, disturb: Callable[[Path], None], told: str
 ) -> None:
     plan = planned(work)
@@ -393,7 +393,7 @@ class Disturbed(Counting):
         (add_what_is_added, "Failed to write file new/deep/added.txt: File exists (os error 17)"),
     ],
 )
-def test_what_changes_while_names_change_is_kept_and_the_rest_taken_back(
+def test_a_file_that_changes_during_the_renames_is_kept_and_the_rest_is_restored(
     tmp_path: Path, disturb: Callable[[Path], None], told: str
 ) -> None:
     work, likewise = planted(tmp_path / "work"), planted(tmp_path / "likewise")
@@ -429,9 +429,7 @@ def test_a_directory_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["sub", "new", "other"])
-def test_what_was_approved_is_written_to_the_directories_that_were_verified_alone(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_approved_patch_is_written_only_to_the_verified_directories(tmp_path: Path, name: str) -> None:
     work, other = planted(tmp_path / "work"), planted(tmp_path / "other")
     plan = planned(work)
     if (work / name).exists():
@@ -590,7 +588,7 @@ class Clinging(System):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def test_what_is_left_over_is_named(work: Path) -> None:
+def test_a_remaining_temporary_file_is_named(work: Path) -> None:
     told = commit(planned(work, patch("*** Update File: first.txt", "-one", "+ONE")).changes, system=Clinging())
 
     (leftover,) = work.glob(f"{OURS}*")
@@ -598,7 +596,7 @@ def test_what_is_left_over_is_named(work: Path) -> None:
     assert leftover.read_bytes() == b"one\n"
 
 
-def test_what_is_left_over_by_a_failure_is_named(work: Path) -> None:
+def test_a_remaining_temporary_file_of_a_failed_patch_is_named(work: Path) -> None:
     plan = planned(work, patch("*** Update File: first.txt", "-one", "+ONE"))
     (work / "first.txt").write_text("theirs\n")
 

@@ -44,7 +44,7 @@ async def opened_for_writing(pipe: Path) -> int:
 
 
 @pytest.mark.promises("patch.whole")
-async def test_what_is_being_written_is_written_before_the_server_is_gone(
+async def test_a_patch_in_progress_is_completed_before_the_server_exits(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = Home(parley_model)

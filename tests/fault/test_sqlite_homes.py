@@ -71,7 +71,7 @@ async def test_a_server_writes_nothing_more_once_a_newer_version_has_changed_the
     assert written == (1, 1)
 
 
-def test_what_was_deleted_is_gone_though_there_is_no_room_to_tidy_up(tmp_path: Path) -> None:
+def test_a_deleted_conversation_is_gone_though_its_space_cannot_be_reclaimed(tmp_path: Path) -> None:
     with StoreProcess(tmp_path) as process:
         process.ask("create", FIRST)
         process.ask("acquire", FIRST)
@@ -262,7 +262,7 @@ async def test_a_file_that_may_not_grow_fails_what_is_written_and_nothing_else(t
     assert [entry.seq for entry in found] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_what_follows_an_append_that_failed_fails_as_well(tmp_path: Path) -> None:
+async def test_appends_after_a_failed_one_fail_as_well(tmp_path: Path) -> None:
     """The later append was submitted before the first one failed. A log must not have gaps."""
     store = SqliteStore(str(tmp_path))
     await store.create(FIRST, [], summary())

@@ -52,12 +52,12 @@ def intact(home: Path) -> bool:
     return found == [("ok",)]
 
 
-async def test_what_was_acknowledged_survives_the_end_of_its_process(tmp_path: Path) -> None:
+async def test_acknowledged_entries_survive_the_end_of_the_process(tmp_path: Path) -> None:
     await survives_kills(tmp_path, [1, 7])
 
 
 @pytest.mark.long
-async def test_what_was_acknowledged_survives_a_kill_at_every_commit(tmp_path: Path) -> None:
+async def test_acknowledged_entries_survive_a_kill_at_every_commit(tmp_path: Path) -> None:
     await survives_kills(tmp_path, list(range(1, 151)))
 
 

@@ -71,9 +71,7 @@ async def begin(wire: Wire, marker: str, *, request_id: int = 1) -> None:
 
 
 @pytest.mark.promises("shell.nothing-left")
-async def test_what_a_command_leaves_in_the_background_ends_with_it(
-    parley_model: ScriptedModel, marker: str
-) -> None:
+async def test_background_processes_of_a_command_end_with_it(parley_model: ScriptedModel, marker: str) -> None:
     async with speaking(parley_model) as wire:
         async with asyncio.timeout(PATIENCE_SECONDS):  # and it holds up nothing, though it holds the pipes
             seen = await turn(wire, sh("c1", f"{in_background(marker)} echo hi"))
@@ -97,7 +95,7 @@ async def test_daemons_end_with_the_command_that_started_them(parley_model: Scri
         assert left == []
 
 
-async def test_what_a_command_left_is_gone_before_the_next_one_begins(
+async def test_processes_of_a_command_are_dead_before_the_next_one_begins(
     parley_model: ScriptedModel, marker: str
 ) -> None:
     # A dot, so that those who look do not find themselves.

@@ -506,7 +506,7 @@ async def test_closing_does_not_wait_for_an_http_server_that_does_not_answer() -
         assert loopback.farewells == 1
 
 
-def test_what_will_not_leave_is_left_in_time_for_parley_to_end_in_two_seconds() -> None:
+def test_a_program_that_does_not_exit_is_abandoned_within_two_seconds() -> None:
     assert CLOSE_SECONDS <= 0.7
     assert LEAVE_SECONDS + TERM_SECONDS <= 1.0
 
@@ -558,7 +558,7 @@ async def test_an_address_without_a_server_is_a_failure(pool: ServerPool) -> Non
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/", "http://", ""])
-async def test_what_is_no_address_is_a_failure(url: str, pool: ServerPool) -> None:
+async def test_an_invalid_url_is_a_failure(url: str, pool: ServerPool) -> None:
     (failure,) = await failures(pool, ToolServer(name="far", url=url))
 
     assert failure.startswith("`far` ")

@@ -248,13 +248,13 @@ def mismatches(folder: Path, scripts: Mapping[str, list[Argv]]) -> list[Mismatch
     return found
 
 
-def test_what_is_accepted_runs_as_it_was_read(tmp_path: Path) -> None:
+def test_accepted_scripts_run_as_they_were_read(tmp_path: Path) -> None:
     assert mismatches(tmp_path, accepted(commands_in, seed=4, wanted=60)) == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_what_is_accepted_runs_as_it_was_read_in_three_thousand_scripts(tmp_path: Path, seed: int) -> None:
+def test_three_thousand_accepted_scripts_run_as_they_were_read(tmp_path: Path, seed: int) -> None:
     assert mismatches(tmp_path, accepted(commands_in, seed=seed, wanted=300)) == []
 
 

@@ -73,7 +73,7 @@ async def test_an_abort_interrupts_the_turn_and_tells_the_model_nothing(
 
 
 @pytest.mark.promises("approvals.session")
-async def test_what_was_allowed_for_the_session_is_not_asked_again_and_anything_else_is(
+async def test_an_action_approved_for_the_session_is_not_asked_again_and_others_are(
     parley_model: ScriptedModel,
 ) -> None:
     async with approving_client(parley_model) as client:
@@ -102,7 +102,7 @@ WRITE: Final = "sandbox_workspace_write"
 
 
 @pytest.mark.promises("approvals.session")
-async def test_what_was_allowed_for_the_session_holds_in_the_sandbox_and_the_place_it_was_allowed_in(
+async def test_a_session_grant_holds_only_for_the_same_sandbox_and_directory(
     parley_model: ScriptedModel,
 ) -> None:
     async with approving_client(parley_model) as client:
@@ -192,7 +192,7 @@ async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a
 
 
 @pytest.mark.promises("framing.in-order", "approvals.once")
-async def test_what_comes_in_one_read_takes_effect_in_its_order(parley_model: ScriptedModel) -> None:
+async def test_messages_of_one_read_take_effect_in_order(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION) as client:
         await asking(client, parley_model)
         approval_id = await open_approval(client)

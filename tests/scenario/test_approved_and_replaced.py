@@ -103,7 +103,7 @@ async def test_a_working_directory_that_becomes_a_link_is_asked_about_again(
 
 
 @pytest.mark.promises("approvals.covers")
-async def test_what_is_approved_again_runs_where_the_second_question_says(
+async def test_a_command_that_is_approved_again_runs_in_the_directory_of_the_second_request(
     parley_model: ScriptedModel, ground: Ground
 ) -> None:
     parley_model.says(shell("c1", "rm", "precious"))
@@ -190,7 +190,7 @@ async def test_an_approval_for_the_session_holds_for_the_same_directory_and_prog
 
 
 @pytest.mark.promises("approvals.covers")
-async def test_what_is_replaced_at_every_question_is_refused_in_the_end(
+async def test_a_command_that_is_replaced_after_every_approval_is_refused_in_the_end(
     parley_model: ScriptedModel, ground: Ground
 ) -> None:
     parley_model.says(shell("c1", "tool"))

@@ -170,7 +170,7 @@ async def test_a_branch_may_begin_after_a_turn_that_failed_was_interrupted_or_wa
         ]
 
 
-async def test_what_is_said_after_an_interrupt_may_be_a_branch(parley_model: ScriptedModel) -> None:
+async def test_a_message_after_an_interrupt_may_be_a_branch(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await client.create()
         await say(client, conversation, "one", M1)

@@ -121,7 +121,7 @@ async def test_a_provider_that_requires_reasoning_gets_some_where_there_was_none
 
 @pytest.mark.promises("model.chat-reasoning")
 @pytest.mark.parametrize("dialect", ["deepseek", "gemini", "openrouter"])
-async def test_what_was_thought_is_still_known_after_a_restart(
+async def test_reasoning_is_still_known_after_a_restart(
     parley_model: ScriptedModel, dialect: DialectName, tmp_path: Path
 ) -> None:
     parley_model.dialect = dialect

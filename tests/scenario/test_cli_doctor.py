@@ -217,7 +217,7 @@ async def test_conversations_that_cannot_be_used_are_told_and_left_as_they_are(t
     assert os.listdir(home) == ["parley.db"]
 
 
-async def test_what_is_hidden_is_told_as_it_is_there(tmp_path: Path) -> None:
+async def test_existing_hidden_paths_are_listed(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / "link").symlink_to("keys")
     (tmp_path / "lost").symlink_to("gone")
@@ -235,7 +235,7 @@ async def test_the_secrets_of_a_user_without_a_home_variable_are_those_of_the_ac
     assert {*named} & SECRET
 
 
-async def test_what_could_be_a_secret_of_a_provider_is_not_shown(tmp_path: Path) -> None:
+async def test_possible_secrets_of_a_provider_are_not_shown(tmp_path: Path) -> None:
     overrides = ("model_provider=mine", "model_providers.mine.env_key=MINE")
     address = "model_providers.mine.base_url=https://ada:hush@example.invalid:8000/v1?token=hush"
     words = [word for setting in (*overrides, address) for word in ("-c", setting)]

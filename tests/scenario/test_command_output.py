@@ -338,7 +338,7 @@ async def test_all_that_is_kept_of_a_command_can_be_read_at_once_and_in_pages(
 
 
 @pytest.mark.promises("output.read")
-async def test_what_a_running_command_has_said_can_be_read(parley_model: ScriptedModel) -> None:
+async def test_output_of_a_running_command_can_be_read(parley_model: ScriptedModel) -> None:
     parley_model.says(sh("c1", f"{LOUD}; read _ < gate"))
     async with speaking(parley_model) as client, Gate(client.work / "gate") as gate:
         conversation = await client.create()

@@ -446,7 +446,7 @@ async def test_over_chat_the_summary_is_counted_where_the_provider_counts(parley
         assert bodies(parley_model)[2] == asked
 
 
-async def test_what_the_provider_counts_is_believed_more_than_the_estimate(parley_model: ScriptedModel) -> None:
+async def test_the_provider_count_overrides_the_estimate(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, api="responses", config=CONFIG) as client:
         conversation = await client.create()
         answer = tokens(2_000, "a")

@@ -87,7 +87,7 @@ async def test_a_failed_turn_goes_on(start: Start, parley_model: ScriptedModel) 
 
 
 @pytest.mark.promises("continue.failure")
-async def test_what_runs_or_is_complete_is_not_continued(start: Start, parley_model: ScriptedModel) -> None:
+async def test_a_running_or_complete_turn_is_not_continued(start: Start, parley_model: ScriptedModel) -> None:
     process = await start()
     conversation = await process.create()
     with pytest.raises(ToolFailed, match="Nothing to continue"):

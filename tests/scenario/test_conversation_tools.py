@@ -131,7 +131,7 @@ async def test_a_list_has_what_all_filters_apply_to(parley_model: ScriptedModel)
 
 
 @pytest.mark.promises("archive.result", "list.filters")
-async def test_what_is_archived_is_listed_apart_and_works_as_before(parley_model: ScriptedModel) -> None:
+async def test_archived_conversations_are_listed_separately_and_work_as_before(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         kept, away = await spoken(client, "kept"), await spoken(client, "away")
         assert await value(client, "conversationArchive", conversation_id=away, archived=True) == OK
@@ -174,7 +174,7 @@ async def test_a_deleted_conversation_is_deleted_for_all_clients(parley_model: S
 
 
 @pytest.mark.promises("delete.result")
-async def test_what_works_cannot_be_deleted(parley_model: ScriptedModel) -> None:
+async def test_a_conversation_with_a_running_turn_cannot_be_deleted(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         conversation = await client.create()
         parley_model.says("Wait", HOLD)

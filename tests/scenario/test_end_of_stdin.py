@@ -36,7 +36,7 @@ async def test_a_server_that_ends_while_it_asks_ends_in_order(
 
 
 @pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
-async def test_what_came_before_the_end_takes_effect_in_its_order(parley_model: ScriptedModel) -> None:
+async def test_messages_before_the_end_of_stdin_take_effect_in_order(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION) as client:
         await asking(client, parley_model)
         approval_id = await open_approval(client)
@@ -54,7 +54,7 @@ async def test_what_came_before_the_end_takes_effect_in_its_order(parley_model: 
 
 
 @pytest.mark.promises("framing.in-order", "lifecycle.end-of-stdin")
-async def test_what_was_asked_before_the_end_is_answered_though_nothing_was_open_yet(
+async def test_requests_before_the_end_of_stdin_are_answered_although_the_home_was_not_open(
     parley_model: ScriptedModel,
 ) -> None:
     async with approving_client(parley_model, version=FULL_VERSION) as client:

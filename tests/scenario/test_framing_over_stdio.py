@@ -139,7 +139,7 @@ async def read_message(process: Process) -> Any:
 
 
 @pytest.mark.promises("framing.bad-lines", "framing.strays", "framing.lenient")
-async def test_what_is_no_message_is_ignored_and_the_next_line_is_read(parley_model: ScriptedModel) -> None:
+async def test_a_line_that_is_not_a_message_is_ignored_and_the_next_is_read(parley_model: ScriptedModel) -> None:
     async with RawParley(parley_model) as raw:
         for number, line in enumerate(IGNORED):
             raw.write(line + b"\n")

@@ -228,7 +228,9 @@ async def test_files_are_sent_by_the_ways_that_the_api_has(parley_model: Scripte
         assert _asked(speaker) == [_user(api, *expected)]
 
 
-async def test_what_another_api_cannot_be_given_is_named_in_its_place(parley_model: ScriptedModel) -> None:
+async def test_an_item_that_another_api_does_not_support_is_replaced_by_its_name(
+    parley_model: ScriptedModel,
+) -> None:
     async with speaking(parley_model, api="responses") as speaker:
         conversation = await speaker.create()
         file_data = _file(file_data=TABLE, filename="table.xlsx")

@@ -14,7 +14,7 @@ from parley.testing import Call, ScriptedModel
 @pytest.mark.promises("sandbox.hidden")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("name", ["config.toml", "auth.json"])
-async def test_what_a_file_of_the_home_links_to_is_hidden_in_a_project(
+async def test_the_target_of_a_linked_file_of_the_home_is_hidden_in_a_project(
     parley_model: ScriptedModel, tmp_path: Path, mechanism: str, name: str
 ) -> None:
     home, project = tmp_path / "home", tmp_path / "project"

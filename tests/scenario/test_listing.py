@@ -97,7 +97,9 @@ async def test_fifty_are_listed_unless_more_are_asked_for(parley_model: Scripted
 
 
 @pytest.mark.promises("list.pages")
-async def test_what_becomes_active_between_two_pages_does_not_appear_twice(parley_model: ScriptedModel) -> None:
+async def test_a_conversation_that_becomes_active_between_two_pages_is_listed_once(
+    parley_model: ScriptedModel,
+) -> None:
     async with speaking(parley_model) as client:
         conversations = [await client.create() for _ in range(6)]
         first = await page(client, limit=3)

@@ -148,7 +148,7 @@ async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
 
 @pytest.mark.promises("keeping.silent")
 @pytest.mark.waits
-async def test_what_a_stopped_process_has_written_can_be_read_and_it_continues_later(
+async def test_entries_of_a_stopped_process_can_be_read_and_it_continues_later(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)

@@ -173,7 +173,7 @@ async def test_a_notify_program_that_cannot_run_has_no_effect(parley_model: Scri
             assert await wire.text(f"reply {request_id}") == "Done"
 
 
-async def test_what_the_program_prints_does_not_reach_the_client(
+async def test_output_of_the_notify_program_does_not_reach_the_client(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path, first="print('not a message', flush=True); print('oops', file=sys.stderr, flush=True)")

@@ -132,7 +132,7 @@ async def test_a_message_from_another_process_joins_the_turn_and_a_rename_is_kno
 
 
 @pytest.mark.promises("keeping.shared")
-async def test_what_a_client_of_another_process_says_at_once_is_done_in_that_order(
+async def test_commands_of_a_client_of_another_process_are_executed_in_order(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     _, _, here, there = await shared(start)

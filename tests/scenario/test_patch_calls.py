@@ -497,7 +497,7 @@ async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_p
 
 
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_what_a_patch_of_many_files_says_is_whole_for_clients_and_cut_for_the_model(
+async def test_the_text_of_a_large_patch_is_complete_for_clients_and_truncated_for_the_model(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     names = [f"a-rather-long-name-for-a-file-{number:03}" for number in range(300)]

@@ -266,7 +266,7 @@ async def test_a_reader_that_waits_is_answered_when_the_server_ends(parley_model
 
 
 @pytest.mark.promises("read.failure")
-async def test_what_cannot_be_read_is_named(parley_model: ScriptedModel) -> None:
+async def test_unreadable_conversations_are_named(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         conversation = await client.create()
         cases: list[tuple[dict[str, Any], str]] = [

@@ -101,7 +101,7 @@ def roots(home: Path) -> dict[str, int]:
 
 
 @pytest.mark.promises("keeping.repair")
-async def test_what_can_be_read_is_in_the_new_home_and_the_old_one_is_not_changed(
+async def test_readable_data_is_in_the_new_home_and_the_old_one_is_not_changed(
     tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     home, new = tmp_path / "home", tmp_path / "new"

@@ -160,7 +160,7 @@ async def test_a_connection_that_is_lost_in_the_first_handshake_is_an_error(
                 pass
 
 
-async def test_what_was_sent_before_the_end_arrives(resident: InProcessResident, tmp_path: Path) -> None:
+async def test_messages_before_the_end_of_stdin_are_answered(resident: InProcessResident, tmp_path: Path) -> None:
     async with connect(resident.socket()) as client:
         conversation = await created(client, tmp_path)
         renaming = asyncio.create_task(conversation.rename("the last words"))

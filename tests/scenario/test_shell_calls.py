@@ -189,7 +189,7 @@ async def timed_out_after_output(wire: Wire) -> tuple[Call, Turned]:
     return call, await turn(wire, call)
 
 
-async def test_what_a_command_said_before_its_time_was_over_is_shown_and_not_told(
+async def test_output_before_a_timeout_is_shown_to_clients_and_not_to_the_model(
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model) as wire:
@@ -266,7 +266,7 @@ async def test_a_confined_command_that_fails_was_denied_by_the_sandbox_whatever_
 
 @pytest.mark.promises("shell.told")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_what_the_sandbox_is_not_to_blame_for_is_told_as_without_one(
+async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_one(
     parley_model: ScriptedModel, mechanism: str
 ) -> None:
     calls = (
@@ -502,7 +502,7 @@ async def test_a_command_finds_an_empty_stdin(parley_model: ScriptedModel) -> No
         assert seen.asked[-1:] == history("chat", Output("c1", ran("0\n")))
 
 
-async def test_what_a_command_is_known_to_do_stands_beside_it(parley_model: ScriptedModel) -> None:
+async def test_the_begin_event_has_a_summary_of_the_command(parley_model: ScriptedModel) -> None:
     commands: dict[str, list[Any]] = {
         "true && ls": [{"ListFiles": {"cmd": ["ls"], "path": None}}],
         "cat src/notes.txt": [{"Read": {"cmd": ["cat", "src/notes.txt"], "name": "notes.txt"}}],
@@ -596,7 +596,7 @@ async def test_of_the_core_variables_there_are_few(parley_model: ScriptedModel) 
     assert "PATH" in given
 
 
-async def test_what_the_user_sets_is_all_that_there_is_when_nothing_is_inherited(
+async def test_without_inheritance_the_environment_has_only_the_variables_of_the_user(
     parley_model: ScriptedModel,
 ) -> None:
     given = await environment(parley_model, 'inherit = "none"\nset = { API_TOKEN = "mine", PAGER = "cat" }')

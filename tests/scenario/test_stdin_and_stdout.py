@@ -187,7 +187,7 @@ async def test_stdin_and_stdout_may_be_one_socket(parley_model: ScriptedModel) -
             await writer.wait_closed()
 
 
-async def test_what_shares_the_descriptors_stays_blocking(parley_model: ScriptedModel) -> None:
+async def test_other_processes_with_the_same_descriptors_stay_blocking(parley_model: ScriptedModel) -> None:
     near, far = socket.socketpair()
     read_end, write_end = os.pipe()
     with near, far:

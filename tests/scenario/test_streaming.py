@@ -268,7 +268,7 @@ async def test_streaming_again_gives_the_whole_history_again(parley_model: Scrip
 
 
 @pytest.mark.promises("stream.unknown")
-async def test_what_is_no_conversation_cannot_be_streamed(parley_model: ScriptedModel) -> None:
+async def test_an_unknown_conversation_cannot_be_streamed(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         unknown, missing = client.stream(str(uuid4())), client.call("conversationStream")
 

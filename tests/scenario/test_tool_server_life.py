@@ -142,7 +142,7 @@ async def patiently(wait: Callable[[], Awaitable[Any]]) -> None:
 # --- servers that do not start -----------------------------------------------------------
 
 
-async def test_what_cannot_be_started_is_told_directly_after_session_configured_and_once(
+async def test_failed_tool_servers_are_reported_once_directly_after_session_configured(
     parley_model: ScriptedModel,
 ) -> None:
     broken = ToolServer(name="broken", command="/no/such/program")

@@ -82,7 +82,7 @@ NO_PLACE = "lies in the home, where only new *.jsonl and *.db are written, and o
         ("link/", "names no file"),
     ],
 )
-async def test_what_lies_in_the_home_and_is_no_export_is_not_written_over(home: Path, path: str, why: str) -> None:
+async def test_files_of_the_home_that_are_no_exports_are_not_overwritten(home: Path, path: str, why: str) -> None:
     before = files_in(home)
 
     refused = await ended(await start(home, "export", "--force", ID, "-o", path))
@@ -129,7 +129,7 @@ async def test_of_two_backups_to_one_name_one_is_told_that_it_is_there(home: Pat
 
 
 @pytest.mark.parametrize("line", [("backup", "new"), ("export", ID, "-o", "new")], ids=["backup", "export"])
-async def test_what_a_killed_process_has_left_is_removed_by_the_next_that_writes_there(
+async def test_leftovers_of_a_killed_process_are_removed_by_the_next_writer(
     home: Path, line: tuple[str, ...]
 ) -> None:
     work = home.parent / "work"

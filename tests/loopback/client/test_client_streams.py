@@ -321,7 +321,7 @@ async def test_giving_up_on_opening_cancels_the_request(peer: StartPeer) -> None
         assert json.loads(await client.request("test/received"))[-1]["method"] == "notifications/cancelled"
 
 
-async def test_what_arrived_can_be_read_when_the_server_is_gone_and_then_that_it_is_gone(peer: StartPeer) -> None:
+async def test_received_events_can_be_read_after_the_server_has_ended(peer: StartPeer) -> None:
     script = {"conversationStream": [*streams_of(A), live(STARTED), {"exit": 0}]}
     async with asyncio.timeout(90), peer(script) as client, client.conversation(A).stream() as stream:
         assert await anext(stream) == TaskStarted()

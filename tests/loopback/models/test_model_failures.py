@@ -214,7 +214,7 @@ async def test_a_body_that_breaks_off_is_a_disconnected_stream(caller: Caller, a
     assert len(peer.asked) == 1
 
 
-async def test_what_came_before_the_cut_was_yielded(caller: Caller) -> None:
+async def test_chunks_before_the_truncation_were_yielded(caller: Caller) -> None:
     async with Peer(streamed(chat_text("par"), whole=False, then="hang")) as peer:
         batches = caller.model(peer, stream_idle_timeout_ms=200).stream(REQUEST)
         async with asyncio.timeout(PATIENCE_SECONDS), aclosing(batches):

@@ -98,7 +98,7 @@ async def test_a_connection_that_was_made_to_tell_is_let_go_when_there_is_no_new
     await asyncio.gather(listening.peers.close(), telling.close())
 
 
-async def test_what_was_told_just_before_the_end_arrives(peers: UnixPeers, start: StartPeer) -> None:
+async def test_notifications_just_before_the_end_arrive(peers: UnixPeers, start: StartPeer) -> None:
     other = await start()
 
     peers.notify_all("changed", b'{"n":1}')

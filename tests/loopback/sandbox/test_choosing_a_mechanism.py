@@ -273,7 +273,7 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
         (CommandResult(signal=9, seconds=0.1), b"", "a first command was killed"),
     ],
 )
-async def test_what_passes_is_no_reason_to_do_without_a_mechanism_or_its_proc(
+async def test_a_transient_failure_does_not_disable_a_mechanism_or_its_proc(
     became: CommandResult | SandboxUnavailable, said: bytes, told: str
 ) -> None:
     class ShortAtFirst:

@@ -133,7 +133,7 @@ async def test_an_agent_that_runs_as_a_command_confines_commands_of_its_own(
 
 
 @pytest.mark.promises("sandbox.hidden")
-async def test_what_is_hidden_cannot_be_read_and_all_else_can(
+async def test_hidden_files_cannot_be_read_and_others_can(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
     (tmp_path / "home/.ssh").mkdir(parents=True)
@@ -149,7 +149,7 @@ async def test_what_is_hidden_cannot_be_read_and_all_else_can(
 
 
 @pytest.mark.promises("sandbox.hidden")
-async def test_what_is_hidden_in_a_root_is_neither_read_nor_moved_nor_removed(
+async def test_hidden_files_in_a_root_cannot_be_read_moved_or_removed(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
     (tmp_path / "a/keys").mkdir(parents=True)
@@ -347,7 +347,7 @@ async def test_a_command_that_is_killed_says_by_what(
         ((), "/", "command args are empty"),
     ],
 )
-async def test_what_cannot_be_started_is_told_as_without_a_sandbox(
+async def test_a_program_that_cannot_start_has_the_same_error_as_without_a_sandbox(
     sandboxed: Sandboxed, mechanism: Mechanism, argv: tuple[str, ...], cwd: str, detail: str
 ) -> None:
     for within in (None, bounds(mechanism=mechanism)):

@@ -173,9 +173,7 @@ GOES_FURTHER_WITHOUT = {"priority of a user without processes": "ESRCH"}
 
 
 @pytest.mark.parametrize("attempt", EXPECTED)
-def test_what_a_process_can_do_under_each_program(
-    attempt: str, control: dict[str, str], outcomes: Outcomes
-) -> None:
+def test_permitted_operations_under_each_program(attempt: str, control: dict[str, str], outcomes: Outcomes) -> None:
     if attempt not in control:
         pytest.skip("not on this machine")
     if (without := control[attempt]) != GOES_FURTHER_WITHOUT.get(attempt, "ok"):

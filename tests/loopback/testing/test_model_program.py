@@ -28,5 +28,5 @@ def test_a_port_that_is_in_use_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("port", ["65536", "http", "-1"])
-def test_what_is_not_a_port_is_refused_with_the_range(port: str) -> None:
+def test_an_invalid_port_is_refused_with_the_range(port: str) -> None:
     assert f"expected a number from 0 to 65535, got {port!r}" in refusal(port)

@@ -98,7 +98,7 @@ async def test_before_the_first_command_the_fork_server_is_in_a_scope_with_limit
     assert requests == ([with_policy] if program is OBEYS else [with_policy, without])
 
 
-async def test_what_is_asked_for_is_asked_once_for_all_commands(computer: Computer) -> None:
+async def test_the_scope_is_requested_once_for_all_commands(computer: Computer) -> None:
     executor = Executor(root=str(computer.root))
     for _ in range(3):
         await ran(executor, "true")

@@ -41,7 +41,7 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-async def test_what_was_approved_runs(executor: Executor, tmp_path: Path) -> None:
+async def test_the_approved_command_runs(executor: Executor, tmp_path: Path) -> None:
     program(tmp_path / "bin/tool", "touch ran")
     path = f"relative::{tmp_path}/bin:{PATH}"
     for number, word in enumerate(("tool", f"{tmp_path}/bin/tool", "../bin/tool")):
@@ -80,7 +80,9 @@ async def test_another_program_of_that_name_is_refused(executor: Executor, tmp_p
     assert not (tmp_path / "evil").exists()
 
 
-async def test_what_was_not_there_is_not_approved_when_it_comes(executor: Executor, tmp_path: Path) -> None:
+async def test_a_program_that_did_not_exist_is_not_covered_by_the_approval(
+    executor: Executor, tmp_path: Path
+) -> None:
     with target(tmp_path, "./tool") as its:
         with pytest.raises(CommandNotStarted, match="No such file") as missing:
             await executor.start(start(tmp_path, its.approved, "./tool"), output=ignored)

@@ -152,7 +152,7 @@ async def test_a_command_does_not_run_whose_mounts_are_something_else(
 
 
 @BUBBLEWRAP
-async def test_what_is_hidden_where_the_launcher_mounts_something_itself_is_hidden(executor: Executor) -> None:
+async def test_hidden_paths_below_mounts_of_the_launcher_are_hidden(executor: Executor) -> None:
     mechanism = Bubblewrap(
         executor, ProtectedFiles(), launcher=BWRAP, limiter=None, has_proc=True, has_size_option=False
     )

@@ -252,7 +252,7 @@ FILTER: Final = f"applying seccomp failed: {INVALID}"
         (changed(seccomp=ALLOW * 65537), FILTER),
     ],
 )
-async def test_what_the_system_does_not_take_lets_nothing_run(
+async def test_nothing_runs_if_the_system_refuses_a_restriction(
     executor: Executor, tmp_path: Path, restriction: Restriction, why: str
 ) -> None:
     await ran(executor, "true")
@@ -265,7 +265,9 @@ async def test_what_the_system_does_not_take_lets_nothing_run(
 
 
 @pytest.mark.parametrize("field", ["handled_network", "scoped"])
-async def test_what_no_kernel_knows_yet_lets_nothing_run(executor: Executor, tmp_path: Path, field: str) -> None:
+async def test_nothing_runs_with_rights_that_no_kernel_knows(
+    executor: Executor, tmp_path: Path, field: str
+) -> None:
     with pytest.raises(SandboxUnavailable, match=rf"^{RULES}(Invalid argument|Argument list too long)") as caught:
         await ran(executor, "touch", f"{tmp_path}/new", restriction=changed(**{field: 1 << 60}))
 

@@ -159,7 +159,7 @@ def test_turn_after_turn_shows_what_git_shows(repository: Repository) -> None:
         repository.commit()
 
 
-def test_what_others_do_to_a_touched_file_is_shown_as_well(repository: Repository) -> None:
+def test_changes_of_other_programs_to_a_touched_file_are_shown(repository: Repository) -> None:
     repository.write("old.txt", LINES)
     repository.commit()
 

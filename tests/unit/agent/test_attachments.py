@@ -89,7 +89,7 @@ async def test_a_message_of_which_nothing_is_left_is_refused(tmp_path: Path) -> 
     assert (place, detail) == (0, "gone.png: No such file or directory (os error 2)")
 
 
-async def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_an_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.png").write_bytes(b"root:x:0:0")
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "half.png").write_bytes(PNG[:-1])
@@ -102,7 +102,7 @@ async def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
         )
 
 
-async def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+async def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
 
     details = [
@@ -142,7 +142,7 @@ async def test_images_that_are_too_large_together_are_refused_before_all_are_rea
     assert (place, detail) == (1, TOO_MUCH)
 
 
-async def test_what_comes_with_a_message_counts_like_what_is_read_for_it(tmp_path: Path) -> None:
+async def test_attached_and_local_images_count_alike(tmp_path: Path) -> None:
     (tmp_path / "dot.png").write_bytes(PNG)
     half = "A" * 24_000_000
     file, image = FileItem(file_data=half, filename="a.txt"), ImageItem(image_url=f"data:{half[5:]}")
@@ -208,7 +208,7 @@ def test_words_stand_for_the_oldest_images_and_files_that_do_not_fit() -> None:
     ]
 
 
-def test_what_was_left_out_does_not_come_back() -> None:
+def test_omitted_attachments_stay_omitted() -> None:
     history: list[HistoryItem] = [said(image(30)), said(image(90)), said(image(40))]
 
     assert limit_attachments(history[:2], room=100) == [said(words("an image")), history[1]]

@@ -165,7 +165,7 @@ async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it(
     assert notebook.history.items == [user(f"{FOREWORD}In short."), *recent, user("four")]
 
 
-async def test_what_waits_counts_and_stays() -> None:
+async def test_waiting_input_counts_and_is_not_summarized() -> None:
     notebook, model = RecordingTranscript(*turn("one", 2_000), *turn("two", 2_000)), Summaries()
     await room_made(notebook, model)
     assert model.asked == []
@@ -461,7 +461,7 @@ async def test_a_summary_that_is_too_long_loses_its_middle() -> None:
     assert size([item]) <= 0.2 * 0.85 * WINDOW + 50
 
 
-async def test_what_cannot_be_stored_is_replaced() -> None:
+async def test_surrogates_that_cannot_be_stored_are_replaced() -> None:
     notebook, model = long_talk(), Summaries(says("half a pair: \ud83d"))
     await room_made(notebook, model)
 

@@ -207,7 +207,7 @@ async def test_tokens_of_earlier_turns_count_for_the_conversation_and_not_for_th
     assert notebook.payloads[3:4] == [model_asked(1)]
 
 
-async def test_what_a_provider_does_not_count_is_estimated() -> None:
+async def test_uncounted_usage_is_estimated() -> None:
     notebook = begun()
     person = Person(notebook, NO)
     await turn_of(notebook, Says(1), person, Limits(turn_tokens=1))

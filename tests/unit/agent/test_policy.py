@@ -143,7 +143,7 @@ def test_where_the_system_cannot_confine(policy: str, mode: str, what: str, word
 
 @pytest.mark.parametrize("mode", ["read-only", "workspace-write"])
 @pytest.mark.parametrize("action", [command(has_failed=True), patch("/project/a", has_failed=True)])
-def test_what_has_failed_within_its_bounds_is_asked_about_once_more(mode: str, action: Action) -> None:
+def test_an_action_that_failed_in_the_sandbox_is_asked_about_once_more(mode: str, action: Action) -> None:
     decided = decide(action, chosen("on-failure", mode), bounds=bounds_of(mode), unconfined=None, safe=False)
 
     assert decided == Ask(reason="command failed; retry without sandbox?", leaves_sandbox=True)

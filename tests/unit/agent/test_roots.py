@@ -93,7 +93,7 @@ def test_a_name_is_not_followed_where_a_command_of_another_conversation_could_ha
     assert Roots(granted).of(writing(ground / "project", ground / "wide" / "build")) == (root(ground / "project"),)
 
 
-def test_what_was_missing_is_not_followed_through_any_link_later(ground: Path) -> None:
+def test_a_root_that_was_missing_is_not_followed_through_a_link_later(ground: Path) -> None:
     roots, chosen = Roots(), writing(ground / "project", ground / "wide" / "build")
     roots.of(chosen)
     (ground / "wide" / "build").symlink_to(ground / "outside")
@@ -113,7 +113,7 @@ def test_a_directory_that_is_made_later_is_written_to_from_then_on(ground: Path)
 
 
 @pytest.mark.parametrize("known_of", [True, False])
-def test_what_takes_the_place_of_a_root_is_none(ground: Path, *, known_of: bool) -> None:
+def test_a_directory_that_replaces_a_root_is_not_a_root(ground: Path, *, known_of: bool) -> None:
     roots, also = Roots(), (ground / "wide",) if known_of else ()
     (first, *_) = roots.of(writing(ground / "wide" / "inner", *also))
     os.rename(ground / "wide" / "inner", ground / "wide" / "away")

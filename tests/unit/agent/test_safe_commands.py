@@ -343,12 +343,12 @@ def lines(table: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("argv", lines(SAFE), ids=shlex.join)
-def test_what_only_reads_is_safe(programs: Path, argv: tuple[str, ...]) -> None:
+def test_commands_that_only_read_are_safe(programs: Path, argv: tuple[str, ...]) -> None:
     assert is_safe(run_command(*argv, search_path=str(programs), home="/home/user"), ["/project", "/tmp/scratch"])
 
 
 @pytest.mark.parametrize("argv", lines(ASKED), ids=shlex.join)
-def test_what_could_do_more_is_asked_about(programs: Path, argv: tuple[str, ...]) -> None:
+def test_commands_that_could_do_more_are_not_safe(programs: Path, argv: tuple[str, ...]) -> None:
     assert not is_safe(run_command(*argv, search_path=str(programs), home="/home/user"), ["/project"])
 
 

@@ -222,7 +222,7 @@ async def test_every_request_of_a_turn_has_its_own_retries() -> None:
     assert all(seconds <= 0.22 for seconds in clock.seconds)
 
 
-async def test_what_repeating_cannot_change_is_not_repeated() -> None:
+async def test_permanent_errors_are_not_retried() -> None:
     notebook, clock = asked_to_go(), Pauses()
     model = Replies([UnexpectedStatus(400, "Bad Request", "no")], max_retries=5)
     await turn_of(notebook, model, clock)
@@ -305,7 +305,7 @@ async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
     assert model.closed == 1
 
 
-async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_response_ends() -> None:
+async def test_shown_text_without_a_final_item_is_complete_at_the_end_of_the_response() -> None:
     notebook = asked_to_go()
     careless: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("I "), TextDelta("look."), CallDone(call("c1")), DONE],
@@ -330,7 +330,7 @@ async def test_what_was_shown_and_never_declared_whole_is_whole_when_the_respons
 # --- what is written together ---------------------------------------------------------------
 
 
-async def test_what_ends_with_the_response_is_stored_with_it_in_one_piece() -> None:
+async def test_the_last_text_is_stored_with_the_end_of_the_response_in_one_append() -> None:
     notebook = asked_to_go()
     model = Replies(
         [[ReasoningDelta("hm")], [ReasoningDone(summaries=("hm",), raw=()), TextDelta("Bye"), *DONE_TOO]]

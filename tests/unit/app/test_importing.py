@@ -103,7 +103,7 @@ async def test_a_long_conversation_is_written_page_by_page_without_an_owner(
     assert head.summary == Summary(title="go", cwd="/project", model="mock-model", state="running", updated_at=AT)
 
 
-async def test_what_was_begun_is_removed_when_there_is_no_room(long_file: str, settings: Settings) -> None:
+async def test_a_partial_import_is_removed_if_the_disk_is_full(long_file: str, settings: Settings) -> None:
     store = Filling()
 
     imported = await import_file(store, long_file, settings)
@@ -126,7 +126,7 @@ async def test_a_cancelled_import_is_removed(long_file: str, settings: Settings)
     assert (await store.find(Query())).items == ()
 
 
-async def test_what_has_gone_on_here_is_here_already(long_file: str, settings: Settings) -> None:
+async def test_a_conversation_that_continued_here_is_not_imported_again(long_file: str, settings: Settings) -> None:
     store = MemoryStore()
     await import_file(store, long_file, settings)
     head, lease = await store.head(ID), await store.acquire(ID, address="")
@@ -157,7 +157,7 @@ async def test_of_many_imports_of_one_file_at_once_one_imports_it_and_the_others
     ]
 
 
-async def test_what_another_import_has_begun_is_not_touched(long_file: str, settings: Settings) -> None:
+async def test_the_draft_of_another_import_is_not_touched(long_file: str, settings: Settings) -> None:
     store = Filling(hangs=True)
     first = asyncio.ensure_future(import_file(store, long_file, settings))
     async with asyncio.timeout(90):

@@ -20,7 +20,7 @@ Captured = pytest.CaptureFixture[str]
         (["--fast"], 2, "", "parley: unknown option '--fast'; `parley --help` lists the commands\n"),
     ],
 )
-def test_what_is_no_subcommand_is_answered_or_refused(
+def test_arguments_without_a_command_are_answered_or_refused(
     capsys: Captured, argv: list[str], code: int, out: str, err: str
 ) -> None:
     assert (main(argv), *capsys.readouterr()) == (code, out, err)

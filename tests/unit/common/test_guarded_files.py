@@ -54,7 +54,7 @@ def test_a_link_of_the_project_that_leads_out_of_it_is_refused(project: Path, ta
 @pytest.mark.parametrize(
     "path", ["../keys/inner/id", "link", "folder/inner/id", "hard", "/proc/self/root{}/keys/inner/id"]
 )
-def test_what_is_hidden_is_refused_by_every_name(project: Path, path: str) -> None:
+def test_hidden_files_are_refused_under_every_name(project: Path, path: str) -> None:
     keys = project.parent / "keys"
     (project / "link").symlink_to(keys / "inner/id")
     (project / "folder").symlink_to(keys)
@@ -122,7 +122,7 @@ def test_a_directory_in_a_hidden_one_can_be_visible(project: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["pipe", "deep", "/dev/zero", "/dev/stdin", "/proc/self/environ", "/proc/cpuinfo"])
-def test_what_is_no_regular_file_is_refused_at_once(project: Path, path: str) -> None:
+def test_special_files_are_refused_at_once(project: Path, path: str) -> None:
     os.mkfifo(project / "pipe")
 
     with pytest.raises(OSError, match=r"regular file|No such|Is a directory"):
@@ -140,7 +140,7 @@ def test_of_a_huge_file_no_more_than_the_limit_is_read(project: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "loop", "own/../own", "no/such", "x" * 5000])
-def test_what_cannot_be_opened_is_an_error_of_the_system(project: Path, path: str) -> None:
+def test_a_file_that_cannot_be_opened_is_an_os_error(project: Path, path: str) -> None:
     (project / "loop").symlink_to("loop")
 
     with pytest.raises(OSError):

@@ -79,7 +79,7 @@ def test_a_call_that_asks_for_nothing_leaves_everything(home: Home) -> None:
         (config(model_context_window=1000), "model_context_window", 1000),
     ],
 )
-def test_what_a_later_call_names_changes_and_the_rest_stays(
+def test_a_later_call_changes_only_the_settings_that_it_names(
     home: Home, wanted: SettingsOverrides, name: str, value: object
 ) -> None:
     before = after(home, OPENED)
@@ -221,7 +221,7 @@ def test_instructions_of_a_profile_take_the_place_of_those_given_before(home: Ho
         (config(**{"a..b": 1}), BadSetting, "config argument: `a..b`: not a key"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_what_was_chosen_before_still_holds(
+def test_invalid_overrides_are_refused_and_earlier_ones_stay(
     home: Home, wanted: SettingsOverrides, kind: type[ConfigError], told: str
 ) -> None:
     home.write(CONFIG)

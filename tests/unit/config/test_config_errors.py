@@ -340,7 +340,7 @@ def test_a_wrong_named_argument_is_refused(home: Home, wanted: SettingsOverrides
     assert home.refusal(wanted) == said
 
 
-def test_what_is_missing_is_blamed_on_the_source_that_came_closest(home: Home) -> None:
+def test_a_missing_key_is_reported_for_the_source_with_the_nearest_table(home: Home) -> None:
     home.write('\nmodel_provider = "x"\n[model_providers.x]\nname = "X"')
 
     said = home.refusal(

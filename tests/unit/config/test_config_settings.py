@@ -310,7 +310,7 @@ def test_tables_of_all_sources_are_merged(home: Home) -> None:
     )
 
 
-def test_what_one_call_sets_does_not_reach_the_next(home: Home) -> None:
+def test_settings_of_one_call_do_not_affect_the_next(home: Home) -> None:
     home.write('model_provider = "x"\n[model_providers.x]\nbase_url = "http://x"\nhttp_headers = { a = "file" }')
     loader = home.loader()
 

@@ -135,7 +135,7 @@ EVERYTHING = SettingsOverrides(
     ],
     ids=["nothing", "everything", "a no", "an empty table", "empty words"],
 )
-def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: SettingsOverrides) -> None:
+def test_overrides_without_secrets_are_stored_unchanged(home: Home, wanted: SettingsOverrides) -> None:
     home.write('[profiles.careful]\nmodel_reasoning_summary = "none"\n')
 
     assert stored_overrides(written(wanted)) == wanted
@@ -154,11 +154,11 @@ def test_what_is_no_secret_is_kept_as_it_was_asked_for(home: Home, wanted: Setti
     ],
     ids=str,
 )
-def test_what_has_no_effect_is_not_kept(unknown: dict[str, Any]) -> None:
+def test_unknown_keys_are_not_stored(unknown: dict[str, Any]) -> None:
     assert SECRET not in str(kept(SettingsOverrides(config={"model": "m", **unknown})))
 
 
-def test_what_was_not_asked_for_is_not_kept() -> None:
+def test_settings_that_were_not_given_are_not_stored() -> None:
     assert kept(SettingsOverrides(model="m")) == {"model": "m"}
 
 
@@ -205,13 +205,13 @@ def test_a_tool_server_that_the_file_has_whole_is_not_missing_anything(home: Hom
     assert server == ToolServer(name="s", command="serve", args=("--token", "mine"), env={"A": "mine", "B": "mine"})
 
 
-def test_what_is_empty_is_no_secret(home: Home) -> None:
+def test_empty_values_are_not_secrets(home: Home) -> None:
     asked = SettingsOverrides(config={"mcp_servers.s": {"command": "serve", "args": [], "env": {}}})
 
     assert servers_again(home, asked) == (ToolServer(name="s", command="serve"),)
 
 
-def test_what_was_not_stored_is_still_known_after_it_was_read_and_written_again(home: Home) -> None:
+def test_omitted_keys_are_still_known_after_another_round_trip(home: Home) -> None:
     asked = SettingsOverrides(config={"mcp_servers.s": {"command": "serve", "args": [SECRET]}})
     once = written(asked)
 

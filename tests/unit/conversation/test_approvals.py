@@ -38,7 +38,7 @@ def test_a_question_is_open_with_all_that_its_event_and_its_turn_say() -> None:
     assert approvals.settled == {}
 
 
-def test_what_is_settled_is_remembered_by_how() -> None:
+def test_settlements_are_remembered() -> None:
     approvals = approvals_of(
         turn_started(),
         *command_question(1, "ls"),
@@ -100,7 +100,7 @@ COMMAND, PATCH, LIMIT = command_question(1, "ls", reason="to look"), patch_quest
         (LIMIT, {"leaves_sandbox": True}),
     ],
 )
-def test_what_is_asked_is_what_was_shown(
+def test_an_approval_request_must_match_its_event(
     question: tuple[ApprovalEvent, QuestionAsked], forged: dict[str, Any]
 ) -> None:
     shown, asked = question

@@ -172,7 +172,7 @@ def test_an_image_that_a_tool_looked_at_comes_after_the_outputs() -> None:
     assert seen(*looked) == ["q1", "c1", "c1: attached", "c2", "c2: done", "data:1"]
 
 
-def test_what_a_provider_refused_is_left_out_and_the_words_beside_it_stay() -> None:
+def test_refused_attachments_are_left_out_and_their_texts_stay() -> None:
     image = ImageItem(image_url="data:1")
     history = history_of(
         *turn(1),
@@ -190,7 +190,7 @@ def test_what_a_provider_refused_is_left_out_and_the_words_beside_it_stay() -> N
     ]
 
 
-def test_what_the_model_answered_once_was_not_refused() -> None:
+def test_attachments_that_the_model_answered_are_not_left_out() -> None:
     image = ImageItem(image_url="data:1")
     history = history_of(
         turn_started("1"),
@@ -211,7 +211,7 @@ def test_what_the_model_answered_once_was_not_refused() -> None:
     ]
 
 
-def test_what_is_refused_may_have_been_sent_in_turns_that_got_no_answer() -> None:
+def test_attachments_of_unanswered_turns_are_left_out_too() -> None:
     history = history_of(
         *turn(1),
         turn_started("2"),

@@ -92,7 +92,7 @@ def test_a_log_comes_back_as_the_same_lines() -> None:
     assert all(line.count(b"\n") == 1 for line in lines)
 
 
-def test_what_a_command_said_comes_back_as_the_bytes_it_was() -> None:
+def test_command_output_is_exported_byte_for_byte() -> None:
     log = log_of(*ONE_TURN)
 
     entries, _ = read(written(log))
@@ -100,7 +100,7 @@ def test_what_a_command_said_comes_back_as_the_bytes_it_was() -> None:
     assert [entry.output for entry in entries] == [entry.output for entry in log.entries]
 
 
-def test_what_follows_from_a_log_follows_from_its_file() -> None:
+def test_an_imported_log_has_the_same_projections() -> None:
     _, projections = read(written(log_of(*ONE_TURN)))
 
     assert (projections.state.phase, projections.state.title, projections.state.cwd) == (

@@ -150,7 +150,7 @@ def test_an_event_ends_its_own_kind_or_voids_everything(event: LogPayload, left:
     assert set(log.open) == left
 
 
-def test_what_is_said_after_an_end_is_another_item() -> None:
+def test_text_after_an_end_is_another_item() -> None:
     log = Log()
     log.extend(ItemKind.MESSAGE, "Hello")
     write(log, agent_message("Hello"))
@@ -259,7 +259,7 @@ def test_a_reader_that_comes_back_after_the_end_is_handed_the_finished_event_alo
     assert said(log, cursor) == ["agent_message"]
 
 
-def test_what_was_appended_comes_before_the_text_that_was_missed_earlier() -> None:
+def test_entries_come_before_missed_text() -> None:
     log = Log()
     cursor = Cursor.at_end_of(log)
     cursor.missed(log, log.extend(ItemKind.MESSAGE, "He"))
@@ -401,7 +401,7 @@ def test_only_what_comes_after_a_position_is_rolled_back() -> None:
     assert said(log, Cursor()) == ["task_started", "agent_reasoning", "i2@0:Hello"]
 
 
-def test_what_others_have_written_is_taken_as_it_is() -> None:
+def test_entries_of_other_processes_are_added_unchanged() -> None:
     theirs = log_of(turn_started(), task_started(), agent_message("Hello"))
     log = Log()
     log.extend(ItemKind.MESSAGE, "Hel")

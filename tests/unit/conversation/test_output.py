@@ -102,7 +102,7 @@ def test_a_snapshot_shows_the_first_and_the_last_8_kib(size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "begins"), [(1, [0]), (2 * KEPT_BYTES, [0]), (500_000, [0, 500_000 - KEPT_BYTES])]
 )
-def test_what_is_kept_is_one_run_or_two_where_the_middle_is_gone(size: int, begins: list[int]) -> None:
+def test_the_stored_output_is_one_range_or_two(size: int, begins: list[int]) -> None:
     item, data = said(size)
 
     runs = item.kept_ranges()
@@ -242,7 +242,7 @@ def test_an_interrupt_ends_all_of_them_and_keeps_what_was_said() -> None:
     assert list(log.events(after=START)) == log.entries
 
 
-def test_what_is_not_utf_8_survives_the_record() -> None:
+def test_output_that_is_not_utf_8_survives_the_record() -> None:
     log = running()
     say(log, bytes(range(256)))
 
@@ -284,7 +284,7 @@ def test_a_slow_reader_gets_the_output_of_the_next_command_after_a_rollback() ->
 
 
 @pytest.mark.parametrize("kept", [b"", b"ok", bytes(range(256))])
-def test_what_a_command_said_comes_out_of_the_store_as_it_went_in(kept: bytes) -> None:
+def test_command_output_is_stored_exactly(kept: bytes) -> None:
     log = running()
     say(log, kept)
     end(log)

@@ -243,7 +243,7 @@ def test_dropped_texts_can_be_supplied_again() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(b"\x90"), zlib.compress(b"\x91\x02")])
-def test_what_is_no_checkpoint_is_refused(data: bytes) -> None:
+def test_invalid_checkpoints_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         Projections.restored(data)
 
@@ -308,7 +308,7 @@ def test_entries_of_a_newer_version_change_no_projection(is_event: bool) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"record":"turn_ended"}'])
-def test_what_cannot_be_read_is_refused(body: bytes) -> None:
+def test_unreadable_lines_are_refused(body: bytes) -> None:
     projections = Projections()
     with pytest.raises(ValueError):
         projections.replay([Entry(Seq(1), AT, "turn_ended", False, body)])

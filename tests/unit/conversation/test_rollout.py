@@ -159,7 +159,7 @@ def test_an_image_is_part_of_the_message() -> None:
 
 
 @pytest.mark.parametrize("tag", ["environment_context", "user_instructions"])
-def test_what_the_program_put_in_front_is_left_out_and_not_counted(tag: str) -> None:
+def test_generated_messages_are_left_out_and_not_counted(tag: str) -> None:
     payloads, left_out = retold(rollout(user(f"<{tag}>\n\nx\n\n</{tag}>"), user("go"), assistant("Done")))
 
     assert history_of(*payloads).items == [UserItem((text("go"),)), message("Done")]
@@ -192,7 +192,7 @@ def test_an_unanswered_message_stays_in_the_history() -> None:
     assert state_of(*payloads).phase is Phase.IDLE
 
 
-def test_what_the_model_said_before_the_user_did_is_a_turn_of_its_own() -> None:
+def test_model_items_before_the_first_message_are_a_separate_turn() -> None:
     payloads, _ = retold(rollout(assistant("Hello"), user("go"), assistant("Done")))
 
     assert [one.last_agent_message for one in payloads if isinstance(one, TaskComplete)] == ["Hello", "Done"]

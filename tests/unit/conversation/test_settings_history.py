@@ -50,7 +50,7 @@ def test_a_conversation_begins_with_what_was_asked_for() -> None:
     assert settings_history.now.by is None
 
 
-def test_what_a_message_asks_for_holds_from_there_on() -> None:
+def test_settings_of_a_message_apply_from_that_message_on() -> None:
     settings_history = history_of(BEGUN, *turn("a"), *turn("b", sandbox="read-only"), *turn("c"))
 
     assert asked(settings_history.after(MessageId("a"), CONVERSATION)) == [{"profile": "p"}]
@@ -80,7 +80,7 @@ def test_a_branch_from_the_conversation_itself_continues_from_its_beginning() ->
     assert settings_history.after(MessageId(CONVERSATION), CONVERSATION) is settings_history.first
 
 
-def test_what_joins_a_turn_asks_for_the_next_one() -> None:
+def test_settings_of_a_joining_message_apply_to_the_next_turn() -> None:
     started = (
         turn_started(),
         task_started(),

@@ -50,7 +50,7 @@ def test_a_clock_that_was_set_back_makes_no_turn_shorter_than_nothing() -> None:
 
 
 @pytest.mark.parametrize("decision", ["approved", "approved_for_session"])
-def test_what_was_agreed_to_holds_for_the_turn_and_for_tokens_of_the_conversation_from_then_on(
+def test_an_approved_limit_holds_for_the_turn_and_for_conversation_tokens_permanently(
     decision: Settlement,
 ) -> None:
     agreed = (

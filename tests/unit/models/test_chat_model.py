@@ -161,7 +161,7 @@ def test_any_finish_reason_ends_the_response(reason: str) -> None:
     assert decoder.end() == [ResponseDone(None, cut_by)]
 
 
-def test_what_follows_the_end_is_not_read() -> None:
+def test_data_after_the_end_is_not_read() -> None:
     more = b'data: {"choices": [{"delta": {"content": " and more"}}]}\n\n'
 
     assert decoded(MESSAGE + more) == MESSAGE_CHUNKS
@@ -443,7 +443,7 @@ def test_signed_blocks_of_reasoning_stay_apart() -> None:
 
 
 @pytest.mark.promises("model.chat-reasoning-origin")
-def test_what_an_older_version_wrote_is_sent_as_messages() -> None:
+def test_records_of_an_older_version_are_sent_as_messages() -> None:
     """Records without newer members, with a response that ended between the calls."""
     old = [
         b'{"record":"model_said","item":{"type":"message","text":"I look.","id":null,"by":""}}',

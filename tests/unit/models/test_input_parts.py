@@ -236,7 +236,7 @@ SENDABLE_ANYWHERE: tuple[InputItem, ...] = (
 
 
 @pytest.mark.parametrize("api", EVERY_API)
-def test_what_every_api_can_be_sent_is_refused_by_none(api: WireApi) -> None:
+def test_items_for_every_api_are_accepted_by_all(api: WireApi) -> None:
     assert [model(api).cannot_carry(item) for item in SENDABLE_ANYWHERE] == [None] * len(SENDABLE_ANYWHERE)
 
 
@@ -261,7 +261,7 @@ def test_what_every_api_can_be_sent_is_refused_by_none(api: WireApi) -> None:
         ),
     ],
 )
-def test_what_only_chat_cannot_be_sent_is_refused_there_alone(item: InputItem, why: str) -> None:
+def test_items_that_chat_does_not_support_are_refused_there_only(item: InputItem, why: str) -> None:
     assert {api: model(api).cannot_carry(item) for api in EVERY_API} == {
         "chat": why,
         "responses": None,
@@ -327,7 +327,7 @@ def test_whatever_a_history_holds_can_be_sent_item_by_item(api: Api, content: li
 @pytest.mark.parametrize("api", APIS)
 @given(item=st.one_of(images, files))
 @anyhow
-def test_what_is_not_refused_is_not_left_out(api: Api, item: InputItem) -> None:
+def test_accepted_items_are_not_left_out(api: Api, item: InputItem) -> None:
     [part] = sent(api, (item,))
 
     if model(api).cannot_carry(item) is None:

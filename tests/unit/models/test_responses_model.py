@@ -216,7 +216,7 @@ def test_a_reply_means_the_same_wherever_it_is_cut(data: bytes, chunks: list[Chu
     assert compared(decoded(data, cuts=tuple(cuts))) == compared(chunks)
 
 
-def test_what_follows_the_completion_is_not_read() -> None:
+def test_data_after_the_completion_is_not_read() -> None:
     assert decoded(MESSAGE + item_done(MESSAGE_ITEM)) == MESSAGE_CHUNKS
 
 

@@ -166,7 +166,7 @@ async def test_the_demonstration_streams_words_and_thoughts(opener: OpenModel, c
         ({"replies": [[{}]]}, "Expected exactly one field in a step, got nothing - at `$.replies[0][0]`"),
     ],
 )
-async def test_what_is_wrong_with_a_script_is_told_at_the_first_request(
+async def test_an_invalid_script_is_reported_at_the_first_request(
     opener: OpenModel, tmp_path: Path, script: object, detail: str
 ) -> None:
     path = written(tmp_path, script)

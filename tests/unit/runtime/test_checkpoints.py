@@ -151,7 +151,7 @@ async def test_a_turn_begins_in_the_middle_of_which_the_log_was_left_and_is_ende
 
 
 @pytest.mark.parametrize("written_before", range(0, 14, 3))
-async def test_what_the_store_refuses_has_not_happened(written_before: int) -> None:
+async def test_a_refused_write_has_no_effect(written_before: int) -> None:
     store = SlowStore()
     log = await written(store, 4)
     payloads = turn(5)

@@ -162,7 +162,7 @@ async def test_a_cancelled_append_is_written_all_the_same_and_only_then_gives_up
     assert (client.did, book.log.durable) == (["agent_message"], 5)
 
 
-async def test_what_contradicts_the_log_is_refused_and_leaves_it_as_it_was() -> None:
+async def test_a_contradicting_entry_is_refused_and_changes_nothing() -> None:
     store = SlowStore()
     book = await written_book(store)
     client = Client(book)
@@ -294,7 +294,7 @@ async def test_only_one_may_write_until_it_gives_that_back() -> None:
     assert other.projections.state.phase is Phase.RUNNING
 
 
-async def test_what_others_have_written_is_applied_and_shown() -> None:
+async def test_entries_of_other_processes_are_applied_and_shown() -> None:
     store = SlowStore()
     book = await written_book(store)
     store.slow = False

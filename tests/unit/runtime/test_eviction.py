@@ -39,7 +39,7 @@ async def test_unused_conversations_are_evicted_and_loaded_again(home: str) -> N
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ASKING])
-async def test_what_runs_or_asks_stays_in_memory(home: str, phase: Phase) -> None:
+async def test_conversations_with_an_unfinished_turn_stay_in_memory(home: str, phase: Phase) -> None:
     async with Life(home, SlowStore(), idle_seconds=60) as life:
         conversation = await (leave_running if phase is Phase.RUNNING else leave_asking)(life)
         await pass_time(life, 1_000)
@@ -108,7 +108,7 @@ async def test_a_fork_does_not_inherit_it(home: str) -> None:
         assert life.ran == ["a"]
 
 
-async def test_what_was_allowed_in_a_conversation_goes_with_it(home: str) -> None:
+async def test_session_grants_are_deleted_with_their_conversation(home: str) -> None:
     async with Life(home, SlowStore()) as life:
         conversation = await leave_asking(life)
         await settle(conversation, "approved_for_session")

@@ -28,7 +28,7 @@ async def test_a_title_that_was_given_is_kept(home: str) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ASKING])
-async def test_what_runs_or_asks_cannot_be_deleted_and_is_left_as_it_is(home: str, phase: Phase) -> None:
+async def test_a_conversation_with_an_unfinished_turn_cannot_be_deleted(home: str, phase: Phase) -> None:
     store = SlowStore()
     async with Life(home, store) as life:
         conversation = await (leave_running if phase is Phase.RUNNING else leave_asking)(life)

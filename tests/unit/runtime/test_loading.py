@@ -42,7 +42,7 @@ async def test_a_conversation_is_found_as_it_was_left_and_continues(home: str) -
         assert types(found, "turn_started", "turn_ended") == ["turn_started", "turn_ended"] * 2
 
 
-async def test_what_is_not_there_is_not_found_and_is_looked_for_once_at_a_time(home: str) -> None:
+async def test_a_missing_conversation_is_looked_up_once_at_a_time(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as life:
         left = await leave_asking(life)

@@ -253,7 +253,7 @@ async def test_a_shutdown_does_not_wait_for_an_unresponsive_owner(
                 await sending
 
 
-async def test_what_was_passed_on_in_vain_is_not_called_refused_when_the_server_ends(home: str) -> None:
+async def test_an_unanswered_command_is_not_reported_as_refused_at_shutdown(home: str) -> None:
     async with FollowedTurn(home) as two:
         sending = asyncio.create_task(two.second.send(two.here, "say one"))
         await two.owner.asked(1)

@@ -38,7 +38,7 @@ ends = pytest.mark.parametrize("how", ["stopped", "killed"])
     ("decision", "told", "ran"),
     [("approved", "a has run", ["a"]), ("denied", "denied: no", [])],
 )
-async def test_what_was_asked_before_is_answered_later_and_the_turn_continues(
+async def test_an_approval_from_before_is_answered_later_and_the_turn_continues(
     home: str, how: str, decision: Settlement, told: str, ran: list[str]
 ) -> None:
     store = SlowStore()
@@ -243,7 +243,7 @@ async def test_the_process_that_resumes_the_calls_reports_the_usage_of_their_res
 
 
 @pytest.mark.parametrize("how", ["interrupted", "killed"])
-async def test_what_a_response_cost_is_told_though_its_calls_do_not_end(home: str, how: str) -> None:
+async def test_the_usage_of_a_response_is_reported_though_its_calls_do_not_end(home: str, how: str) -> None:
     store = SlowStore()
     first, second = Life(home, store), Life(home, store)
     first.usage = USAGE

@@ -53,7 +53,7 @@ async def test_one_query_a_second_covers_all_watched_conversations(home: str) ->
     await asyncio.gather(*tasks)
 
 
-async def test_what_another_process_writes_is_read_within_a_second_although_it_does_not_say_so(home: str) -> None:
+async def test_entries_of_another_process_are_read_within_a_second_without_a_notification(home: str) -> None:
     store = CountingStore()
     async with Life(home, store, peers=Owner("")) as life, Life(home, store) as other:
         conversation, idle = await life.create(), await life.create()

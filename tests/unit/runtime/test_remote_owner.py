@@ -188,7 +188,7 @@ async def test_it_continues_from_what_is_known_until_the_turn_is_over() -> None:
     assert (elsewhere.is_over, two.ended, two.owner.told) == (True, 1, [Unfollow.METHOD])
 
 
-async def test_what_ended_before_the_turn_that_runs_ends_nothing() -> None:
+async def test_the_end_of_an_earlier_turn_does_not_end_following() -> None:
     two = await Two().begin()
     missed = await two.happens(*END, renamed("Foxes"), turn_started("2"), task_started())
     elsewhere = await two.followed()
@@ -211,7 +211,7 @@ async def test_it_may_be_over_in_the_moment_in_which_it_begins() -> None:
     assert two.here.log.entries == two.there.log.entries
 
 
-async def test_what_is_told_before_the_answer_is_of_an_earlier_following_and_is_not_taken() -> None:
+async def test_entries_before_the_answer_belong_to_an_earlier_following_and_are_ignored() -> None:
     two = await Two().begin()
     following = two.follow()
     await two.owner.next()
@@ -243,7 +243,7 @@ async def test_where_more_was_read_from_disk_meanwhile_it_is_asked_for_the_rest(
 
 
 @pytest.mark.parametrize("read", ["before it is told", "when it was told", "when it is over"])
-async def test_what_is_told_is_not_read_from_disk_as_well(read: str) -> None:
+async def test_followed_entries_are_not_read_from_the_store_as_well(read: str) -> None:
     two = await Two().begin()
     payloads = await two.happens(agent_message("One"), *(END if read == "when it is over" else ()))
     two.store.gate.clear()
@@ -289,7 +289,7 @@ async def test_a_new_owner_ignores_entries_of_the_old_one() -> None:
     assert two.here.log.open == {}
 
 
-async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() -> None:
+async def test_a_refusal_has_a_text_or_means_not_the_owner() -> None:
     two = await Two().begin()
     elsewhere = await two.followed()
     request = RenameConversation(conversation_id=CONVERSATION, title="Foxes")
@@ -313,7 +313,7 @@ async def test_what_is_asked_is_refused_in_words_or_has_to_be_asked_elsewhere() 
 
 
 @pytest.mark.parametrize("how", ["nobody is there", "it is not theirs", "it dies"])
-async def test_what_cannot_be_followed_has_not_begun(how: str) -> None:
+async def test_a_refused_follow_has_no_effect(how: str) -> None:
     two = await Two().begin()
     two.owner.is_there = how != "nobody is there"
     following = two.follow()

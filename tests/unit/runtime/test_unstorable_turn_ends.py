@@ -67,7 +67,7 @@ async def test_a_server_that_ends_begins_nothing_with_what_another_has_left(home
         assert (open_question(found), second.ran, second.requests) == (asked, [], [])
 
 
-async def test_what_was_allowed_for_the_session_holds_though_it_left_memory_only_in_part(home: str) -> None:
+async def test_session_grants_stay_after_eviction_and_secrets_stay_in_memory(home: str) -> None:
     async with Life(home, SlowStore(), idle_seconds=60) as life:
         conversation = await life.create()
         await pass_time(life, 61)  # let go, while we still have it

@@ -119,7 +119,7 @@ def test_a_root_within_something_hidden_is_laid_over_it() -> None:
     ]
 
 
-def test_what_is_hidden_in_a_dev_is_not_in_that_of_a_command() -> None:
+def test_hidden_paths_in_dev_are_not_in_the_dev_of_a_command() -> None:
     folders, files = ("/dev", "/dev/pts", "/dev/shm", "/dev/shm/keys"), ("/dev/null", "/dev/tty0", "/device")
 
     assert list(mounts(ResolvedPolicy(hidden_directories=folders, hidden_files=files))) == [
@@ -150,7 +150,7 @@ def test_nothing_of_the_computer_s_own_is_laid_over_what_a_command_has_for_itsel
 
 
 @pytest.mark.parametrize("has_proc", [True, False])
-def test_what_is_hidden_in_proc_is_hidden_where_there_is_one_and_never_looked_for(has_proc: bool) -> None:
+def test_hidden_paths_in_proc_are_covered_and_not_checked(has_proc: bool) -> None:
     policy = ResolvedPolicy(hidden_directories=("/proc/bus",), hidden_files=("/proc/kcore",))
     words = arguments(policy, cwd="/", env={}, network=True, has_proc=has_proc, has_size_option=True)
 
@@ -180,7 +180,7 @@ def laid_upon(policy: ResolvedPolicy) -> list[tuple[str, str | None, bool]]:
     return [(each.place, each.source, each.writable) for each in expected_mounts(policy)]
 
 
-def test_what_is_mounted_is_told_in_the_order_of_the_words() -> None:
+def test_expected_mounts_are_in_the_order_of_the_options() -> None:
     policy = ResolvedPolicy(
         roots=("/w",), missing_git=("/w/.git",), hidden_directories=("/w/keys",), hidden_files=("/home/u/.netrc",)
     )
@@ -335,7 +335,7 @@ async def test_variables_of_the_command_are_not_passed_to_the_launcher() -> None
         ),
     ],
 )
-async def test_what_cannot_be_a_command_is_refused_before_the_launcher_sees_it(given: Command, detail: str) -> None:
+async def test_an_invalid_command_is_refused_before_the_launcher_starts(given: Command, detail: str) -> None:
     starter = NeverStarts()
     mechanism = Bubblewrap(
         starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_size_option=True

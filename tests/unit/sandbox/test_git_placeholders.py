@@ -34,7 +34,7 @@ def test_the_last_one_to_leave_removes_it(tmp_path: Path) -> None:
     assert open_descriptors() == descriptors
 
 
-def test_what_a_killed_server_left_is_used_and_removed(tmp_path: Path) -> None:
+def test_a_placeholder_of_a_killed_server_is_used_and_removed(tmp_path: Path) -> None:
     place = tmp_path / ".git"
     place.mkdir()
 

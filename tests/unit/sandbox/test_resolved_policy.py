@@ -329,7 +329,7 @@ def test_hidden_paths_are_resolved_through_links_and_only_if_they_exist(project:
     assert resolve(bounds(tmp_path, hidden=hidden)).links == (f"{tmp_path}/link",)
 
 
-def test_what_lies_in_something_hidden_is_hidden_with_it(project: Path) -> None:
+def test_paths_in_hidden_directories_are_hidden(project: Path) -> None:
     for name in ("keys/more", ".codex", ".git/x"):
         (project / name).mkdir(parents=True)
     hidden = (project / "keys", project / "keys/more", project / ".codex")
@@ -358,7 +358,7 @@ def test_a_root_within_something_hidden_is_seen_and_nothing_else_of_it(tmp_path:
     assert shown == {"home": True, "home/x": True, "home/work/x": False, "x": False}
 
 
-def test_what_is_hidden_cannot_be_written_to_even_as_a_root(project: Path) -> None:
+def test_a_hidden_root_cannot_be_written_to(project: Path) -> None:
     assert resolve(bounds(project, hidden=(project,))) == ResolvedPolicy(hidden_directories=(str(project),))
 
 

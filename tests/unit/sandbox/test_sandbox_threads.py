@@ -18,7 +18,7 @@ async def test_work_is_done_beside_the_loop_and_what_comes_of_it_returned() -> N
     assert threading.get_ident() not in threads
 
 
-async def test_what_goes_wrong_is_raised() -> None:
+async def test_errors_of_the_work_are_raised() -> None:
     def work() -> None:
         raise FileNotFoundError("gone")
 
@@ -76,7 +76,7 @@ async def test_without_another_thread_nothing_is_begun_but_what_must_be_done() -
     assert (refused.value.detail, done) == ("the system allows the server no more threads", "done")
 
 
-async def test_what_must_be_done_is_done_where_memory_is_too_short_for_a_thread(
+async def test_required_work_runs_without_a_thread_if_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def start_none(*_: object, **__: object) -> None:

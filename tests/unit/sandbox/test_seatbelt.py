@@ -133,7 +133,7 @@ WRITES = ("file-write-data", "file-write-create", "file-write-unlink", "file-wri
         "/dev/ptmx",
     ],
 )
-def test_what_is_in_a_root_may_be_written(path: str) -> None:
+def test_paths_in_a_root_are_writable(path: str) -> None:
     played = Played(made(PLACES))
 
     assert {operation: played.allows(operation, path) for operation in WRITES} == dict.fromkeys(WRITES, True)
@@ -165,7 +165,7 @@ def test_what_is_in_a_root_may_be_written(path: str) -> None:
         "/dev/disk0",
     ],
 )
-def test_what_is_outside_or_protected_may_not_be_written(path: str) -> None:
+def test_paths_outside_and_protected_paths_are_not_writable(path: str) -> None:
     played = Played(made(PLACES))
 
     assert {operation: played.allows(operation, path) for operation in WRITES} == dict.fromkeys(WRITES, False)

@@ -140,7 +140,7 @@ def test_without_a_reason_and_with_the_sandbox_nothing_is_said_of_them() -> None
 
 
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
-def test_what_cannot_be_seen_is_spelled_out_in_the_message_and_left_alone_in_the_fields(version: str) -> None:
+def test_invisible_characters_are_escaped_in_the_message_and_not_in_the_fields(version: str) -> None:
     shown, asked = command_question(1, "sh", "-c", "a\nb", cwd="/pro\u202eject")
     params = asked_of(version, shown, asked)
 
@@ -242,7 +242,7 @@ def test_the_name_of_a_file_cannot_pass_for_a_line_of_the_question() -> None:
     ids=["plain", "a prompt of its own", "blanks that wrap", "unseen", "long", "a backslash"],
 )
 @pytest.mark.parametrize("ask", [command_question, patch_question])
-def test_what_the_model_says_is_quoted_as_its_words_on_a_line_of_its_own(
+def test_the_model_reason_is_quoted_on_a_separate_line(
     ask: Callable[..., tuple[ApprovalEvent, QuestionAsked]], said: str, shown_as: str
 ) -> None:
     arguments = ("ls",) if ask is command_question else ()

@@ -63,7 +63,7 @@ async def test_events_are_reported_together_after_a_moment() -> None:
     assert out.writes == [[progress(2, "user_message")], [progress(3, "agent_message")]]
 
 
-async def test_what_waits_when_the_result_comes_is_dropped() -> None:
+async def test_a_delayed_notification_is_dropped_when_the_result_comes() -> None:
     out = Writes()
     reporter = ProgressReporter(out, 7, delayed=True)
     reporter.begin()

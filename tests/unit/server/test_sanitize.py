@@ -53,12 +53,12 @@ BACKTICK = "p`, inside the sandbox, harmless? (`"
         ("echo", "it's", "", "a\\nb", "größe", "日本", "🙂"),
     ],
 )
-def test_what_can_be_seen_is_quoted_as_ever(argv: tuple[str, ...]) -> None:
+def test_visible_words_are_quoted_as_usual(argv: tuple[str, ...]) -> None:
     assert quoted_command(argv) == shlex.join(argv)
 
 
 @pytest.mark.parametrize(("character", "spelled"), UNSEEN.values(), ids=UNSEEN)
-def test_what_cannot_be_seen_is_spelled_out(character: str, spelled: str) -> None:
+def test_invisible_characters_are_escaped(character: str, spelled: str) -> None:
     assert quoted_command(("echo", f"a'{character}\\b")) == f"echo $'a\\'{spelled}\\\\b'"
     assert quoted(f"/a {character}") == f"$'/a {spelled}'"
     assert one_line(f"because {character}") == f"because {spelled}"

@@ -44,7 +44,7 @@ def given_to_commands(
         ("none", []),
     ],
 )
-def test_what_a_command_starts_from(inherit: Inherit, names: list[str]) -> None:
+def test_the_initial_environment_of_a_command(inherit: Inherit, names: list[str]) -> None:
     assert given_to_commands(ShellEnvironment(inherit=inherit)) == names
 
 
@@ -155,7 +155,7 @@ def test_excludes_come_before_what_is_set_and_only_includes_after_it() -> None:
     }
 
 
-def test_what_is_set_passes_although_it_looks_like_a_secret() -> None:
+def test_variables_of_the_user_pass_although_they_look_like_secrets() -> None:
     policy = ShellEnvironment(inherit="none", set={"API_TOKEN": "x"})
 
     assert command_environment(SERVER, policy, network=True) == {"API_TOKEN": "x"}

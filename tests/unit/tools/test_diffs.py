@@ -92,7 +92,7 @@ def test_more_lines_than_can_be_compared_are_shown_as_replaced() -> None:
     assert (effort.cut, effort.left) == (True, STEPS)
 
 
-def test_what_could_not_be_compared_is_shown_as_replaced_between_what_could() -> None:
+def test_lines_that_were_not_compared_are_shown_as_replaced() -> None:
     middle = distinct(3_000)
     before = b"a\nb\nc\nd\n" + b"".join(middle) + b"w\nx\ny\nz\n"
     after = b"a\nb\na\nc\nd\n" + b"".join(middle[::-1]) + b"w\nx\nw\ny\nz\n"

@@ -75,7 +75,7 @@ def test_a_mount_is_known_by_what_it_shows_and_where(found: Line, expected: int 
     assert amiss(BOUND, found) == expected
 
 
-def test_what_is_read_only_must_be_so() -> None:
+def test_a_read_only_mount_must_be_read_only() -> None:
     laid = ((b"/home/u/w", b"/home/u/w", False),)
 
     assert amiss(laid, (50, 43, "8:2", "/@home/u/w", "/home/u/w", "rw")) == 2
@@ -101,7 +101,7 @@ def test_a_file_system_of_its_own_is_none_of_ours() -> None:
     assert amiss(laid, (50, 43, "0:91", "/in", "/home/u/keys", "ro")) == 2
 
 
-def test_what_lies_in_a_file_system_of_its_own_has_nothing_of_ours_beneath_it() -> None:
+def test_a_new_file_system_has_no_mounts_of_ours_below() -> None:
     laid = ((b"/home/u", None, False), (b"/home/u/disk", b"/home/u/disk", True))
     hidden: Line = (50, 43, "0:91", "/", "/home/u", "ro")
 
@@ -124,7 +124,7 @@ def test_of_a_disk_in_the_network_the_kernel_says_only_which_it_is() -> None:
     assert amiss(laid, (50, 45, "8:1", "/", "/net/u/w", "rw")) == 2
 
 
-def test_what_lies_beneath_another_mount_of_ours_is_not_taken_for_what_is_seen() -> None:
+def test_a_covered_mount_is_not_taken_for_the_visible_one() -> None:
     ours = (*OURS, (26, 20, "8:9", "/", "/mnt/a", "rw"), (27, 20, "8:8", "/", "/mnt", "rw"))
     copies: tuple[Line, ...] = ((46, 40, "8:9", "/", "/mnt/a", "ro"), (47, 40, "8:8", "/", "/mnt", "ro"))
     laid = ((b"/mnt/a", b"/mnt/a", True),)

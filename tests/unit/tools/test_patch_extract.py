@@ -65,5 +65,5 @@ def test_everything_else_is_a_command(argv: list[str]) -> None:
     assert patch_in(argv) is None
 
 
-def test_what_a_shell_would_expand_is_literal_after_a_quoted_word() -> None:
+def test_expansions_are_literal_after_a_quoted_delimiter() -> None:
     assert patch_in(["bash", "-lc", "apply_patch <<'EOF'\n+$HOME `id` \\\nEOF"]) == "+$HOME `id` \\"

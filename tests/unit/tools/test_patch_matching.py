@@ -97,7 +97,7 @@ def test_blanks_and_typographic_characters_may_differ(content: str, line: str) -
     assert changed(content, f"-{line}", "+y") == b"y\n"
 
 
-def test_what_fits_exactly_wins_over_what_fits_nearly_and_comes_first() -> None:
+def test_an_exact_match_wins_over_an_earlier_approximate_one() -> None:
     assert changed("  a\na\n", "-a", "+b") == b"  a\nb\n"
     assert changed("  a\na \n", "-a", "+b") == b"  a\nb\n"
     assert changed("“a”\n  'x'\n  \"a\"\n", '-"a"', "+b") == "“a”\n  'x'\nb\n".encode()

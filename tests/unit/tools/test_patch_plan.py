@@ -404,7 +404,7 @@ def test_a_conversation_may_work_below_our_own_home(tmp_path: Path) -> None:
         paths("../../config.toml")
 
 
-def test_what_is_hidden_is_refused_though_it_would_fit(work: Path, tmp_path: Path) -> None:
+def test_a_hidden_file_is_refused_although_the_patch_matches(work: Path, tmp_path: Path) -> None:
     (work / "keys").mkdir()
     (work / "keys" / "id").write_text("secret\n")
     hidden = (f"{work}/keys", f"{tmp_path}/not there")
@@ -415,7 +415,7 @@ def test_what_is_hidden_is_refused_though_it_would_fit(work: Path, tmp_path: Pat
         assert str(refused.value) == f"error: {work}/keys/id must not be changed: {work}/keys is protected"
 
 
-def test_what_a_git_file_leads_to_is_refused(work: Path) -> None:
+def test_the_target_of_a_git_file_is_refused(work: Path) -> None:
     (work / "meta" / "own").mkdir(parents=True)
     (work / ".git").write_text("gitdir: meta/own\n")
     (work / "meta" / "own" / "commondir").write_text("../shared\n")

@@ -239,7 +239,7 @@ def added(path: Path, content: bytes, *, hunk: str) -> str:
     )
 
 
-async def test_what_finds_no_room_in_the_diff_of_a_turn_is_shown_like_a_binary_file(work: Path) -> None:
+async def test_files_beyond_the_size_of_the_diff_are_shown_like_binary_files(work: Path) -> None:
     bench = Bench(work)
     line, count = "x" * 99, 6000
     large = f"{line}\n".encode() * count

@@ -164,7 +164,7 @@ async def test_an_image_may_be_exactly_as_large_as_the_limit(tmp_path: Path) -> 
     assert len(notebook.did) == 1
 
 
-async def test_what_is_no_image_is_not_given_to_the_model(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_an_image_is_not_sent_to_the_model(tmp_path: Path) -> None:
     (tmp_path / "notes.png").write_text("words\n")
     (tmp_path / "empty.png").touch()
     (tmp_path / "half.png").write_bytes(PNG[: len(PNG) // 2])

@@ -19,7 +19,7 @@ anything = st.recursive(
 
 @settings(deadline=None)
 @given(value=anything)
-def test_what_is_not_nested_too_deeply_stays_as_it_is(value: Any) -> None:
+def test_shallow_values_are_not_changed(value: Any) -> None:
     message = json.dumps(value).encode()
 
     assert cut_nesting(message) == message
@@ -29,7 +29,7 @@ def test_what_is_not_nested_too_deeply_stays_as_it_is(value: Any) -> None:
 @given(before=anything, after=anything)
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a}":', "}")])
 @pytest.mark.parametrize("levels", [MAX_LEVELS - 1, MAX_LEVELS, 3000])
-def test_what_lies_too_deep_becomes_null_and_the_rest_stays(
+def test_deep_values_become_null_and_the_rest_stays(
     opening: str, closing: str, levels: int, before: Any, after: Any
 ) -> None:
     first, last = json.dumps(before), json.dumps(after)
@@ -42,7 +42,7 @@ def test_what_lies_too_deep_becomes_null_and_the_rest_stays(
 
 
 @pytest.mark.parametrize("message", [b"[" * 1000, b"]" * 1000, b'["' + b"\\" * 1000, b'{"a": ' * 1000 + b"}" * 999])
-def test_what_is_no_message_does_no_harm(message: bytes) -> None:
+def test_an_invalid_message_has_no_effect(message: bytes) -> None:
     assert isinstance(cut_nesting(message), bytes)
 
 

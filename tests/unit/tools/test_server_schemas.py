@@ -87,12 +87,12 @@ def test_the_input_of_a_tool_is_always_an_object(schema: dict[str, Any]) -> None
     assert reduced(schema) == {"type": "object", "properties": {}}
 
 
-def test_what_is_required_are_names() -> None:
+def test_required_contains_names() -> None:
     assert reduced({"required": ["a", 1, None]}) == {"type": "object", "properties": {}, "required": ["a"]}
 
 
 @pytest.mark.parametrize("kind", ["object", "array"])
-def test_what_is_nested_too_deeply_ends_in_a_string(kind: str) -> None:
+def test_deep_schemas_become_strings(kind: str) -> None:
     schema: dict[str, Any] = {"type": "number"}
     expected: dict[str, Any] = STRING
     for _ in range(400):

@@ -18,7 +18,7 @@ def names(listed: ToolList) -> list[str]:
     return [spec.name for spec in listed.tools]
 
 
-def test_what_makes_no_sense_is_left_out_and_named_and_hides_nothing() -> None:
+def test_invalid_tools_are_left_out_and_named() -> None:
     listed = ToolList()
 
     listed.add([{"name": "bare"}, tool("good"), None, {"name": "odd\nname" * 20, "inputSchema": 1}, [tool("in")]])

@@ -324,9 +324,7 @@ async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) 
         ),
     ],
 )
-async def test_what_was_put_back_is_told_also_of_a_command_whose_output_is_not(
-    ends: CommandResult, told: str
-) -> None:
+async def test_restored_files_are_reported_also_if_the_output_is_withheld(ends: CommandResult, told: str) -> None:
     bench = Bench(ends=ends, approval_policy="untrusted")
 
     assert await bench.call(command=["sleep", "20"], timeout=300) == f"{told}\none\ntwo"
@@ -423,7 +421,7 @@ async def test_a_local_shell_call_is_run_without_the_variables_and_the_user_that
 
 
 @pytest.mark.parametrize("name", ["shell", "local_shell"])
-async def test_what_is_null_is_as_if_it_were_left_out(name: str) -> None:
+async def test_null_means_the_same_as_a_missing_argument(name: str) -> None:
     bench = Bench()
 
     await bench.call(
@@ -638,7 +636,7 @@ async def test_bounds_are_not_to_blame_for_what_happens_without_them_too(verdict
     assert (bench.end.exit_code, bench.end.stdout, bench.end.duration.secs) == (exit_code, "out\n", 2)
 
 
-async def test_what_the_model_is_told_of_a_denied_command_is_cut_like_any_output() -> None:
+async def test_the_text_of_a_denied_command_is_truncated_like_output() -> None:
     bench = Bench(says=[("stderr", b"x" * 60_000)], ends=CommandResult(exit_code=9, seconds=0), verdict=CONFINED)
 
     told = await bench.call(command=["noisy"])

@@ -55,7 +55,7 @@ def test_a_beginning_that_ends_with_its_line_is_followed_by_the_mark_at_once() -
     assert for_model(output(data)) == "a" * 5119 + "\n[... 0 lines, 4 bytes truncated ...]\n" + "z" * 5120
 
 
-def test_what_was_not_even_kept_is_counted_too() -> None:
+def test_omitted_output_is_counted() -> None:
     data = b"0123456\n" * 1_000_000
 
     line = "0123456\n"

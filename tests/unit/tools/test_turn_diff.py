@@ -87,7 +87,7 @@ def open_descriptors() -> list[str]:
         pytest.param(os.mkfifo, id="a pipe that nobody writes to"),
     ],
 )
-def test_what_stands_there_and_is_no_file_counts_as_none(put: Callable[[Path], None], tmp_path: Path) -> None:
+def test_special_files_count_as_missing(put: Callable[[Path], None], tmp_path: Path) -> None:
     file = tmp_path / "file"
     turn = a_turn_with(file)
     put(file)

@@ -393,7 +393,7 @@ def test_half_a_surrogate_pair_does_not_cost_the_event() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_event_is_refused(encoded: bytes) -> None:
+def test_an_invalid_event_is_refused(encoded: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_event(encoded)
 

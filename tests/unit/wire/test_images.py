@@ -109,7 +109,7 @@ def with_header(**changes: int) -> bytes:
         b"%PDF-1.7",
     ],
 )
-def test_what_is_broken_or_something_else_is_no_image(data: bytes) -> None:
+def test_broken_images_and_other_data_are_not_images(data: bytes) -> None:
     assert image_type(data) is None
 
 

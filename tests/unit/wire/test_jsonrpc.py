@@ -71,7 +71,7 @@ def test_a_notification_has_no_id() -> None:
     }
 
 
-def test_what_is_written_stays_on_one_line() -> None:
+def test_encoded_messages_have_one_line() -> None:
     frame = notification("error", encode({"msg": {"message": "two\nlines\r\n"}}))
 
     assert b"\n" not in frame
@@ -197,7 +197,7 @@ def test_half_a_surrogate_pair_in_id_or_method_does_not_cost_the_message() -> No
     assert decode_message(rb'{"id":"\ud800","method":"a\udc00","\ud800":1}') == Message(id="�", method="a�")
 
 
-def test_what_is_wrong_besides_a_surrogate_is_still_refused() -> None:
+def test_other_errors_besides_a_surrogate_are_still_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_lenient(ANY, rb'{"a":"\ud800"')
 

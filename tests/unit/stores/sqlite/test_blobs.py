@@ -65,7 +65,7 @@ def test_the_same_bytes_are_the_same_blob() -> None:
 @pytest.mark.parametrize(
     "body", [b"", LONG[: SHORTEST - 1], b"words and words " * 1000, b"[" + b"1," * 5000 + b"1]"]
 )
-def test_what_is_short_or_no_base64_stays(body: bytes) -> None:
+def test_short_runs_and_other_text_stay_in_the_body(body: bytes) -> None:
     assert cut(body) == (body, [])
 
 

@@ -105,7 +105,7 @@ async def test_many_leases_need_no_more_statements_than_one(store: SqliteStore) 
     assert len(statements) == alone
 
 
-async def test_what_is_refused_is_refused_alone(store: SqliteStore) -> None:
+async def test_a_refused_append_affects_no_other(store: SqliteStore) -> None:
     well, fenced, gap, again, gone = await begun(store, 5)
     opened = store._writer.opened
     assert opened is not None
@@ -138,7 +138,7 @@ async def test_what_is_refused_is_refused_alone(store: SqliteStore) -> None:
     assert [[entry.seq for entry in log] for log in kept] == [[1], [], [], [1, 2, 3]]
 
 
-async def test_what_is_not_there_keeps_nobody_else_from_a_lease(store: SqliteStore) -> None:
+async def test_a_missing_conversation_does_not_fail_other_leases(store: SqliteStore) -> None:
     leases = await begun(store, 3)
     await asyncio.gather(*map(store.release, leases))
     opened = store._writer.opened
@@ -152,7 +152,7 @@ async def test_what_is_not_there_keeps_nobody_else_from_a_lease(store: SqliteSto
     assert [type(one) for one in taken] == [Lease, UnknownConversation, Lease]
 
 
-async def test_what_was_written_is_not_kept_in_memory(store: SqliteStore) -> None:
+async def test_written_entries_are_not_kept_in_memory(store: SqliteStore) -> None:
     leases = await begun(store, AT_ONCE // 2)
     text, written = "words " * 50_000, 0
     before = resident_bytes()

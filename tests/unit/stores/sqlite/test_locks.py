@@ -22,7 +22,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lease
     second.close()
 
 
-def test_what_one_has_the_other_does_not_get(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
+def test_a_held_lock_excludes_the_other_object(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
     first, second = pair
 
     assert first.try_acquire(7)
@@ -33,7 +33,7 @@ def test_what_one_has_the_other_does_not_get(pair: tuple[LeaseLocks, LeaseLocks]
     assert [second.is_held(row) for row in (6, 7, 8, 9)] == [False, True, True, False]
 
 
-def test_what_was_given_back_can_be_taken(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
+def test_a_released_lock_can_be_acquired(pair: tuple[LeaseLocks, LeaseLocks]) -> None:
     first, second = pair
     first.try_acquire(7)
     first.release(7)

@@ -78,7 +78,7 @@ async def test_only_the_user_can_read_what_was_said(store: SqliteStore, home: Pa
     )
 
 
-async def test_what_one_store_wrote_another_reads(store: SqliteStore, home: Path) -> None:
+async def test_one_store_reads_the_entries_of_another(store: SqliteStore, home: Path) -> None:
     await store.create(FIRST, [said(1, "one")], summary())
     await store.close()
     again = SqliteStore(str(home))
@@ -117,7 +117,7 @@ async def test_the_log_of_the_database_is_folded_in_while_others_write(store: Sq
     assert (home / "parley.db").stat().st_size > 8_000_000
 
 
-async def test_what_nothing_refers_to_is_removed_and_its_space_given_back(store: SqliteStore, home: Path) -> None:
+async def test_unreferenced_blobs_are_removed_and_their_space_is_reclaimed(store: SqliteStore, home: Path) -> None:
     await store.create(OTHER, [image(0)], summary())
     await store.create(FIRST, [asked(seq, image(seq).body.decode()) for seq in range(1, 31)], summary())
     unused_before = await store.unused_blobs()

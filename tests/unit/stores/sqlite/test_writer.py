@@ -53,7 +53,7 @@ def nonsense(db: Connection) -> None:
     db.execute("NONSENSE")
 
 
-async def test_what_fails_after_a_change_takes_the_change_back_and_spoils_no_other(writer: Writer) -> None:
+async def test_a_job_that_fails_after_a_change_is_rolled_back_alone(writer: Writer) -> None:
     works = (first, note_and_refuse, note_and_break, nonsense, last)
     done = await asyncio.gather(*map(writer.submit, works), return_exceptions=True)
 
@@ -86,9 +86,7 @@ async def test_a_closed_writer_takes_nothing(writer: Writer) -> None:
         await writer.submit(noted)
 
 
-async def test_what_is_being_written_when_closing_is_given_up_is_told_as_it_comes_out(
-    writer: Writer, tmp_path: Path
-) -> None:
+async def test_a_write_in_progress_completes_although_closing_was_cancelled(writer: Writer, tmp_path: Path) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     def first_and_slowly(db: Connection) -> None:
