@@ -128,10 +128,10 @@ async def test_binary_output_arrives_as_it_is(executor: Executor) -> None:
     ],
 )
 async def test_a_fork_bomb_is_over_when_its_command_is(executor: Executor, marker: str, session: str) -> None:
-    # Bounded by the number of processes of a user that nobody else is.
+    # Bounded by the number of processes of a user that no other test is, even in another run on this computer.
     bomb = f"""
 import os, resource, signal
-if os.getuid() == 0: os.setuid(64123)
+if os.getuid() == 0: os.setuid(1_000_000 + os.getpid())
 resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 full, tell = os.pipe()

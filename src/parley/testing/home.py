@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, ClassVar, Final, TypedDict, Unpack
 
 from parley.client import ServerProcess
-from parley.testing.model import ScriptedModel
+from parley.testing.model import PATIENCE_SECONDS, ScriptedModel
 from parley.testing.render import Api
 
 __all__ = ["MODEL", "Home", "ServerOptions"]
@@ -65,7 +65,9 @@ class Home:
     def open(self) -> None:
         path = self._options.get("home")
         if path is None:
-            path = Path(self._owned.enter_context(tempfile.TemporaryDirectory(prefix="parley-"))) / "home"
+            # A process that was killed may still write while the directory is removed.
+            created = tempfile.TemporaryDirectory(prefix="parley-", ignore_cleanup_errors=True)
+            path = Path(self._owned.enter_context(created)) / "home"
         self.path, self.work = path, path.parent / "work"
         for directory in (self.path, self.work):
             directory.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,9 @@ class Home:
 
     def server(self) -> ServerProcess:
         """Return a transport to a server with this home."""
-        return self.server_class(self.command, env=self.environ, cwd=self.work, stderr=self.stderr)
+        server = self.server_class(self.command, env=self.environ, cwd=self.work, stderr=self.stderr)
+        server.exit_grace_seconds = PATIENCE_SECONDS  # a busy computer may need longer than a server promises
+        return server
 
     @property
     def command(self) -> tuple[str, ...]:
