@@ -102,13 +102,13 @@ async def test_messages_that_are_too_large_together_are_answered_one_by_one(parl
         await works(client, conversation)
 
 
-@pytest.mark.parametrize("room", [1, 12])
+@pytest.mark.parametrize("megabytes", [1, 12])
 async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
-    parley_model: ScriptedModel, server: int
+    parley_model: ScriptedModel, megabytes: int
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await warmed_up(client)
-        leave_only(client.raw.pid, server * MEGABYTE)
+        leave_only(client.raw.pid, megabytes * MEGABYTE)
         for size in (4_000_000, 900_000):
             sent = client.message(conversation, "eight by" * (size // 8))
             before = await client.until_answer(sent)
@@ -125,12 +125,12 @@ async def test_no_memory_at_all_neither_ends_the_server_nor_fills_its_log(
 
 
 @pytest.mark.promises("framing.out-of-memory")
-@pytest.mark.parametrize("room", [5, 12])
+@pytest.mark.parametrize("megabytes", [5, 12])
 async def test_calls_fail_while_there_is_no_memory_to_load_the_database_and_work_later(
-    parley_model: ScriptedModel, server: int
+    parley_model: ScriptedModel, megabytes: int
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        leave_only(client.raw.pid, server * MEGABYTE)
+        leave_only(client.raw.pid, megabytes * MEGABYTE)
         for _ in range(3):
             (*_, answer) = await client.until_answer(client.call("conversationCreate", cwd=str(client.work)))
             assert is_taken(answer) or "RLIMIT" in failed(answer)
