@@ -145,7 +145,7 @@ class ConfigError(VisibleError):
 
 
 class BadSetting(ConfigError):
-    """A setting cannot be read or has an invalid value. The text names its file, line and key, as far as known."""
+    """A setting cannot be read or has an invalid value. The text names its file, line and key if they are known."""
 
     code = "bad_setting"
 

@@ -340,7 +340,7 @@ class Client:
             self._feeds.receive_event(params)
 
     def _receive_loss(self) -> None:
-        """The connection was lost. The next one asks again, and must not get the answers to these questions."""
+        """Cancel the callbacks of open approvals: after a reconnection the server asks again."""
         self._cancel_questions()
         self._feeds.suspend()
 

@@ -118,7 +118,7 @@ class Connection:
         return self._is_established and isinstance(self._transport, RestartableTransport)
 
     def establish(self) -> None:
-        """The first handshake is done."""
+        """Note that the first handshake is done."""
         self._is_established = self._reconnect_seconds > 0
 
     # --- to the server -------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Connection:
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     def _give_up(self, error: Disconnected) -> None:
-        """Fail all requests: there will be no connection any more."""
+        """Fail all requests, because the connection cannot be restored."""
         self._ended = error
         pending, self._pending = self._pending, {}
         self._waiting.clear()

@@ -141,7 +141,7 @@ class Conversation:
         await self._call("conversationInterrupt", PlainOk, timeout_seconds)
 
     async def continue_turn(self, *, timeout_seconds: float | None = None) -> None:
-        """Let the agent go on after a turn that was interrupted or failed, without a new message."""
+        """Continue after a turn that was interrupted or failed, without a new message."""
         await self._call("conversationContinue", PlainOk, timeout_seconds)
 
     async def rename(self, title: str, *, timeout_seconds: float | None = None) -> None:

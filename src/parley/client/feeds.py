@@ -124,7 +124,7 @@ class Reader:
         self._changed.set()
 
     def lose_request(self) -> None:
-        """Have `wait_until_joined` raise: its snapshot will not come."""
+        """Make `wait_until_joined` raise, because the snapshot will not arrive."""
         self.request = None
         self._changed.set()
 
@@ -258,14 +258,14 @@ class Feed:
         return self._request is not None or bool(self._pending)
 
     def suspend(self) -> None:
-        """The connection was lost. The readers wait until it is back."""
+        """Note that the connection was lost. Readers wait until it is restored."""
         self._request, self._snapshot_due = None, False
         self._pending.clear()
         if self._joining is not None:
             self._joining.lose_request()
 
     def resume(self) -> None:
-        """Open a stream after the last position for the readers, unless one that joins has done so."""
+        """Open a stream after the last position for the readers, unless a joining reader has opened one."""
         if not self._readers or self._joining is not None or self._is_open:
             return
         call = self._open(self.seq or START)
@@ -476,12 +476,12 @@ class Feeds:
             feed.receive(StreamEvent(msg, meta, True))
 
     def suspend(self) -> None:
-        """The connection was lost."""
+        """Note that the connection was lost."""
         for feed in self._all():
             feed.suspend()
 
     def resume(self) -> None:
-        """The connection is back."""
+        """Open the streams again after the connection was restored."""
         for feed in self._all():
             feed.resume()
 

@@ -33,7 +33,7 @@ class Transport(Protocol):
 
 @runtime_checkable
 class RestartableTransport(Transport, Protocol):
-    """A transport whose server goes on without the connection, so that a client can connect again."""
+    """A transport to a server that continues without the connection, so that a client can connect again."""
 
     async def restart(self) -> None:
         """Connect again after `on_end` was called. Afterwards `on_end` can be called once more.

@@ -83,7 +83,7 @@ def connect(home: str) -> socket.socket:
 
 
 def encode_line(kind: str, **members: Any) -> bytes:
-    """Return a line of our own for the server."""
+    """Encode a line that is not MCP, for the resident server."""
     return json.dumps({"parley": kind, "v": HELLO_VERSION, **members}).encode() + b"\n"
 
 

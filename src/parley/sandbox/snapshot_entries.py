@@ -213,7 +213,7 @@ def create(path: str, entry: Entry) -> bool:
 
 
 def set_mode(path: str, entry: Entry) -> None:
-    """Give a directory its mode; everything else has it already."""
+    """Set the mode of a directory. Other entries get theirs when they are created."""
     if not isinstance(entry, Directory):
         return
     folder, name = os.path.split(path)

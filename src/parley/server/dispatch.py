@@ -196,7 +196,8 @@ class Dispatch:
             self._request(message.id, message.method, message.params, reply)
 
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
-        """Refuse a message that cannot be decoded, as far as its outline says what it is."""
+        """Refuse a message that cannot be decoded; its outline says whether it is a request, a notification or an
+        answer."""
         log.warning("%s: it was skipped", refused)
         request_id, is_answer = outline
         if request_id is None:

@@ -1,4 +1,4 @@
-"""Reads HTTP/1.1 requests, as far as model clients use the protocol."""
+"""Reads HTTP/1.1 requests; supports the parts of the protocol that model clients use."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ _ID_AT_THE_END: Final = re.compile(
 
 
 class Outline(NamedTuple):
-    """What the beginning and the end of a message tell about it."""
+    """The id and the kind of a message that was not decoded, from its beginning and its end."""
 
     id: RequestId | None
     is_answer: bool | None

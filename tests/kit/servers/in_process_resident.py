@@ -1,4 +1,4 @@
-"""A resident server in the process of the test, and a socket before it that cuts connections."""
+"""A resident server in the process of the test, and a proxy socket that cuts connections."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class InProcessResident:
         return self._files.work
 
     def socket(self, path: str | None = None) -> ResidentSocket:
-        """Return a transport to the server, or to a socket that leads to it."""
+        """Return a transport to the server, or to a proxy socket."""
         return ResidentSocket(path or self.path, env=self._files.environ, cwd=self._files.work)
 
 
 class CuttingSocket:
-    """A socket that leads to another, and cuts each connection after some bytes of the server.
+    """A proxy socket that cuts each connection after some bytes of the server.
 
     Connection n is cut after `after[n]` bytes; later ones are not cut. `cut()` cuts all connections.
     """
@@ -103,7 +103,7 @@ class CuttingSocket:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> None:
-    """Copy until the end, or until `limit` bytes were copied. At the end, the other side gets it too."""
+    """Copy until the end, or until `limit` bytes were copied, and pass the end on."""
     with suppress(OSError):
         while limit is None or limit > 0:
             data = await reader.read(65536 if limit is None else min(limit, 65536))

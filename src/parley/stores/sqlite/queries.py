@@ -530,7 +530,8 @@ NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"
 
 
 def columns_of(summary: Summary, newest: object = None) -> tuple[str, str, str, str, float]:
-    """Return the columns of `SUMMARY`; `newest` is that of `active_at`, for a conversation that is active now."""
+    """Return the columns of `SUMMARY`. `newest` is the argument of `active_at`, for a conversation that is active
+    now."""
     return summary.title, summary.cwd, summary.model, summary.state, active_at(summary, newest)
 
 
