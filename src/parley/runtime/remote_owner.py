@@ -61,8 +61,8 @@ class RemoteOwner:
         applied: Callable[[], None],
         over: Callable[[], None],
     ) -> None:
-        """`process` describes the owner for errors. `applied` is called after each entry that the owner told;
-        `over` once, if following began: the turn is over, or the connection broke."""
+        """`process` describes the owner for errors. `applied` is called after each entry of the owner. `over` is
+        called once, when the turn is over or the connection breaks, if following had begun."""
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
             durable_log,

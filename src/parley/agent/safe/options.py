@@ -46,7 +46,7 @@ def options(
     formatted: re.Pattern[str] = _OPTIONAL,
     numbers: bool = False,
 ) -> Options:
-    """Create it from options in full, such as `-n --lines`, separated by blanks."""
+    """Create `Options` from texts of full option names, such as `-n --lines`, separated by blanks."""
     return Options(
         plain=frozenset(plain.split()),
         counts=frozenset(counts.split()),

@@ -112,7 +112,7 @@ class Database:
             self._free.put(reader)
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Run a query with one of the reading connections. Called in a thread of the pool."""
+        """Run a query with one of the reading connections. Must be called in a thread of the pool."""
         db = self._free.get()
         try:
             self.refuse_when_lost(db)
@@ -123,16 +123,18 @@ class Database:
             self._free.put(db)
 
     def check(self) -> None:
-        """Called in a thread of the pool. Raises HomeLost."""
+        """Check that the files of the home are in place. Must be called in a thread of the pool. Raises
+        HomeLost."""
         self.read(lambda db: None)
 
     def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
-        """Called before anything is read or written with `db`, and again before a write is confirmed.
+        """Check that the files of the home are in place, before `db` is used and before a write is confirmed.
 
-        `has_written` says that this process has written just now.
+        `has_written`: this process has just written.
 
         Raises:
-            HomeLost: the files were removed or replaced. Conversations that only this process can read were saved.
+            HomeLost: the files were removed or replaced. Conversations that only this process can read were
+                saved.
         """
         self._has_written = self._has_written or has_written
         if self._lost is None and (changed := self._files.changed(has_written=self._has_written)):
@@ -159,10 +161,10 @@ class Database:
         return f"{saved} {lost}" if lost else saved
 
     def refuse_newer(self) -> None:
-        """Called in the transaction in which something is written.
+        """Check, inside a writing transaction, that the format is still known.
 
         Raises:
-            BadHome: a newer version of Parley has changed the format since it was opened.
+            BadHome: a newer version of Parley has changed the format since the database was opened.
         """
         version_of(self.home, self.writer)
 

@@ -65,7 +65,7 @@ class ReadOnlyHome:
         self.pool: ThreadPoolExecutor = home.pool
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Return what `ask` finds; called in a thread of the pool.
+        """Return the result of the query `ask`. Must be called in a thread of the pool.
 
         Raises:
             WriteLockHeld: there is no database yet.
