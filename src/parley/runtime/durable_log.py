@@ -151,6 +151,7 @@ class DurableLog:
                     return
                 if after == self.log.durable:
                     await self._apply_page(page)
+                await asyncio.sleep(0)  # a store in memory never waits
 
     @property
     def _may_load(self) -> bool:

@@ -233,11 +233,24 @@ class MemoryStore:
             and (query.asked is None or (_ASKED, query.asked) in one.keys)
             and (cwd is None or cwd == normalize_path(one.summary.cwd))
             and query.state in (None, one.summary.state)
-            and (text is None or _mentions(one, text))
         ]
+        if text is not None:
+            found = [listed for listed in found if await self._mentions(listed, text)]
         found.sort(key=lambda listed: listed.cursor, reverse=True)
         rest = [listed for listed in found if query.after is None or listed.cursor < query.after]
         return ConversationPage(items=tuple(rest[: query.limit]), more=len(rest) > query.limit)
+
+    async def _mentions(self, listed: ConversationListing, text: str) -> bool:
+        """Return whether a title or message contains a text. Other tasks run between the pages of a long log."""
+        if text in listed.summary.title.casefold():
+            return True
+        entries = self._find(listed.conversation_id).entries
+        for first in range(0, len(entries), PAGE):
+            page = entries[first : first + PAGE]
+            if any(contains_text(text, one.body) for one in page if one.is_event and one.type in SEARCHED):
+                return True
+            await asyncio.sleep(0)
+        return False
 
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
         self._refuse_when_closed()
@@ -289,9 +302,3 @@ def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
         if size > max_bytes:
             break
     return found
-
-
-def _mentions(one: _Conversation, text: str) -> bool:
-    return text in one.summary.title.casefold() or any(
-        contains_text(text, entry.body) for entry in one.entries if entry.is_event and entry.type in SEARCHED
-    )

@@ -183,6 +183,33 @@ async def test_a_branch_begins_at_a_message_of_any_age() -> None:
     assert await told(log) == _told(await whole(store))
 
 
+async def test_a_write_that_is_refused_in_a_branch_at_an_old_message_leaves_the_branch() -> None:
+    store = SlowStore()
+    log = await written(store, 10)
+    await log.fold_whole()
+    await log.append(*turn(11, parent="m2")[:4])
+    store.slow = True
+    refused = log.write(*turn(11)[4:5])
+    await store.fail()
+
+    assert isinstance(refused.exception(), StoreFailed)
+    assert await told(log) == _told(await whole(store))
+
+
+async def test_the_texts_of_a_running_turn_stay_although_a_write_is_refused() -> None:
+    store = SlowStore()
+    log = await written(store, 10)
+    await log.hold_texts()
+    store.slow = True
+    refused = log.write(*turn(11)[:3])
+    await store.fail()
+
+    assert isinstance(refused.exception(), StoreFailed)
+    assert log.history.missing == []
+    log.release_texts()
+    assert log.history.missing != []
+
+
 async def test_a_branch_that_another_process_began_is_read() -> None:
     store = SlowStore()
     log = await written(store, 10)
