@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 import msgspec
 import pytest
 
-from parley.cli import backup, demo, doctor, export, gc, import_, main, mcp, sandbox, schema, serve
+from parley.cli import main
 from parley.config.load import Loader
 from parley.config.types import SettingsOverrides
 from parley.models.demonstration import DEMONSTRATION
@@ -138,15 +138,16 @@ def test_every_method_on_the_wire_has_an_entry() -> None:
 
 def test_every_command_and_flag_has_an_entry() -> None:
     flags = {"-h", "--help", "--version"}
-    for module in (mcp, serve, demo, sandbox, doctor, schema, export, import_, backup, gc):
+    for command in main.COMMANDS:
         parser = argparse.ArgumentParser()
-        module.configure(parser)
+        importlib.import_module(f"parley.cli.{command.module}").configure(parser)
         flags |= {flag for action in parser._actions for flag in action.option_strings}
     commands = {command.name for command in main.COMMANDS}
     named = set(re.findall(r"--?[a-z][a-z-]*|\w+", " ".join(names_in("README.md"))))
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--yes"}
-    assert flags == of_files | {
+    of_conversations = {"--archived", "--follow", "--limit", "--reason"}
+    assert flags == of_files | of_conversations | {
         "-c",
         "--config",
         "--cwd",

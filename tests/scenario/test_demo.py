@@ -39,7 +39,8 @@ script, so this needs no key and no network.
    -> conversationSendMessage "Hello! Who is there?"
    <- status ok
    <- task_started
-   <- user_message
+   <- user_message:
+      FIRST QUESTION
    <- agent_reasoning_delta, one by one, as they are written:
       FIRST THOUGHT
    <- agent_reasoning
@@ -58,7 +59,8 @@ script, so this needs no key and no network.
    -> conversationStream
    <- initial_state: 9 events, both turns from the beginning
    <- task_started
-   <- user_message
+   <- user_message:
+      SECOND QUESTION
    <- agent_reasoning
    <- agent_message_delta, all so far in one piece:
       SECOND TEXT SO FAR
@@ -80,7 +82,8 @@ Every one of these characters was shown above, once. Nothing was lost.
    -> conversationSendMessage "Write a greeting, run it, and copy it outside."
    <- status ok
    <- task_started
-   <- user_message
+   <- user_message:
+      THE ORDER
    <- agent_message_delta, one by one, as they are written:
       WHAT IT WILL DO
    <- agent_message: the same 69 characters, whole
@@ -115,10 +118,13 @@ Every one of these characters was shown above, once. Nothing was lost.
 """
 
 RUNNING_TEXT = (
+    "FIRST QUESTION",
     "FIRST THOUGHT",
     "FIRST TEXT",
+    "SECOND QUESTION",
     "SECOND TEXT SO FAR",
     "THE REST OF IT",
+    "THE ORDER",
     "WHAT IT WILL DO",
     "WHAT THE PATCH SAID",
     "THE DIFF",
@@ -180,9 +186,11 @@ def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[st
 @pytest.mark.waits
 async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path))
-    story, (thought, first, so_far, rest, *work) = told(output)
+    story, (asked, thought, first, asked_again, so_far, rest, order, *work) = told(output)
 
     assert (story, errors, exit_code) == (STORY.format(version=__version__), "", 0)
+    assert [asked, asked_again] == ["Hello! Who is there?", "And what if I leave?"]
+    assert order == "Write a greeting, try it, and copy it outside."
     assert thought == scripted(0, "reasoning")
     assert first == scripted(0, "text")
     assert f"{so_far} {rest}" == scripted(1, "text")
@@ -233,7 +241,7 @@ async def test_where_nothing_confines_the_demonstration_reports_it(tmp_path: Pat
 def test_the_readme_shows_what_the_demonstration_prints() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```text\n(5\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    story, (so_far, rest) = told("".join(shown), RUNNING_TEXT[2:4])
+    story, (_, so_far, rest) = told("".join(shown), RUNNING_TEXT[3:6])
 
     assert story == STORY[STORY.index("5. ") : STORY.index("\n7. ")]
     assert f"{so_far} {rest}" == scripted(1, "text")

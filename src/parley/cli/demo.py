@@ -95,9 +95,8 @@ def run(_: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         page.end_line()
         raise CommandFailed("interrupted", code=KILLED + signal.SIGINT) from None
-    except BrokenPipeError:  # as in `parley demo | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:
+        raise
     except (OSError, ClientError) as error:
         page.end_line()
         raise CommandFailed(str(error)) from None

@@ -8,6 +8,7 @@ from typing import Final
 
 from parley.cli.page import Page
 from parley.client import Event, Stream, events
+from parley.wire.items import text_of
 
 __all__ = ["EventRenderer"]
 
@@ -23,7 +24,8 @@ class EventRenderer:
         self._page, self._on_question = page, on_question
         self.has_patched = False
         self._heading = ""
-        self._deltas = 0
+        self._text = ""
+        """The deltas of the message that is being written."""
         self._line = ""
         """The last line of a command's output, until it ends."""
 
@@ -52,19 +54,30 @@ class EventRenderer:
                 self._write(event, delta, live=live)
             case events.AgentMessageDelta(delta=delta):
                 self._write(event, delta, live=live)
+                self._text += delta
                 return delta
-            case events.AgentMessage(message=message) if not self._deltas and not live:
+            case events.AgentMessage(message=message) if message == self._text:
+                self._text = ""
+                self._page.received(f"agent_message: the same {len(message)} characters, whole")
+            case events.AgentMessage(message=message):
+                shown, self._text = self._text, ""
                 self._page.received("agent_message:")
                 self._page.write(message)
-                return message
-            case events.AgentMessage(message=message):
-                self._page.received(f"agent_message: the same {len(message)} characters, whole")
+                return message.removeprefix(shown)
+            case events.TaskStarted():
+                self._text = ""  # a message that was not finished
+                self._page.received(events.event_type(event))
+            case events.UserMessage(content=content):
+                self._page.received(f"{events.event_type(event)}:")
+                self._page.write(text_of(content))
+            case events.ErrorEvent(message=message) | events.BackgroundEvent(message=message):
+                self._page.received(f"{events.event_type(event)}: {message.strip()}")
             case events.PatchApplyBegin(changes=changes):
                 self.has_patched = True
                 self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
             case events.TurnDiff(unified_diff=diff):
                 self._page.received(f"{events.event_type(event)}:")
-                self._page.lines(diff[diff.index("@@") :])
+                self._page.lines(diff[max(diff.find("@@"), 0) :])
             case events.ExecCommandBegin(command=command):
                 self._page.received(f"{events.event_type(event)}: {' '.join(command)}")
             case events.ExecCommandOutputDelta():
@@ -73,6 +86,12 @@ class EventRenderer:
                 self._page.received(f"{events.event_type(event)}: exit code {exit_code}")
             case events.ExecApprovalRequest(command=command):
                 self._page.received(f"{events.event_type(event)}: {' '.join(command)}")
+                self._on_question()
+            case events.ApplyPatchApprovalRequest(changes=changes):
+                self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
+                self._on_question()
+            case events.LimitReached(limit=limit, used=used, allowed=allowed):
+                self._page.received(f"{events.event_type(event)}: {limit}, {used} of {allowed}")
                 self._on_question()
             case events.ApprovalSettled(decision=decision, by=by):
                 self._page.received(f"{events.event_type(event)}: {decision}, by {by}")
@@ -92,7 +111,6 @@ class EventRenderer:
     def _write(self, event: events.EventBase, delta: str, *, live: bool) -> None:
         how = "one by one, as they are written" if live else "all so far in one piece"
         self._heading_once(f"{events.event_type(event)}, {how}:")
-        self._deltas += 1
         self._page.write(delta)
 
     def _heading_once(self, heading: str) -> None:

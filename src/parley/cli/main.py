@@ -24,6 +24,13 @@ class Command(NamedTuple):
 COMMANDS: Final = (
     Command("mcp", "serve an MCP client on stdin and stdout; `mcp-server` is the same", "mcp", ("mcp-server",)),
     Command("serve", "run the resident server of the home, or report and stop it", "serve"),
+    Command("exec", "run one turn in the current directory and print its answer", "exec"),
+    Command("ls", "list the conversations of the home", "ls"),
+    Command("show", "show a conversation so far", "show"),
+    Command("watch", "follow a conversation", "watch"),
+    Command("send", "send a message to a conversation", "send"),
+    Command("answer", "list the open approvals, or decide one", "answer"),
+    Command("interrupt", "interrupt the turn of a conversation", "interrupt"),
     Command("demo", "show a whole conversation on the terminal; no key, no network", "demo"),
     Command("sandbox", "run one command confined like the agent's commands", "sandbox"),
     Command("doctor", "check this computer and the home, or repair a home", "doctor"),

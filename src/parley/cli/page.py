@@ -6,7 +6,9 @@ import os
 import re
 import sys
 from textwrap import fill
-from typing import Final
+from typing import Final, TextIO
+
+from parley.cli.printing import for_terminal
 
 __all__ = ["Page"]
 
@@ -16,10 +18,16 @@ _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Page:
-    """Writes a conversation to stdout as it happens: text wrapped at 80 columns, in colour on a terminal."""
+    """Writes a conversation as it happens: text wrapped at 80 columns, in colour on a terminal.
 
-    def __init__(self) -> None:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    On a terminal, characters that act on it are escaped, because the model and its commands may write anything.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        """The default is stdout."""
+        self._out = sys.stdout if out is None else out
+        self._is_terminal = self._out.isatty()
+        colour = self._is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._bold, self._dim, self._plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
         self._column = 0
         self._space = ""
@@ -36,15 +44,15 @@ class Page:
 
     def sent(self, what: str) -> None:
         self.end_line()
-        self._print(f"   -> {what}\n")
+        self._print(f"   -> {self._safe(' '.join(what.splitlines()))}\n")
 
     def received(self, what: str) -> None:
         self.end_line()
-        self._print(f"   {self._dim}<- {what}{self._plain}\n")
+        self._print(f"   {self._dim}<- {self._safe(' '.join(what.splitlines()))}{self._plain}\n")
 
     def write(self, text: str) -> None:
         """Write a piece of running text, wrapped between words."""
-        for part in _PARTS.findall(text):
+        for part in _PARTS.findall(self._safe(text)):
             if part == "\n":
                 self._print("\n")
                 self._column = 0
@@ -55,7 +63,7 @@ class Page:
 
     def lines(self, text: str) -> None:
         """Write text line by line, without wrapping."""
-        for line in text.splitlines():
+        for line in self._safe(text).splitlines():
             self._print(f"{INDENT}{line}"[:WIDTH].rstrip() + "\n")
 
     def _word(self, word: str) -> None:
@@ -74,5 +82,8 @@ class Page:
         self._column, self._space = 0, ""
 
     def _print(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        self._out.write(text)
+        self._out.flush()
+
+    def _safe(self, text: str) -> str:
+        return for_terminal(text) if self._is_terminal else text

@@ -1,12 +1,40 @@
-"""Errors of the commands, printed without characters that act on a terminal or cannot be seen."""
+"""Text on the terminal, without characters that act on it: a model or a repository may have written it."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
 
-from parley.wire.text import visible
+from parley.wire.text import unseen, visible
 
-__all__ = ["print_error"]
+__all__ = ["for_terminal", "print_error", "print_json", "print_note", "print_text"]
+
+_KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
+"""Characters that cannot be seen and do no harm: line ends, and what joins and selects emoji."""
+
+
+def for_terminal(text: str) -> str:
+    """Return the text with control, bidirectional and other invisible characters escaped, except line ends."""
+    text = text.replace("\r\n", "\n")
+    return text.translate({code: escape for code, escape in unseen(text).items() if code not in _KEPT})
+
+
+def print_text(text: str, out: TextIO | None = None) -> None:
+    """Print a text of any origin and a line end; escaped if `out`, by default stdout, is a terminal."""
+    out = sys.stdout if out is None else out
+    print(for_terminal(text) if out.isatty() else text, file=out, flush=True)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print a JSON object on one line; in ASCII if stdout is a terminal."""
+    print(json.dumps(value, ensure_ascii=sys.stdout.isatty(), separators=(",", ":")), flush=True)
+
+
+def print_note(command: str, text: object) -> None:
+    """Print what a person should know to stderr, on one line."""
+    print(f"parley {command}: {visible(str(text))}", file=sys.stderr, flush=True)
 
 
 def print_error(command: str, text: object) -> None:

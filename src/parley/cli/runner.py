@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -69,6 +71,9 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         return error.code
     except ParleyError as error:
         print_error(name, error)
+        return FAILED
+    except BrokenPipeError:  # as in `parley show ID | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
         return KILLED + signal.SIGINT

@@ -40,9 +40,14 @@ class ServerProcess(asyncio.SubprocessProtocol):
         env: Mapping[str, str] | None = None,
         cwd: str | PathLike[str] | None = None,
         stderr: int | IO[bytes] | None = None,
+        new_session: bool = False,
     ) -> None:
-        """`env` is the whole environment and `stderr` the destination of the log, as for `subprocess`."""
+        """`env` is the whole environment and `stderr` the destination of the log, as for `subprocess`.
+
+        `new_session` keeps the signals of the terminal, such as those of Ctrl-C, from the program.
+        """
         self.command, self.env, self.cwd, self.stderr = command, env, cwd, stderr
+        self.new_session = new_session
         # The size of a server's messages is not limited: the snapshot of a long conversation is one line.
         self._framer = LineFramer(limit=sys.maxsize)
         self._stdin_open = True
@@ -56,7 +61,12 @@ class ServerProcess(asyncio.SubprocessProtocol):
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
         self._on_message, self._on_end = on_message, on_end
         await asyncio.get_running_loop().subprocess_exec(
-            lambda: self, *self.command, env=self.env, cwd=self.cwd, stderr=self.stderr
+            lambda: self,
+            *self.command,
+            env=self.env,
+            cwd=self.cwd,
+            stderr=self.stderr,
+            start_new_session=self.new_session,
         )
 
     def send(self, data: bytes) -> None:

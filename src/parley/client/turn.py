@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 from msgspec import UnsetType
 
 from parley.client.errors import CallTimedOut, TurnFailed, TurnNotFollowable
-from parley.client.feeds import Feed, Reader
+from parley.client.feeds import Feed, Reader, StreamEvent
 from parley.client.turn_result import Event, TurnResult, TurnSummary
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import MessageId, Seq
@@ -37,24 +38,33 @@ class Turn:
             TurnNotFollowable: the server does not support it.
             Disconnected: the server has ended.
         """
+        async with aclosing(self.detailed()) as events:
+            async for event in events:
+                yield event.msg
+
+    async def detailed(self) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the same events with their positions."""
         if not self._is_followable:
             raise TurnNotFollowable
         reader = Reader(self._after)
         await self._feed.join(reader, only_newer=True)
         try:
-            before: Event | None = None
-            while not isinstance(event := await _next(reader), UserMessage) or event.message_id != self.message_id:
+            before: StreamEvent | None = None
+            while not self._begins(event := await _next(reader)):
                 before = event
-            if isinstance(before, TaskStarted):  # the message started the turn
+            if before is not None and isinstance(before.msg, TaskStarted):  # the message started the turn
                 yield before
             summary = TurnSummary()
-            while not summary.add(event):
+            while not summary.add(event.msg):
                 yield event
                 event = await _next(reader)
             self._summary = summary
             yield event
         finally:
             self._feed.leave(reader)
+
+    def _begins(self, event: StreamEvent) -> bool:
+        return isinstance(event.msg, UserMessage) and event.msg.message_id == self.message_id
 
     async def result(self, *, timeout_seconds: float | None = None) -> TurnResult:
         """Wait for the end of the turn and return its result.
@@ -75,11 +85,11 @@ class Turn:
         return result_of(self._summary)
 
 
-async def _next(reader: Reader) -> Event:
+async def _next(reader: Reader) -> StreamEvent:
     event = reader.unread.popleft() if reader.unread else await reader.next()
     if event is None:
         raise reader.ended_early()
-    return event.msg
+    return event
 
 
 def result_of(summary: TurnSummary) -> TurnResult:

@@ -49,6 +49,10 @@ class InProcessResident:
         return os.path.join(self._files.path, SOCKET)
 
     @property
+    def environ(self) -> dict[str, str]:
+        return self._files.environ
+
+    @property
     def work(self) -> Path:
         return self._files.work
 

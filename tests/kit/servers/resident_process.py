@@ -17,7 +17,7 @@ from parley.client import ResidentSocket
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
-__all__ = ["ResidentProcess", "parley"]
+__all__ = ["ResidentProcess", "outcome_of", "parley", "start_parley"]
 
 
 class ResidentProcess:
@@ -73,9 +73,9 @@ class ResidentProcess:
         return self._files.stderr_text()
 
 
-async def parley(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> tuple[int, str, str]:
-    """Run a command of `parley`, and return its exit code, its output and its errors."""
-    process = await asyncio.create_subprocess_exec(
+async def start_parley(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> asyncio.subprocess.Process:
+    """Start a command of `parley`."""
+    return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "parley", *arguments),
         env=env,
         cwd=cwd or os.getcwd(),
@@ -83,7 +83,16 @@ async def parley(*arguments: str, env: dict[str, str], cwd: Path | None = None) 
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+
+
+async def outcome_of(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
+    """Wait for the end of a command, and return its exit code, its output and its errors."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         out, errors = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), errors.decode()
+
+
+async def parley(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> tuple[int, str, str]:
+    """Run a command of `parley`, and return its exit code, its output and its errors."""
+    return await outcome_of(await start_parley(*arguments, env=env, cwd=cwd))

@@ -1,0 +1,99 @@
+"""The connection of a command to a server: the resident server of the home, or a child process."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, NamedTuple
+
+from parley.app.background import LOG, start_in_background
+from parley.cli.printing import print_note
+from parley.cli.runner import CommandFailed
+from parley.cli.settings import settings_loader
+from parley.client import Client, ResidentSocket, ServerProcess, connect
+from parley.common.os_errors import os_detail
+from parley.common.resident_socket import SOCKET
+
+__all__ = ["Connected", "add_resident_option", "connected"]
+
+CLIENT: Final = "parley-cli"
+NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
+
+
+class Connected(NamedTuple):
+    client: Client
+    child: ServerProcess | None
+    """The server, if it is a child process: turns that it runs end with this command."""
+
+    @property
+    def is_resident(self) -> bool:
+        return self.child is None
+
+
+def add_resident_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--resident`, which commands that begin turns have."""
+    parser.add_argument(
+        "--resident",
+        action="store_true",
+        help="start a resident server in the background if none runs; it exits after `serve.idle_exit_minutes` "
+        "without clients and turns",
+    )
+
+
+@asynccontextmanager
+async def connected(
+    command: str, *, config: Sequence[str] = (), resident: bool = False
+) -> AsyncIterator[Connected]:
+    """Connect to the resident server of the home, or start a child process as server if none runs.
+
+    `config` are the `-c` overrides of turns that the command begins. `resident` starts a resident server.
+
+    Raises:
+        CommandFailed: no server can be started.
+        ConfigError: the overrides or the home cannot be used.
+    """
+    home = settings_loader(config).home
+    async with AsyncExitStack() as stack:
+        client = await _resident(stack, command, home, config)
+        if client is None and resident:
+            _start_resident(home)
+            client = await _resident(stack, command, home, config)
+            if client is None:
+                raise CommandFailed(f"no resident server could be started; see {os.path.join(home, LOG)}")
+        if client is not None:
+            yield Connected(client, child=None)
+        else:
+            yield await _child(stack, config)
+
+
+async def _resident(stack: AsyncExitStack, command: str, home: str, config: Sequence[str]) -> Client | None:
+    socket = ResidentSocket(os.path.join(home, SOCKET), overrides=config)
+    try:
+        return await stack.enter_async_context(connect(socket, client_name=CLIENT))
+    except OSError as error:
+        if error.errno not in NOT_RUNNING:
+            print_note(command, f"not using the resident server: {error}")
+        return None
+
+
+async def _child(stack: AsyncExitStack, config: Sequence[str]) -> Connected:
+    overrides = [word for override in config for word in ("-c", override)]
+    server = ServerProcess(
+        (sys.executable, "-P", "-m", "parley", "mcp", "--in-process", *overrides),
+        new_session=True,  # Ctrl-C is for this command, which then interrupts the turn
+    )
+    try:
+        return Connected(await stack.enter_async_context(connect(server, client_name=CLIENT)), child=server)
+    except OSError as error:
+        raise CommandFailed(f"cannot start a server: {os_detail(error)}") from None
+
+
+def _start_resident(home: str) -> None:
+    try:
+        start_in_background(home, os.environ)
+    except OSError as error:
+        raise CommandFailed(f"cannot start a resident server: {os_detail(error)}") from None

@@ -1,0 +1,100 @@
+"""`parley exec`: run one turn in a directory and print its answer."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from typing import Final
+
+from parley.cli.connecting import add_resident_option, connected
+from parley.cli.event_output import show_turn
+from parley.cli.printing import print_json, print_note
+from parley.cli.runner import CommandFailed, add_config_option
+from parley.client import ClientError, Conversation
+
+__all__ = ["DESCRIPTION", "configure", "interrupt_on_sigint", "message_text", "run"]
+
+DESCRIPTION: Final = """\
+Create a conversation in the current directory, send it a message, and wait until
+the turn ends. Events go to stderr and the final answer to stdout; if both are the
+same kind of terminal, the answer is shown once. Control characters are escaped on
+a terminal.
+
+The turn runs in the resident server if one runs, and then goes on if this command
+is killed. Otherwise it runs in a child process. Ctrl-C interrupts the turn; a
+second Ctrl-C ends the command at once. If the agent asks for an approval, it waits
+until a client answers, for example `parley answer`.
+
+With --json, each line of stdout is a JSON object: `{"type": "conversation"}` with
+`conversation_id` and `model`, `{"type": "message"}` with `message_id`, for each
+event `{"type": "event"}` with its position and `msg`, and at the end
+`{"type": "result"}` with `text`, `usage`, `diff`, `reason`, and `error` if the turn
+failed.
+
+exit code: 0, 1 if the turn failed, 2 for a usage error, 130 if it was interrupted."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", metavar="PROMPT", help="the message; `-` reads it from stdin")
+    parser.add_argument("--cwd", metavar="DIR", help="the working directory; by default the current one")
+    parser.add_argument("--json", action="store_true", help="print events and the result as JSON, one on each line")
+    add_resident_option(parser)
+    add_config_option(parser)
+
+
+async def run(args: argparse.Namespace) -> int:
+    text = message_text(args.prompt)
+    directory = os.path.abspath(args.cwd or ".")  # noqa: ASYNC240 - looks at no file
+    async with connected("exec", config=args.config, resident=args.resident) as (client, _):
+        conversation = await client.create(cwd=directory)
+        accepted = interrupt_on_sigint(conversation, command="exec")
+        turn = await conversation.send(text)
+        accepted.set()
+        if args.json:
+            created = {"type": "conversation", "conversation_id": conversation.id, "model": conversation.model}
+            print_json({name: value for name, value in created.items() if value is not None})
+            print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})
+        else:
+            print_note("exec", f"conversation {conversation.id}")
+        return await show_turn(client, conversation, turn, command="exec", as_json=args.json)
+
+
+def message_text(given: str) -> str:
+    """Return the message of a command line; `-` is stdin.
+
+    Raises:
+        CommandFailed: there is none.
+    """
+    text = sys.stdin.read() if given == "-" else given
+    if not text.strip():
+        raise CommandFailed("the message is empty")
+    return text
+
+
+def interrupt_on_sigint(conversation: Conversation, *, command: str) -> asyncio.Event:
+    """Interrupt the turn of the conversation on the first SIGINT, and cancel the current task on the second.
+
+    The caller sets the returned event when the server has accepted its message: there is no turn before that.
+    """
+    accepted = asyncio.Event()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    interrupting: list[asyncio.Task[None]] = []
+
+    async def interrupt() -> None:
+        await accepted.wait()
+        try:
+            await conversation.interrupt()
+        except ClientError as error:
+            print_note(command, f"cannot interrupt the turn: {error}")
+
+    def receive() -> None:
+        if not interrupting:
+            interrupting.append(loop.create_task(interrupt()))
+        elif task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, receive)
+    return accepted

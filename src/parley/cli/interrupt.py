@@ -1,0 +1,38 @@
+"""`parley interrupt`: interrupt the turn of a conversation."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from parley.cli.connecting import connected
+from parley.cli.ids import find_conversation
+from parley.cli.printing import print_json, print_note
+
+__all__ = ["DESCRIPTION", "configure", "run"]
+
+DESCRIPTION: Final = """\
+Interrupt the running turn of a conversation of the home, in whichever process it
+runs. Its commands are killed, and the conversation can be continued.
+
+With --json, the line is a JSON object `{"type": "interrupt"}` with
+`conversation_id` and `was_running`.
+
+exit code: 0, also if no turn runs, 2 for a usage error, else 1."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a beginning that only one has")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+async def run(args: argparse.Namespace) -> int:
+    async with connected("interrupt") as (client, _):
+        conversation = await find_conversation(client, args.id)
+        was_running = (await conversation.status()).state != "idle"
+        await conversation.interrupt()
+    if args.json:
+        print_json({"type": "interrupt", "conversation_id": conversation.id, "was_running": was_running})
+    elif not was_running:
+        print_note("interrupt", "no turn runs")
+    return 0

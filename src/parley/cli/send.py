@@ -1,0 +1,54 @@
+"""`parley send`: send a message to a conversation."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from parley.cli.connecting import add_resident_option, connected
+from parley.cli.event_output import show_turn
+from parley.cli.exec import interrupt_on_sigint, message_text
+from parley.cli.ids import find_conversation
+from parley.cli.printing import print_json, print_note
+from parley.cli.runner import add_config_option
+
+__all__ = ["DESCRIPTION", "configure", "run"]
+
+DESCRIPTION: Final = """\
+Send a message to a conversation of the home. It joins the running turn, or begins
+one. With a resident server the command ends when the message was accepted, and the
+turn goes on; with --follow it shows the turn as `parley exec` does. Without a
+resident server the turn runs in a child process, so the command always follows it.
+
+With --json, the first line is a JSON object `{"type": "message"}` with
+`conversation_id` and `message_id`; the others are those of `parley exec --json`.
+
+exit code: 0, 2 for a usage error, else 1; with a turn that is followed, that of
+`parley exec`."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a beginning that only one has")
+    parser.add_argument("text", metavar="TEXT", help="the message; `-` reads it from stdin")
+    parser.add_argument("--follow", action="store_true", help="show the turn until it ends; Ctrl-C interrupts it")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
+    add_resident_option(parser)
+    add_config_option(parser)
+
+
+async def run(args: argparse.Namespace) -> int:
+    text = message_text(args.text)
+    async with connected("send", config=args.config, resident=args.resident) as server:
+        client = server.client
+        conversation = await find_conversation(client, args.id)
+        follows = args.follow or not server.is_resident
+        accepted = interrupt_on_sigint(conversation, command="send") if follows else None
+        turn = await conversation.send(text)
+        if args.json:
+            print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})
+        if accepted is None:
+            return 0
+        accepted.set()
+        if not args.follow:
+            print_note("send", "no resident server runs, so the turn runs in this command until it ends")
+        return await show_turn(client, conversation, turn, command="send", as_json=args.json)

@@ -1,0 +1,68 @@
+"""`parley show`: a conversation so far."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from parley.cli.connecting import connected
+from parley.cli.event_output import EventOutput, plain_json
+from parley.cli.ids import find_conversation
+from parley.cli.page import Page
+from parley.cli.printing import print_json, print_text
+from parley.client import Conversation
+from parley.wire.ids import START
+from parley.wire.tools import ConversationStatusResult
+
+__all__ = ["DESCRIPTION", "configure", "run"]
+
+DESCRIPTION: Final = """\
+Show a conversation of the home: its state, and its events from the beginning.
+`parley watch` follows it from now on. Control characters are escaped on a terminal.
+
+With --json, each line is a JSON object: `{"type": "conversation"}` with
+`conversation_id` and the members of `conversationStatus`, for each event
+`{"type": "event"}` with `seq` and `msg`, and for each text that is being written
+`{"type": "open"}` with `item`, `event` and `text`.
+
+exit code: 0, 2 for a usage error, else 1."""
+
+PAGE: Final = 1000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a beginning that only one has")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
+
+
+async def run(args: argparse.Namespace) -> int:
+    async with connected("show") as (client, _):
+        conversation = await find_conversation(client, args.id)
+        _show_status(conversation, await conversation.status(), as_json=args.json)
+        page = None if args.json else Page()
+        output = EventOutput(client, conversation, page, command="show")
+        after = START
+        while True:
+            found = await conversation.read(after=after, limit=PAGE)
+            for event in found.events:
+                output.show_stored(event.msg, seq=event.seq, offset=event.offset)
+            if not found.events or found.seq == after:
+                break
+            after = found.seq
+        for text in found.open:
+            if page is None:
+                print_json({"type": "open", "item": text.item, "event": text.type, "text": text.text})
+            else:
+                page.received(f"{text.type}, not finished:")
+                page.write(text.text)
+        if page is not None:
+            page.end_line()
+    return 0
+
+
+def _show_status(conversation: Conversation, status: ConversationStatusResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"type": "conversation", "conversation_id": conversation.id, **plain_json(status)})
+        return
+    print_text(f"{conversation.id}  {status.state}  {status.title}")
+    print_text(f"{status.model} in {status.cwd}")

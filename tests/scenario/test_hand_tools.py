@@ -1,0 +1,548 @@
+"""Commands for conversations.
+
+Modules: `parley.cli.exec`, `parley.cli.ls`, `parley.cli.show`, `parley.cli.watch`, `parley.cli.send`,
+`parley.cli.answer`, `parley.cli.interrupt`, and what they share: `parley.cli.connecting`, `parley.cli.ids`,
+`parley.cli.event_output`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kit.clients.shared_home import ASKS
+from kit.clients.shell_turns import sh
+from kit.servers.in_process_resident import InProcessResident
+from kit.servers.resident_process import outcome_of, parley, start_parley
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.client import Client, Conversation, connect
+from parley.common.resident_socket import ask
+from parley.common.resident_socket import connect as connect_to_resident
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import MODEL, Home
+
+pytestmark = pytest.mark.child_process
+
+ID = "[0-9a-f-]{36}"
+
+
+@pytest_asyncio.fixture
+async def resident(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[InProcessResident]:
+    async with asyncio.timeout(PATIENCE_SECONDS), InProcessResident(parley_model, tmp_path / "home") as server:
+        yield server
+
+
+@pytest.fixture
+def alone(parley_model: ScriptedModel, tmp_path: Path) -> Any:
+    """A home without a resident server."""
+    home = Home(parley_model, home=tmp_path / "home", config="[mcp]\nresident = true\n")
+    home.open()
+    yield home
+    home.close()
+
+
+@pytest_asyncio.fixture
+async def client(resident: InProcessResident) -> AsyncIterator[Client]:
+    async with connect(resident.socket()) as client:
+        yield client
+
+
+async def created(client: Client, resident: InProcessResident) -> Conversation:
+    return await client.create(cwd=resident.work, model=MODEL)
+
+
+def lines(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def kinds(found: list[dict[str, Any]]) -> list[str]:
+    """The types of lines, with those of events."""
+    return [line["msg"]["type"] if line["type"] == "event" else line["type"] for line in found]
+
+
+async def until_state(conversation: Conversation, state: str) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (page := await conversation.read()).state != state:
+            await conversation.read(after=page.seq, wait_seconds=1)
+
+
+# --- exec ----------------------------------------------------------------------------------
+
+
+async def test_exec_prints_the_answer_on_stdout_and_the_events_on_stderr(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("The answer, ", "\x1b[31mraw in a pipe.")
+    code, out, err = await parley("exec", "the question", env=resident.environ, cwd=resident.work)
+    (listed,) = (await client.list()).conversations
+
+    assert (code, out) == (0, "The answer, \x1b[31mraw in a pipe.\n")
+    assert err.splitlines()[0] == f"parley exec: conversation {listed.conversation_id}"
+    assert [line[6:] for line in err.splitlines()[1:] if line.startswith("   <-")] == [
+        "task_started",
+        "user_message:",
+        "agent_message_delta, one by one, as they are written:",
+        "agent_message: the same 31 characters, whole",
+        "task_complete",
+    ]
+    assert listed.cwd == str(resident.work)
+
+
+async def test_exec_prints_json(resident: InProcessResident, parley_model: ScriptedModel) -> None:
+    parley_model.says("The answer.")
+    code, out, err = await parley("exec", "go", "--json", env=resident.environ, cwd=resident.work)
+    found = lines(out)
+
+    assert (code, err) == (0, "")
+    assert kinds(found) == [
+        *("conversation", "message", "task_started", "user_message"),
+        *("agent_message_delta", "agent_message", "task_complete", "result"),
+    ]
+    assert found[0]["model"] == MODEL
+    assert {line["conversation_id"] for line in found} == {found[0]["conversation_id"]}
+    delta = found[4]
+    assert (delta["offset"], isinstance(delta["item"], str), "seq" in delta) == (0, True, False)
+    del found[-1]["conversation_id"]
+    assert found[-1] == {"type": "result", "text": "The answer.", "usage": None, "diff": None, "reason": "done"}
+
+
+async def test_exec_of_a_turn_that_fails_exits_with_1(
+    resident: InProcessResident, parley_model: ScriptedModel
+) -> None:
+    parley_model.fails(400, body="no such model")
+    code, out, err = await parley("exec", "go", env=resident.environ)
+    parley_model.fails(400, body="no such model")
+    as_json = await parley("exec", "go", "--json", env=resident.environ)
+
+    assert (code, out) == (1, "")
+    assert "no such model" in err.splitlines()[-1]
+    assert as_json[0] == 1
+    assert lines(as_json[1])[-1]["reason"] == "failed"
+    assert "no such model" in lines(as_json[1])[-1]["error"]
+
+
+@pytest.mark.parametrize("has_resident", [True, False], ids=["resident", "child process"])
+async def test_ctrl_c_interrupts_the_turn_of_exec(
+    parley_model: ScriptedModel, tmp_path: Path, has_resident: bool
+) -> None:
+    parley_model.says("Half, ", HOLD, "never said.")
+    async with home_with(parley_model, tmp_path / "home", has_resident=has_resident) as env:
+        process = await start_parley("exec", "go", "--json", env=env, cwd=tmp_path)
+        await parley_model.wait_until_held()
+        process.send_signal(signal.SIGINT)
+        code, out, _ = await outcome_of(process)
+
+    assert code == 130
+    assert lines(out)[-1]["reason"] == "interrupted"
+
+
+@asynccontextmanager
+async def home_with(model: ScriptedModel, path: Path, *, has_resident: bool) -> AsyncIterator[dict[str, str]]:
+    """Yield the environment of a home with or without a resident server."""
+    if has_resident:
+        async with InProcessResident(model, path) as server:
+            yield server.environ
+    else:
+        home = Home(model, home=path)
+        home.open()
+        yield home.environ
+        home.close()
+
+
+@pytest.mark.promises("resident.continues")
+async def test_the_turn_of_an_exec_that_is_killed_goes_on(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Half, ", HOLD, "and whole.")
+    process = await start_parley("exec", "go", env=resident.environ)
+    await parley_model.wait_until_held()
+    process.kill()
+    await outcome_of(process)
+    parley_model.release()
+    (listed,) = (await client.list()).conversations
+    conversation = client.conversation(listed.conversation_id)
+    await until_state(conversation, "idle")
+
+    assert (await conversation.read()).events[-1].msg.last_agent_message == "Half, and whole."  # type: ignore[union-attr] # it is a `task_complete`
+
+
+async def test_exec_without_a_resident_runs_in_a_child_process_and_starts_none(
+    alone: Home, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("The answer.")
+    code, out, _ = await parley("exec", "-", "-c", "show_raw_agent_reasoning=true", env=alone.environ)
+    empty = (code, out)
+    code, out, _ = await parley("exec", "go", env=alone.environ)
+
+    assert empty == (1, "")  # stdin is empty
+    assert (code, out) == (0, "The answer.\n")
+    assert not (alone.path / "serve.sock").exists()
+
+
+async def test_exec_starts_a_resident_on_request(alone: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says("The answer.")
+    try:
+        code, out, _ = await parley("exec", "go", "--resident", env=alone.environ)
+        with connect_to_resident(str(alone.path)) as channel:
+            status = ask(channel, "status")
+    finally:
+        await parley("serve", "--stop", env=alone.environ)
+
+    assert (code, out) == (0, "The answer.\n")
+    assert status["turns"] == 0
+
+
+async def test_settings_of_the_command_line_apply_to_its_turn(
+    resident: InProcessResident, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("The answer.")
+    _, out, _ = await parley("exec", "go", "--json", "-c", "model=another", env=resident.environ)
+    code, _, err = await parley("exec", "go", "-c", "nonsense", env=resident.environ)
+
+    assert lines(out)[0]["model"] == "another"
+    assert code == 1
+    assert "nonsense" in err
+
+
+# --- ls and show ---------------------------------------------------------------------------
+
+
+async def test_ls_lists_and_show_shows_by_a_beginning_of_the_id(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    first, second = await created(client, resident), await created(client, resident)
+    parley_model.says("The answer.")
+    await (await first.send("a question")).result()
+    listed = (await parley("ls", env=resident.environ))[1].splitlines()
+    one = (await parley("ls", "--limit", "1", "--json", env=resident.environ))[1]
+    none = await parley("ls", "--archived", env=resident.environ)
+    code, shown, _ = await parley("show", first.id[:8].upper(), env=resident.environ)
+    events = lines((await parley("show", first.id, "--json", env=resident.environ))[1])
+
+    assert listed[0].startswith(f"{first.id[:8]}  idle ")
+    assert listed[0].endswith("  a question")
+    assert listed[1].split()[0] == second.id[:8]
+    assert [line["conversation_id"] for line in lines(one)] == [first.id]
+    assert none == (0, "", "")
+    assert code == 0
+    assert shown.splitlines()[:2] == [f"{first.id}  idle  a question", f"{MODEL} in {resident.work}"]
+    assert "      a question\n" in shown
+    assert "   <- agent_message:\n      The answer.\n" in shown
+    assert kinds(events) == ["conversation", "task_started", "user_message", "agent_message", "task_complete"]
+    assert [line["seq"] for line in events[1:]] == [event.seq for event in (await first.read()).events]
+
+
+async def test_ids_that_fit_none_or_several_are_errors(resident: InProcessResident, client: Client) -> None:
+    ids: dict[str, str] = {}
+    while (one := (await created(client, resident)).id)[0] not in ids:
+        ids[one[0]] = one
+    wanted = [
+        ("g", "parley show: 'g' is not the id of a conversation; `parley ls` lists them"),
+        (f"{one[:-1]}", None),
+        (one[0], f"parley show: '{one[0]}' is ambiguous: "),
+        ("00000000-0000", "parley show: no conversation has an id that begins with '00000000-0000'"),
+    ]
+    for given, error in wanted:
+        code, _, err = await parley("show", given, env=resident.environ)
+        assert (code, err.startswith(error or "")) == (0 if error is None else 1, True), err
+    unknown = await parley("show", "00000000-0000-0000-0000-000000000000", env=resident.environ)
+
+    assert unknown[0] == 1
+
+
+async def test_show_has_what_is_being_written(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Half, ", HOLD, "and whole.")
+    conversation = await created(client, resident)
+    turn = await conversation.send("go")
+    await parley_model.wait_until_held()
+    shown = (await parley("show", conversation.id, env=resident.environ))[1]
+    as_json = lines((await parley("show", conversation.id, "--json", env=resident.environ))[1])
+    parley_model.release()
+    await turn.result()
+
+    assert shown.endswith("   <- agent_message_delta, not finished:\n      Half,\n")
+    assert (as_json[-1]["type"], as_json[-1]["text"]) == ("open", "Half, ")
+
+
+async def test_ls_and_show_start_no_resident(alone: Home) -> None:
+    listed = await parley("ls", env=alone.environ)
+    shown = await parley("show", "abc", env=alone.environ)
+
+    assert listed == (0, "", "")
+    assert shown[0] == 1
+    assert not (alone.path / "serve.sock").exists()
+
+
+async def test_a_reader_that_closes_the_pipe_gets_no_traceback(resident: InProcessResident, client: Client) -> None:
+    await created(client, resident)
+    process = await start_parley("ls", env=resident.environ)
+    assert process.stdout is not None
+    process.stdout._transport.close()  # type: ignore[attr-defined] # closes the pipe
+    assert process.stderr is not None
+    err = await process.stderr.read()
+
+    assert b"Traceback" not in err
+
+
+async def test_characters_that_act_on_a_terminal_are_escaped_on_one(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("\x1b]0;owned\x07 \x9b31m \u202e reversed")
+    conversation = await created(client, resident)
+    await (await conversation.send("\x1b[2J")).result()
+    shown = await on_terminal("show", conversation.id, env={**resident.environ, "NO_COLOR": "1"})
+    as_json = await on_terminal("show", conversation.id, "--json", env=resident.environ)
+
+    for output in (shown, as_json):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(output)
+    assert r"\x1b]0;owned\x07 \u009b31m \u202e reversed" in shown
+    assert r"\x1b[2J" in shown
+
+
+async def on_terminal(*arguments: str, env: dict[str, str]) -> str:
+    """Run a command whose stdout is a terminal, and return what it prints."""
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "parley", *arguments),
+        env=env,
+        stdout=theirs,
+        stdin=asyncio.subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    printed = b""
+
+    def read() -> None:
+        nonlocal printed
+        try:
+            while data := os.read(ours, 65536):
+                printed += data
+        except OSError:
+            pass  # the other side is closed
+
+    await asyncio.to_thread(read)
+    os.close(ours)
+    assert await process.wait() == 0
+    return printed.decode()
+
+
+# --- watch, send, interrupt ----------------------------------------------------------------
+
+
+async def test_watch_begins_with_the_running_turn_and_follows(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    conversation = await created(client, resident)
+    parley_model.says("An earlier answer.")
+    await (await conversation.send("earlier")).result()
+    parley_model.says("Half, ", HOLD, "and whole.")
+    turn = await conversation.send("go")
+    await parley_model.wait_until_held()
+    process = await start_parley("watch", conversation.id[:8], "--json", env=resident.environ)
+    assert process.stdout is not None
+    found: list[dict[str, Any]] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while "Half" not in json.dumps(found):
+            found.append(json.loads(await process.stdout.readline()))
+        parley_model.release()
+        await turn.result()
+        parley_model.says("The next turn.")
+        await conversation.send("again")
+        while kinds(found).count("task_complete") < 2:
+            found.append(json.loads(await process.stdout.readline()))
+    process.send_signal(signal.SIGINT)
+    code, _, _ = await outcome_of(process)
+
+    assert code == 130
+    assert kinds(found)[0] == "task_started"
+    assert "earlier" not in json.dumps(found)
+    assert [line["seq"] for line in found if "seq" in line] == [
+        event.seq for event in (await conversation.read()).events if event.seq >= found[0]["seq"]
+    ]
+
+
+async def test_watch_ends_when_the_conversation_is_deleted(resident: InProcessResident, client: Client) -> None:
+    conversation = await created(client, resident)
+    process = await start_parley("watch", conversation.id, env=resident.environ)
+    await until(lambda: len(resident._resident._clients) == 2)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while process.returncode is None:
+            try:
+                await conversation.delete()
+            except Exception:
+                break  # it was deleted before
+    code, _, err = await outcome_of(process)
+
+    assert code == 1
+    assert err.startswith("parley watch: ")
+
+
+async def test_send_returns_when_the_message_is_accepted(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    conversation = await created(client, resident)
+    parley_model.says(HOLD, "The answer.")
+    code, out, err = await parley("send", conversation.id[:8], "go", "--json", env=resident.environ)
+    (sent,) = lines(out)
+    await parley_model.wait_until_held()
+    following = await start_parley("send", conversation.id, "and this", "--follow", env=resident.environ)
+    await until_messages(conversation, 2)
+    parley_model.says("The second answer.")
+    parley_model.release()
+    followed = await outcome_of(following)
+
+    assert (code, err, sent["type"], sent["conversation_id"]) == (0, "", "message", conversation.id)
+    assert followed[0] == 0
+    assert followed[1].endswith("The second answer.\n")
+
+
+async def until_messages(conversation: Conversation, number: int) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            page = await conversation.read()
+            if sum(type(event.msg).__name__ == "UserMessage" for event in page.events) >= number:
+                return
+            await conversation.read(after=page.seq, wait_seconds=1)
+
+
+async def test_send_without_a_resident_follows_the_turn(alone: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says("First.")
+    await parley("exec", "go", env=alone.environ)
+    listed = lines((await parley("ls", "--json", env=alone.environ))[1])
+    parley_model.says("Second.")
+    code, out, err = await parley("send", listed[0]["conversation_id"], "more", env=alone.environ)
+
+    assert (code, out) == (0, "Second.\n")
+    assert "no resident server runs, so the turn runs in this command until it ends" in err
+
+
+async def test_interrupt_ends_the_turn_of_any_client(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    conversation = await created(client, resident)
+    idle = await parley("interrupt", conversation.id[:8], env=resident.environ)
+    parley_model.says(HOLD, "Never said.")
+    await conversation.send("go")
+    await parley_model.wait_until_held()
+    code, out, err = await parley("interrupt", conversation.id[:8], "--json", env=resident.environ)
+    await until_state(conversation, "idle")
+
+    assert idle == (0, "", "parley interrupt: no turn runs\n")
+    assert (code, err) == (0, "")
+    assert lines(out) == [{"type": "interrupt", "conversation_id": conversation.id, "was_running": True}]
+    assert (await conversation.read()).events[-1].msg.reason == "interrupted"  # type: ignore[union-attr] # it is an `error`
+
+
+# --- answer --------------------------------------------------------------------------------
+
+
+async def test_answer_lists_and_decides(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    conversation = await client.create(cwd=resident.work, model=MODEL, **ASKS)
+    parley_model.says(sh("c1", "touch denied"), sh("c2", "touch approved"))
+    parley_model.says("Done.")
+    turn = await conversation.send("go")
+    await until_state(conversation, "asking")
+    (first,) = await client.approvals()
+    assert first.approval_id is not None
+    listed = (await parley("answer", env=resident.environ))[1]
+    as_json = lines((await parley("answer", "--json", env=resident.environ))[1])
+    denied = await parley(
+        "answer", first.approval_id[:8], "deny", "--reason", "not now", "--json", env=resident.environ
+    )
+    again = await parley("answer", first.approval_id, "approve", env=resident.environ)
+    await until_asked_again(conversation, first.approval_id)
+    (second,) = await client.approvals()
+    approved = await parley("answer", str(second.approval_id), "approve", env=resident.environ)
+    await turn.result()
+
+    assert listed.startswith(f"{first.approval_id[:8]}  exec, in conversation {conversation.id[:8]}\n    ")
+    assert "touch denied" in listed
+    assert (as_json[0]["type"], as_json[0]["approval_id"]) == ("approval", first.approval_id)
+    assert as_json[0]["command"][-1] == "touch denied"
+    assert denied[0] == 0
+    assert lines(denied[1]) == [{"type": "answer", "approval_id": first.approval_id, "decision": "denied"}]
+    assert again[0] == 1
+    assert approved == (0, "", "")
+    assert [name for name in os.listdir(resident.work) if name in ("approved", "denied")] == ["approved"]
+    assert "not now" in json.dumps([str(event.msg) for event in (await conversation.read()).events])
+
+
+async def until_asked_again(conversation: Conversation, after: str) -> None:
+    """Wait for an approval other than this one."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (status := await conversation.status()).questions or status.questions[0].approval_id == after:
+            await conversation.read(after=status.seq, wait_seconds=1)
+
+
+async def test_a_question_is_shown_with_the_command_that_answers_it(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    parley_model.says(sh("c1", "touch made-by-command"))
+    parley_model.says("Done.")
+    overrides = ["-c", "approval_policy=untrusted", "-c", "sandbox_mode=workspace-write"]
+    process = await start_parley("exec", "go", *overrides, env=resident.environ, cwd=resident.work)
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        before = await process.stderr.readuntil(b"or deny\n")
+    (approval,) = await client.approvals()
+    await approval.abort()
+    code, _, _ = await outcome_of(process)
+
+    short = str(approval.approval_id)[:8]
+    assert before.decode().splitlines()[-2:] == [
+        "   <- exec_approval_request: sh -c touch made-by-command",
+        f"parley exec: the agent waits for an answer: `parley answer {short} approve`, or deny",
+    ]
+    assert code == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["abc"], "a decision is missing (choose from approve, approve-for-session, deny, abort)"),
+        (["abc", "approve", "--reason", "x"], "--reason needs the decision `deny`"),
+        (["abc", "yes"], "invalid choice: 'yes'"),
+    ],
+)
+async def test_an_answer_that_is_incomplete_is_a_usage_error(
+    tmp_path: Path, arguments: list[str], error: str
+) -> None:
+    code, out, err = await parley(
+        "answer", *arguments, env={"PARLEY_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    )
+
+    assert (code, out) == (2, "")
+    assert error in err
+
+
+async def test_an_answer_without_a_server_finishes_the_turn(alone: Home, parley_model: ScriptedModel) -> None:
+    """The process that ran the turn was killed while the turn waited."""
+    parley_model.says(sh("c1", "touch made-by-command"))
+    overrides = ["-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access"]
+    asking = await start_parley("exec", "go", *overrides, env=alone.environ, cwd=alone.work)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (waiting := lines((await parley("answer", "--json", env=alone.environ))[1])):
+            pass
+    asking.kill()
+    await outcome_of(asking)
+    parley_model.says("Done.")
+    code, _, err = await parley("answer", waiting[0]["approval_id"], "approve", env=alone.environ, cwd=alone.work)
+    shown = (await parley("show", waiting[0]["conversation_id"], env=alone.environ))[1]
+
+    assert code == 0, err
+    assert shown.endswith("   <- agent_message:\n      Done.\n   <- task_complete\n")

@@ -1,0 +1,109 @@
+"""Events on a page: `parley.cli.event_renderer`, `parley.cli.page` and `parley.cli.printing`."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+
+from kit.builders.events import agent_message, error, task_complete, task_started, user_message
+from parley.cli.event_renderer import EventRenderer
+from parley.cli.page import Page
+from parley.cli.printing import for_terminal, print_json, print_text
+from parley.client import Event, events
+from parley.wire.ids import CallId
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def rendered(*shown: Event, out: StringIO | None = None) -> str:
+    out = StringIO() if out is None else out
+    page = Page(out)
+    renderer = EventRenderer(page)
+    for event in shown:
+        renderer.render(event, live=True)
+    page.end_line()
+    return out.getvalue()
+
+
+def delta(text: str) -> Event:
+    return events.AgentMessageDelta(delta=text)
+
+
+def test_a_message_is_shown_once() -> None:
+    assert rendered(delta("Half, "), delta("whole."), agent_message("Half, whole.")) == (
+        "   <- agent_message_delta, one by one, as they are written:\n"
+        "      Half, whole.\n"
+        "   <- agent_message: the same 12 characters, whole\n"
+    )
+    assert rendered(agent_message("Whole.")) == "   <- agent_message:\n      Whole.\n"
+
+
+def test_a_message_of_which_only_a_part_was_shown_is_shown_whole() -> None:
+    output = rendered(delta("Half, "), agent_message("Half, whole."), agent_message("Another."))
+
+    assert output.endswith(
+        "      Half,\n   <- agent_message:\n      Half, whole.\n   <- agent_message:\n      Another.\n"
+    )
+
+
+def test_the_text_of_an_interrupted_turn_is_not_part_of_the_next() -> None:
+    turns = [
+        task_started(),
+        delta("Half"),
+        error(" Turn interrupted"),
+        task_started(),
+        delta("x"),
+        agent_message("x"),
+    ]
+
+    assert "agent_message: the same 1 characters" in rendered(*turns)
+
+
+def test_messages_of_the_user_and_errors_have_their_text() -> None:
+    output = rendered(task_started(), user_message("go\non"), error("no such model"), task_complete(None))
+
+    assert output == (
+        "   <- task_started\n   <- user_message:\n      go\n      on\n"
+        "   <- error: no such model\n   <- task_complete\n"
+    )
+
+
+def test_a_diff_without_hunks_is_shown() -> None:
+    assert rendered(events.TurnDiff(unified_diff="rename from a")) == "   <- turn_diff:\n      rename from a\n"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        delta("\x1b[2J\x9b1m\u202e"),
+        agent_message("\x1b[2J\x9b1m\u202e"),
+        user_message("\x1b[2J\x9b1m\u202e"),
+        error("\x1b[2J\x9b1m\u202e"),
+        events.ExecCommandBegin(call_id=CallId("c"), command=("a", "\x1b[2J\x9b1m\u202e"), cwd="/", parsed_cmd=()),
+        events.UnknownEvent(type="\x1b[2J\x9b1m\u202e", encoded=b"{}"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_no_event_acts_on_a_terminal(event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    output = rendered(event, delta("end"), out=Terminal())
+
+    assert r"\x1b[2J\u009b1m\u202e" in output
+    assert output.replace("\n", "").isprintable()
+
+
+def test_text_keeps_lines_and_emoji() -> None:
+    family = "\U0001f468\u200d\U0001f469 \u2764\ufe0f"
+
+    assert for_terminal(f"one\r\ntwo\tthree {family}") == f"one\ntwo\tthree {family}"
+
+
+def test_what_is_not_for_a_terminal_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_text("\x1b[2J")
+    print_json({"text": "\x1b \u202e \xe4"})
+
+    assert capsys.readouterr().out == '\x1b[2J\n{"text":"\\u001b \u202e \xe4"}\n'
