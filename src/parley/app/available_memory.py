@@ -6,7 +6,9 @@ import os
 import resource
 from collections.abc import Iterator
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 __all__ = ["Available", "available_memory", "why_too_large"]
 
@@ -20,7 +22,7 @@ CGROUPS: Final = "/sys/fs/cgroup"
 MEGABYTE: Final = 1_000_000
 
 
-class Available(NamedTuple):
+class Available(Struct, frozen=True):
     bytes: int
     limit: str
     """Description of the limit, for error messages."""

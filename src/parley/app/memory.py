@@ -23,9 +23,13 @@ LARGE_BLOCK_BYTES: Final = 1024 * 1024
 
 
 def freeze_existing_objects() -> None:
-    """Exclude the objects that exist now from garbage collection: they live until the process ends."""
+    """Exclude the objects that exist now from garbage collection: they live until the process ends.
+
+    Enables the collector, which `parley mcp` disables while it imports the server.
+    """
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    gc.enable()
 
 
 def return_large_blocks() -> None:

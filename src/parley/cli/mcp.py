@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from contextlib import suppress
@@ -140,6 +141,7 @@ def _start_resident(home: str) -> None:
 
 
 def _serve(args: argparse.Namespace | SimpleNamespace) -> int:
+    gc.disable()  # imports make next to no garbage; the server enables it (`freeze_existing_objects`)
     import asyncio
 
     from parley.app.serving import serve_stdio

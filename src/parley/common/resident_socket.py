@@ -6,7 +6,6 @@ library alone, because the relay must start fast.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from typing import Any, Final
@@ -84,6 +83,8 @@ def connect(home: str) -> socket.socket:
 
 def encode_line(kind: str, **members: Any) -> bytes:
     """Encode a line that is not MCP, for the resident server."""
+    import json  # imported here: it takes long, and most homes have no resident server
+
     return json.dumps({"parley": kind, "v": HELLO_VERSION, **members}).encode() + b"\n"
 
 
@@ -94,6 +95,8 @@ def decode_answer(line: bytes) -> dict[str, Any]:
         NoResident: this is no answer of a resident server.
         Refused: it refuses; the text is its reason.
     """
+    import json
+
     try:
         answer = json.loads(line)
     except ValueError:

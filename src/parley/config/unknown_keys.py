@@ -8,7 +8,9 @@ it would leave the agent unrestricted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from parley.common.spelling import is_about_safety, letters_of, near_miss, nearest
 from parley.config.checks import Check, Named, Table, Wrong
@@ -39,7 +41,7 @@ _MISPLACED: Final[dict[str, KeyPath]] = {
 """Settings that restrict the agent, by their letters: outside of their table they have no effect."""
 
 
-class UnknownKey(NamedTuple):
+class UnknownKey(Struct, frozen=True):
     """A key that no setting has."""
 
     path: KeyPath

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from parley.conversation.keys import MESSAGE, SETTLED
@@ -51,7 +51,7 @@ PeerRequest = AnswerQuestion | InterruptTurn | RenameConversation | Submit
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
 
 
-class Local(NamedTuple):
+class Local(Struct, frozen=True):
     """The parts of a conversation on which its owner applies commands."""
 
     log: DurableLog

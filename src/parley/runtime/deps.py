@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner
@@ -16,7 +17,7 @@ from parley.runtime.peer_registry import PeerRegistry
 __all__ = ["RuntimeDeps"]
 
 
-class RuntimeDeps(NamedTuple):
+class RuntimeDeps(Struct, frozen=True):
     clock: Clock
     store: Store
     open_model: OpenModel

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
-from msgspec import UNSET, convert
+from msgspec import UNSET, Struct, convert
 
 from parley.agent.attachments import check_content, names_files, read_content
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
@@ -36,7 +36,7 @@ CONTINUE: Final = "Continue."
 _messages: Final = msgspec.json.Decoder(UserMessage)
 
 
-class Accepted(NamedTuple):
+class Accepted(Struct, frozen=True):
     """A message that was accepted."""
 
     message_id: MessageId

@@ -6,10 +6,9 @@ Does not know who is asked nor how: `approvals.py` does. Approvals for the sessi
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 from uuid import uuid4
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from parley.agent.limits import AskToContinue
@@ -39,7 +38,7 @@ from parley.wire.text import replace_surrogates
 __all__ = ["PermissionGate", "Resumed"]
 
 
-class Resumed(NamedTuple):
+class Resumed(Struct, frozen=True):
     """An approval that another process asked for, and its answer."""
 
     asked: QuestionAsked

@@ -6,7 +6,9 @@ Plain data; `approvals.py` does the waiting.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+from msgspec import Struct
 
 from parley.config.types import Approvals
 from parley.wire.events import Settlement
@@ -26,7 +28,7 @@ class ApprovalRecipient(Protocol):
         ...
 
 
-class _Reader(NamedTuple):
+class _Reader(Struct, frozen=True):
     can_be_asked: bool
     knows_limits: bool
     """Whether its client knows the event `limit_reached`, and so can be asked about limits."""

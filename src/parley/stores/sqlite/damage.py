@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from parley.errors import Unreadable
 from parley.wire.ids import ConversationId
@@ -35,7 +37,7 @@ SCANS: Final = (
 """Queries that find conversations in different ways; `{0}` is the direction, since a damaged page ends a scan."""
 
 
-class KnownConversation(NamedTuple):
+class KnownConversation(Struct, frozen=True):
     """A conversation that is found in the table or in an index."""
 
     row: int
