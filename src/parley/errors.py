@@ -29,6 +29,8 @@ __all__ = [
     "BadFile",
     "BadHome",
     "BadSetting",
+    "BodyTooLarge",
+    "BodyUnreadable",
     "CannotConnect",
     "CommandNotStarted",
     "ConfigError",
@@ -324,6 +326,22 @@ class ReplyTooLarge(ModelError):
     def of_provider(self, provider: str) -> ReplyTooLarge:
         """The same error with the provider's id in the name of the setting."""
         return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
+
+
+class BodyTooLarge(ParleyError):
+    """The body of an HTTP request is larger than the limit, or than the memory that is left."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body is larger than {limit} bytes, or than the memory that is left")
+        self.limit = limit
+
+
+class BodyUnreadable(ParleyError):
+    """The body of an HTTP request did not arrive."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the body cannot be read: {detail}")
+        self.detail = detail
 
 
 class ToolError(ParleyError):

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, ValidationError, convert
 
@@ -35,6 +35,10 @@ from parley.server.session import Session
 from parley.tools.rlimits import raise_own_limit
 from parley.transports.unix import Connection, Listener
 from parley.version import __version__
+
+if TYPE_CHECKING:
+    from parley.app.http_choice import HttpChoice
+    from parley.app.http_service import HttpService
 
 __all__ = ["AlreadyRunning", "Resident", "run_resident"]
 
@@ -79,6 +83,7 @@ class Resident:
         self._greeting: set[asyncio.Task[None]] = set()
         """Those of `_tasks` whose connection has not sent its first line yet."""
         self._clients: dict[int, ClientConnection] = {}
+        self._http: HttpService | None = None
         self._count = 0
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
@@ -90,10 +95,26 @@ class Resident:
         """Accept connections. Raises OSError."""
         self._listener = Listener(self._home, SOCKET, on_channel=self._accepted)
 
+    def listen_http(self, choice: HttpChoice) -> None:
+        """Accept HTTP connections.
+
+        Raises:
+            BadSetting: it cannot listen as the settings say.
+        """
+        from parley.app.http_service import HttpService  # with the HTTP library, which few servers need
+
+        self._http = HttpService(self._server.core, self._settings(), choice, on_connected=self._watch)
+
+    @property
+    def token(self) -> str | None:
+        """The token for HTTP that was created for the life of this process."""
+        return None if self._http is None else self._http.token
+
     @property
     def description(self) -> dict[str, Any]:
         """The address and the process of the server, for clients and other processes."""
         return {
+            "url": None if self._http is None else self._http.url,
             "socket": os.path.join(self._home, SOCKET),
             "pid": os.getpid(),
             "version": __version__,
@@ -118,14 +139,22 @@ class Resident:
         finally:
             stopped.cancel()
 
-    async def shut_down(self) -> None:
-        """Accept no more connections, wait for running turns, then end everything."""
+    def stop_listening(self) -> None:
+        """Accept no more connections on the socket."""
         if self._listener is not None:
             self._listener.close()
+
+    async def shut_down(self) -> None:
+        """Accept no more connections, wait for running turns, then end everything."""
+        self.stop_listening()
+        if self._http is not None:
+            self._http.stop_accepting()
         for task in self._greeting:
             task.cancel()
         await self._drain()
         await self._server.core.shutdown()
+        if self._http is not None:
+            await self._http.close()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
@@ -153,9 +182,13 @@ class Resident:
 
     def _seconds_to_idle_exit(self) -> float:
         minutes = self._settings().idle_exit_minutes
-        if self._clients or self._greeting or self._server.conversations.running or not minutes:
+        if self._client_count or self._greeting or self._server.conversations.running or not minutes:
             self._idle_since = self._now()
         return max(0.0, self._idle_since + (minutes or 1) * 60 - self._now())
+
+    @property
+    def _client_count(self) -> int:
+        return len(self._clients) + (0 if self._http is None else len(self._http.sessions))
 
     def _settings(self) -> ServeSettings:
         try:
@@ -217,7 +250,7 @@ class Resident:
 
         def connected(client: ClientConnection) -> None:
             self._clients[number] = client
-            client.session.on_leave(self, lambda: self._left(client.session))
+            self._watch(client)
 
         try:
             await self._server.core.serve_client(transport, loader=loader, connected=connected)
@@ -225,6 +258,10 @@ class Resident:
             self._clients.pop(number)
             self._idle_since = self._now()
             transport.close()
+
+    def _watch(self, client: ClientConnection) -> None:
+        """Have the turns of a client interrupted when it leaves, if the settings say so."""
+        client.session.on_leave(self, lambda: self._left(client.session))
 
     def _left(self, session: Session) -> None:
         if not self._stopping.is_set() and _interrupts(session.loader):
@@ -237,7 +274,7 @@ class Resident:
                 return {
                     "ok": True,
                     **self.description,
-                    "clients": len(self._clients),
+                    "clients": self._client_count,
                     "turns": len(self._server.conversations.running),
                     "started": self._began,
                     "stopping": self._stopping.is_set(),
@@ -253,9 +290,16 @@ class Resident:
 
 
 async def run_resident(
-    overrides: Sequence[str], *, exits_when_idle: bool, ready: Callable[[Mapping[str, Any]], None]
+    overrides: Sequence[str],
+    *,
+    exits_when_idle: bool,
+    http: HttpChoice | None,
+    ready: Callable[[Mapping[str, Any]], None],
 ) -> None:
-    """Run the resident server of the home until it is told to stop. `ready` is called with its description.
+    """Run the resident server of the home until it is told to stop.
+
+    `http` is None if the server must not serve HTTP; otherwise the settings decide. `ready` is called with the
+    description of the server and the token that was created for it.
 
     Raises:
         AlreadyRunning: the home has a resident server.
@@ -271,6 +315,12 @@ async def run_resident(
             raise AlreadyRunning(read_description(home))
         resident = Resident(server, home)
         resident.listen()
+        try:
+            if http is not None and _serves_http(server.loader.serve_settings(), exits_when_idle=exits_when_idle):
+                resident.listen_http(http)
+        except ConfigError:
+            resident.stop_listening()
+            raise
         describe(home, resident.description)
     except OSError as error:
         raise BadHome(home, f"no resident server can be started: {os_detail(error)}") from error
@@ -282,7 +332,7 @@ async def run_resident(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     freeze_existing_objects()
     try:
-        ready(resident.description)
+        ready({**resident.description, "token": resident.token})
         _notify_systemd("READY=1")
         await resident.run(exits_when_idle=exits_when_idle)
         _notify_systemd("STOPPING=1")
@@ -293,6 +343,10 @@ async def run_resident(
         await server.close()
         lock.release()
         skip_final_collection()
+
+
+def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
+    return settings.http == "on" or (settings.http == "auto" and not exits_when_idle)
 
 
 def _interrupts(loader: Loader) -> bool:

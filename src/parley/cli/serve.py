@@ -18,6 +18,8 @@ from parley.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
+    from parley.app.http_choice import HttpChoice
+
 __all__ = ["ALREADY_RUNNING", "DESCRIPTION", "NOT_RUNNING", "configure", "run"]
 
 DESCRIPTION: Final = """\
@@ -49,12 +51,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="exit after `serve.idle_exit_minutes` (30) without clients and turns",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON when ready, or as the report")
+    http = parser.add_argument_group("HTTP", "These override the settings `serve.host`, `serve.port`, and so on.")
+    http.add_argument("--no-http", action="store_true", help="listen on the socket of the home only")
+    http.add_argument("--host", help="the address or name to listen on (default: 127.0.0.1)")
+    http.add_argument("--port", type=int, help="the port to listen on; 0, the default, takes a free one")
+    http.add_argument("--tls-cert", metavar="FILE", help="the certificate chain, in PEM format")
+    http.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
     add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if (args.status or args.stop) and args.config:
         raise UsageError("-c has no effect on a server that runs already")
+    if args.port is not None and not 0 <= args.port <= 65_535:
+        raise UsageError(f"invalid --port {args.port} (choose from 0 to 65535)")
     if args.status:
         return _report(_ask("status"), as_json=args.json)
     if args.stop:
@@ -66,14 +76,14 @@ def run(args: argparse.Namespace) -> int:
     from parley.cli.logs import set_up_logging
 
     def ready(description: Mapping[str, Any]) -> None:
-        text = (
-            json.dumps(description) if args.json else f"serving {description['socket']}, as process {os.getpid()}"
-        )
-        print(text, flush=True)
+        where = " and ".join(filter(None, (description["url"], description["socket"])))
+        print(json.dumps(description) if args.json else f"serving {where}, as process {os.getpid()}", flush=True)
 
     try:
         set_up_logging(os.environ)
-        asyncio.run(run_resident(args.config, exits_when_idle=args.exit_when_idle, ready=ready))
+        asyncio.run(
+            run_resident(args.config, exits_when_idle=args.exit_when_idle, http=_http_choice(args), ready=ready)
+        )
     except AlreadyRunning as error:
         if args.json:
             print(json.dumps({**error.description, "running": True}))
@@ -82,6 +92,22 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         raise CommandFailed(str(error), code=NOT_STARTED) from None
     return 0
+
+
+def _http_choice(args: argparse.Namespace) -> HttpChoice | None:
+    from parley.app.http_choice import TOKEN_VARIABLE, HttpChoice
+
+    token = os.environ.pop(TOKEN_VARIABLE, None)  # the server gives its environment to others
+    if args.no_http:
+        return None
+    return HttpChoice(
+        host=args.host,
+        port=args.port,
+        tls_cert=None if args.tls_cert is None else os.path.abspath(args.tls_cert),
+        tls_key=None if args.tls_key is None else os.path.abspath(args.tls_key),
+        token=token or None,
+        creates_token=args.json,
+    )
 
 
 def _ask(kind: str) -> dict[str, Any]:
@@ -104,6 +130,8 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
     print(f"process {status['pid']}, Parley {status['version']}, since {since}")
     print(f"socket  {status['socket']}")
+    if status.get("url"):
+        print(f"address {status['url']}")
     print(f"clients {status['clients']}, running turns {status['turns']}")
     if status["stopping"]:
         print("it is stopping")

@@ -49,6 +49,7 @@ __all__ = [
     "WhenClientLeaves",
     "WhenNobody",
     "WireApi",
+    "WithHttp",
     "WorkspaceWrite",
 ]
 
@@ -57,6 +58,7 @@ Mechanism = Literal["auto", "bubblewrap", "landlock"]
 OnTimeout = Literal["deny", "abort", "hold"]
 WhenNobody = Literal["deny", "return", "wait"]
 WhenClientLeaves = Literal["continue", "interrupt"]
+WithHttp = Literal["auto", "on", "off"]
 McpFeatures = Literal["auto", "plain", "full"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -188,6 +190,25 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """How long running turns may take to end when the server is told to stop."""
     idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
     """When a server that `parley mcp` started exits, without clients and turns; 0: never."""
+    http: WithHttp = "auto"
+    """Whether the server also serves HTTP; `auto`: unless `parley mcp` started it."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, integer(0, 65_535)] = 0
+    """0: a free one."""
+    public_url: Address | None = None
+    """The address of a proxy in front of the server, which adds TLS."""
+    tls_cert: PathOrHomePath | None = None
+    tls_key: PathOrHomePath | None = None
+    max_connections: Annotated[int, integer(8, 65_536)] = 1024
+    max_sessions: Annotated[int, integer(1, 65_536)] = 1024
+    max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024
+    """Of a request with a valid token."""
+    max_unauthenticated_body_bytes: Annotated[int, integer(0, 2**30)] = 4 * 1024 * 1024
+    """How much of the body of a refused request is read and discarded."""
+    session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
+    """How long a session without requests and streams is kept."""
+    requests_per_second: Annotated[int, integer(0, 10**6)] = 500
+    """Of each token, on average over ten seconds; 0: no limit."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -68,6 +68,8 @@ class Session:
         self.initialized = False
         self.left_turns: dict[ConversationId, Seq] = {}
         """Conversations whose turn a call stopped waiting for, and the position before that turn."""
+        self.always_sends_positions = False
+        """Whether events of streams always have positions: a client that may reconnect needs them."""
         self.log_level: LogLevel = "info"
         """The least severe log messages that the client wants."""
         self.requests = OutgoingRequests(request_ids)

@@ -136,6 +136,9 @@ class _Stream:
                 position, is_first = page[-1].seq, is_first and not part
                 await frame.room()
             frame.write(encoder.snapshot_part((), open_deltas, is_first=is_first))
+            if frame.closed:  # over HTTP, the client may open another stream
+                self.out.when_writable(self._join)
+                return
         except (StoreError, MemoryError) as error:
             log.error("a snapshot of %s was sent in part: %s", conversation.id, error)
             if conversation.is_closing:

@@ -31,14 +31,16 @@ class ResidentProcess:
         config: str = "",
         env: Mapping[str, str] | None = None,
         program: Sequence[str] = (sys.executable, "-P", "-m", "parley"),
+        arguments: Sequence[str] = (),
     ) -> None:
+        self._arguments = arguments
         self._files, self._program = Home(model, home=home, config=config, env=env or {}), program
         self.description: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         self._files.open()
         self.process = await asyncio.create_subprocess_exec(
-            *(*self._program, "serve", "--json"),
+            *(*self._program, "serve", "--json", *self._arguments),
             env=self._files.environ,
             cwd=self._files.work,
             stdout=asyncio.subprocess.PIPE,

@@ -20,5 +20,6 @@ async def stream(call: ToolCall, args: ConversationStreamArguments) -> None:
         call.call.drop()
         return
     event_meta = call.features.additions if args.event_meta is None else args.event_meta
+    event_meta = event_meta or call.session.always_sends_positions
     call.answer(typed_result(StreamStarted()))
     call.streams.open(conversation, call.call, after=after, event_meta=event_meta, as_log=args.as_ == "log")

@@ -1,0 +1,1 @@
+"""Streamable HTTP: one endpoint, sessions, and streams."""

@@ -1,0 +1,122 @@
+"""The messages of a session that belong to no request: events of streams, and requests of the server.
+
+They go to the GET stream of the client that was opened last. While the client has none, readers of conversations
+wait at their positions, and the few messages that cannot wait are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from parley.ports.http import MessageStream
+from parley.ports.outbox import OpenFrame
+
+__all__ = ["PushOutbox"]
+
+MOST_STREAMS: Final = 4
+"""GET streams of one session. A client that opens one more has lost the oldest."""
+MOST_KEPT: Final = 256
+"""Messages that are kept for the next GET stream; the oldest ones are discarded."""
+
+
+class PushOutbox:
+    """The outbox of a session."""
+
+    def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
+        """`on_lost` is called when the stream that carried the messages has closed."""
+        self._on_lost = on_lost
+        self._streams: list[MessageStream] = []
+        self._kept: deque[bytes] = deque(maxlen=MOST_KEPT)
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._asked: MessageStream | None = None
+        """The stream that will call `_wake`."""
+        self.closed = False
+
+    @property
+    def streams(self) -> int:
+        """How many GET streams are open."""
+        return len(self._streams)
+
+    @property
+    def writable(self) -> bool:
+        stream = self._current
+        return stream is not None and stream.writable
+
+    @property
+    def _current(self) -> MessageStream | None:
+        return self._streams[-1] if self._streams else None
+
+    def attach(self, stream: MessageStream) -> None:
+        """Send to a stream from now on, first what was kept."""
+        if self.closed:
+            stream.end()
+            return
+        self._streams.append(stream)
+        if len(self._streams) > MOST_STREAMS:
+            self._streams[0].end()
+        while self._kept:
+            stream.send(self._kept.popleft())
+        stream.on_closed(lambda: self._lost(stream))
+        self._request_wake()
+
+    def send(self, frame: bytes, event_id: str | None = None) -> None:
+        stream = self._current
+        if stream is not None:
+            stream.send(frame, event_id)
+        elif not self.closed:
+            self._kept.append(frame)
+
+    def begin_frame(self, event_id: str | None = None) -> OpenFrame:
+        """Begin a message that is sent in parts. The outbox must be writable."""
+        assert self._streams
+        return self._streams[-1].begin_frame(event_id)
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        if not self.closed:
+            self._waiting.append(wake)
+            self._request_wake()
+
+    async def flush(self) -> None:
+        """Return when everything was written, or no stream is open."""
+        if (stream := self._current) is not None:
+            await stream.flush()
+
+    def close(self) -> None:
+        """End all streams."""
+        self.closed = True
+        self._waiting.clear()
+        self._kept.clear()
+        for stream in tuple(self._streams):
+            stream.end()
+
+    def _lost(self, stream: MessageStream) -> None:
+        carried = stream is self._current
+        self._streams.remove(stream)
+        if self._asked is stream:
+            self._asked = None
+        if carried and not self.closed:
+            self._on_lost()
+            self._request_wake()
+
+    def _request_wake(self) -> None:
+        """Have `_wake` called when the current stream is writable."""
+        stream = self._current
+        if self._waiting and stream is not None and self._asked is not stream:
+            self._asked = stream
+            if stream.writable:
+                asyncio.get_running_loop().call_soon(self._wake, stream)
+            else:
+                stream.when_writable(lambda: self._wake(stream))
+
+    def _wake(self, stream: MessageStream) -> None:
+        """Wake those who wait for room, in turn, until there is none."""
+        if self._asked is stream:
+            self._asked = None
+        for _ in range(len(self._waiting)):
+            if not self.writable or not self._waiting:
+                break
+            self._waiting.popleft()()
+        self._request_wake()

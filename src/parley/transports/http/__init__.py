@@ -1,0 +1,1 @@
+"""HTTP: connections, requests and streams of server-sent events. Knows no message and no session."""

@@ -1,0 +1,212 @@
+"""A stream of server-sent events to one HTTP client, as an outbox.
+
+Sending never waits: the stream buffers what the client has not read. Its sender is told to wait while more than the
+high-water mark is unread, so a client that does not read delays nobody and uses little memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+__all__ = ["COMMENT_SECONDS", "EventStream"]
+
+HIGH_WATER_BYTES: Final = 256 * 1024
+"""Above this many unread bytes, events wait. Lower than on stdio: there may be a thousand streams."""
+LOW_WATER_BYTES: Final = 64 * 1024
+MOST_UNREAD_BYTES: Final = 160 * 1024 * 1024
+"""A stream with more unread bytes is closed. Only messages that cannot wait, such as answers, get it there."""
+WRITE_BYTES: Final = 256 * 1024
+"""How many bytes are written before the stream looks whether the client has read them."""
+COMMENT_SECONDS: Final = 15.0
+"""A comment is sent after this time without a message, so that proxies keep the connection."""
+
+
+class EventStream:
+    """The outbox. `run` writes it to a connection."""
+
+    def __init__(self, *, comment_seconds: float = COMMENT_SECONDS) -> None:
+        self.closed = False
+        self._comment_seconds = comment_seconds
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[bytes] = deque()
+        self._unread = 0
+        self._full = False
+        self._ending = False
+        self._frame: _OpenFrame | None = None
+        self._held: list[tuple[bytes, str | None]] = []
+        """Messages that wait for the end of the one that is sent in parts."""
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._on_closed: list[Callable[[], None]] = []
+        self._changed = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    @property
+    def writable(self) -> bool:
+        return not self._full and self._frame is None
+
+    def send(self, frame: bytes, event_id: str | None = None) -> None:
+        """Send one message. A client that reconnects names the last `event_id` that it received."""
+        if self.closed or self._ending:
+            return
+        if self._frame is not None:
+            self._held.append((frame, event_id))
+            return
+        prefix = b"data: " if event_id is None else b"id: %b\ndata: " % event_id.encode()
+        self._append(b"%b%b\n\n" % (prefix, frame))
+
+    def begin_frame(self, event_id: str | None = None) -> _OpenFrame:
+        """Begin a message that is sent in parts. Messages that are sent meanwhile wait for its end."""
+        assert self.writable
+        frame = self._frame = _OpenFrame(self, event_id)
+        return frame
+
+    def write_part(self, part: bytes) -> None:
+        """Send bytes of the message that is sent in parts."""
+        if not self.closed:
+            self._append(part)
+
+    def end_frame(self) -> None:
+        """Send what waited for the end of the message that is sent in parts."""
+        self._frame = None
+        held, self._held = self._held, []
+        for frame, event_id in held:
+            self.send(frame, event_id)
+        if not self._full:
+            self._loop.call_soon(self._wake)
+        self._changed.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has not read enough for the next part of a message."""
+        return self._unread > LOW_WATER_BYTES
+
+    def _append(self, data: bytes) -> None:
+        self._events.append(data)
+        self._unread += len(data)
+        self._drained.clear()
+        self._changed.set()
+        if self._unread >= HIGH_WATER_BYTES:
+            self._full = True
+            if self._unread > MOST_UNREAD_BYTES:
+                self.close()
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        if self.closed:
+            return
+        self._waiting.append(wake)
+        if self.writable:
+            self._loop.call_soon(self._wake)
+
+    def on_closed(self, do: Callable[[], None]) -> None:
+        """Call `do` once, when the stream has closed; at once if it has."""
+        if self.closed:
+            do()
+        else:
+            self._on_closed.append(do)
+
+    async def flush(self) -> None:
+        """Return when everything was written, or the stream is closed."""
+        await self._drained.wait()
+
+    def end(self) -> None:
+        """Close the stream when everything was written."""
+        self._ending = True
+        self._changed.set()
+
+    def close(self) -> None:
+        """Send nothing more and discard what was not written yet."""
+        if self.closed:
+            return
+        self.closed, self._full, self._unread = True, False, 0
+        self._events.clear()
+        self._held.clear()
+        self._waiting.clear()
+        if self._frame is not None:
+            self._frame.wake()
+            self._frame = None
+        self._changed.set()
+        self._drained.set()
+        done, self._on_closed = self._on_closed, []
+        for do in done:
+            do()
+
+    async def run(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Write the events until the stream ends. `write` returns when the connection has taken the bytes."""
+        try:
+            await write(b":\n\n")  # the client sees at once that the stream is open
+            while not self.closed:
+                if self._events:
+                    await self._write(write)
+                elif self._ending and self._frame is None:
+                    return
+                else:
+                    await self._wait(write)
+        finally:
+            self.close()
+
+    async def _write(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        events, size = self._events, 0
+        piece = []
+        while events and (not size or size + len(events[0]) <= WRITE_BYTES):
+            piece.append(events.popleft())
+            size += len(piece[-1])
+        await write(b"".join(piece) if len(piece) > 1 else piece[0])
+        if self.closed:
+            return
+        self._unread -= size
+        if not events:
+            self._drained.set()
+        if self._full and self._unread <= LOW_WATER_BYTES:
+            self._full = False
+        if self._frame is not None:
+            self._frame.wake()
+        self._wake()
+
+    async def _wait(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(self._comment_seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            if self._frame is None:  # a comment in the middle of a message would be part of it
+                await write(b":\n\n")
+
+    def _wake(self) -> None:
+        """Wake those who wait for room, in turn, until there is none."""
+        for _ in range(len(self._waiting)):
+            if not self.writable or not self._waiting:
+                return
+            self._waiting.popleft()()
+
+
+class _OpenFrame:
+    """One message that is sent in parts."""
+
+    def __init__(self, stream: EventStream, event_id: str | None) -> None:
+        self._stream, self._room = stream, asyncio.Event()
+        stream.write_part(b"data: " if event_id is None else b"id: %b\ndata: " % event_id.encode())
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def write(self, part: bytes) -> None:
+        self._stream.write_part(part)
+
+    async def room(self) -> None:
+        await asyncio.sleep(0)  # others may have something to do
+        while not self._stream.closed and self._stream.is_behind:
+            self._room.clear()
+            await self._room.wait()
+
+    def end(self) -> None:
+        if not self._stream.closed:
+            self._stream.write_part(b"\n\n")
+            self._stream.end_frame()
+
+    def wake(self) -> None:
+        self._room.set()

@@ -1,0 +1,188 @@
+"""Accepts HTTP connections, limits their number, and passes requests to an endpoint.
+
+One bad request or connection never affects another. When there are too many connections, the oldest one without an
+authenticated request is closed first, so that strangers cannot keep clients out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+from msgspec import Struct
+
+from parley.transports.http.connection import Connection
+from parley.transports.http.event_stream import EventStream
+from parley.transports.http.exchange import BODY_SECONDS, HttpExchange, send_answer
+from parley.wire.http import HttpAnswer
+
+if TYPE_CHECKING:
+    from aiohttp.web_request import BaseRequest
+
+__all__ = ["Endpoint", "HttpListener", "HttpListenerOptions"]
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 512
+ACCEPT_AGAIN_SECONDS: Final = 0.1
+"""When to accept connections again after the process ran out of descriptors."""
+HANDSHAKE_SECONDS: Final = 10.0
+
+Endpoint = Callable[[HttpExchange], Awaitable[object]]
+"""Returns an `HttpAnswer`, or the stream that the exchange has opened."""
+
+
+class HttpListenerOptions(Struct, frozen=True, kw_only=True):
+    """Limits, and what the listener needs for TLS."""
+
+    max_connections: int = 1024
+    max_unauthenticated_body_bytes: int = 4 * 1024 * 1024
+    header_seconds: float = 10.0
+    """How long the headers of a request may take."""
+    idle_seconds: float = 5.0
+    """How long a connection may stay open without a request."""
+    body_seconds: float = BODY_SECONDS
+    tls: ssl.SSLContext | None = None
+
+
+class HttpListener:
+    """Listens on the addresses of a host."""
+
+    def __init__(self, endpoint: Endpoint, options: HttpListenerOptions) -> None:
+        self._endpoint, self._options = endpoint, options
+        self._server = web.Server(self._handle, handler_cancellation=True)
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._starting: dict[asyncio.Task[None], None] = {}
+        """Connections whose TLS handshake is not complete."""
+        self._open: dict[Connection, None] = {}
+        """In the order in which they were opened."""
+
+    # --- listening ---------------------------------------------------------------------
+
+    def listen(self, host: str, port: int) -> int:
+        """Listen on all addresses of a host and return the port. Raises OSError."""
+        try:
+            for family, _, _, _, address in _addresses(host, port):
+                self._sockets.append(_bound(family, (*address[:1], port, *address[2:])))
+                port = self._sockets[-1].getsockname()[1]
+        except OSError:
+            self._close_sockets()
+            raise
+        loop = asyncio.get_running_loop()
+        self._accepting = [loop.create_task(self._accept(one)) for one in self._sockets]
+        return port
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; open ones go on."""
+        for task in self._accepting:
+            task.cancel()
+        self._close_sockets()
+
+    async def close(self, grace_seconds: float) -> None:
+        """Close all connections, after requests in progress had some time to be answered."""
+        self.stop_accepting()
+        for task in self._starting:
+            task.cancel()
+        await self._server.shutdown(grace_seconds)
+
+    def _close_sockets(self) -> None:
+        for one in self._sockets:
+            one.close()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                channel, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                log.warning("cannot accept an HTTP connection: %s", error)
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            if not self._make_room():
+                log.warning("refused an HTTP connection: %d are open", len(self._open))
+                channel.close()
+                continue
+            task = loop.create_task(self._start(channel))
+            self._starting[task] = None
+            task.add_done_callback(lambda task: self._starting.pop(task, None))
+
+    async def _start(self, channel: socket.socket) -> None:
+        loop, tls = asyncio.get_running_loop(), self._options.tls
+        try:
+            channel.setblocking(False)
+            await loop.connect_accepted_socket(
+                lambda: Connection(self._server, self, self._options),
+                channel,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
+            )
+        except OSError as error:  # a failed handshake, too
+            log.debug("an HTTP connection could not be opened: %s", type(error).__name__)
+            channel.close()
+        except asyncio.CancelledError:
+            channel.close()
+            raise
+
+    # --- connections -------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self._open[connection] = None
+
+    def ended(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
+
+    def _make_room(self) -> bool:
+        """Return whether one more connection may be opened, after closing one that is not authenticated."""
+        most = self._options.max_connections
+        if len(self._starting) >= max(1, most // 4):
+            next(iter(self._starting)).cancel()
+        strangers = [one for one in self._open if not one.is_trusted] if len(self._open) >= most // 2 else []
+        if strangers and (len(self._open) + len(self._starting) >= most or len(strangers) >= most // 2):
+            strangers[0].abort()
+            self._open.pop(strangers[0], None)
+        return len(self._open) + len(self._starting) < most
+
+    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.request_began()
+        try:
+            exchange = HttpExchange(request, connection, body_seconds=self._options.body_seconds)
+            try:
+                answer = await self._endpoint(exchange)
+                assert isinstance(answer, HttpAnswer | EventStream)
+            except Exception:
+                log.exception("failed to handle an HTTP request")
+                answer = HttpAnswer(status=500)
+            return await send_answer(
+                request, exchange, answer, most_discarded=self._options.max_unauthenticated_body_bytes
+            )
+        finally:
+            connection.request_ended()
+
+
+def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, int, int, str, tuple[str, int]]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list({one[4][0]: one for one in found}.values())  # type: ignore[arg-type] # host and port come first
+
+
+def _bound(family: socket.AddressFamily, address: tuple[str | int, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

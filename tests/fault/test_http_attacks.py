@@ -1,0 +1,472 @@
+"""Attacks on the HTTP endpoint with raw bytes.
+
+Wrong hosts and origins, guessed tokens, slow and large requests, too many connections. After each of them the
+server serves its clients as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from itertools import product
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from kit.clients.http_client import HttpClient, raw_exchange
+from kit.clients.requests import initialize, ping, pong, tool
+from kit.servers.http_server import HttpServer
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.app.http_choice import HttpChoice
+from parley.testing import ScriptedModel
+from parley.transports.http.exchange import HttpExchange
+from parley.transports.http.listener import HttpListener, HttpListenerOptions
+from parley.wire.http import HttpAnswer
+from parley.wire.ids import ConversationId
+
+SECRET = "a token that must not be repeated anywhere"
+
+
+@pytest_asyncio.fixture
+async def server(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[HttpServer]:
+    async with HttpServer(parley_model, tmp_path / "home") as server:
+        yield server
+        client = await server.client()
+        assert (await client.post(ping("after"))).json == pong("after")
+
+
+def head(
+    server: HttpServer, *lines: str, method: str = "POST", target: str = "/mcp", token: str | None = None
+) -> bytes:
+    """The head of a request with the usual headers, unless `lines` has others of the same name."""
+    usual = {
+        "Host": f"127.0.0.1:{urlsplit(server.url).port}",
+        "Authorization": f"Bearer {token or server.token}",
+        "Content-Type": "application/json",
+        "Connection": "close",
+    }
+    given = {line.partition(":")[0].strip().lower() for line in lines}
+    kept = [f"{name}: {value}" for name, value in usual.items() if name.lower() not in given]
+    sent = [line for line in lines if not line.endswith(": -")]  # `Host: -` leaves it out
+    return "\r\n".join([f"{method} {target} HTTP/1.1", *kept, *sent, "", ""]).encode()
+
+
+def with_body(server: HttpServer, *lines: str, body: bytes = b"", **options: str) -> bytes:
+    return head(server, f"Content-Length: {len(body)}", *lines, **options) + body
+
+
+HELLO = json.dumps(initialize(1, version="2025-11-25")).encode()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer else 0
+
+
+async def status_of(server: HttpServer, data: bytes) -> int:
+    return status(await raw_exchange(server.url, data))
+
+
+# --- where a request comes from ------------------------------------------------------------
+
+
+HOSTS_AND_ORIGINS: list[tuple[tuple[str, ...], int]] = [
+    ((), 200),
+    (("Host: localhost",), 200),
+    (("Host: LOCALHOST",), 200),
+    (("Host: [::1]",), 200),
+    (("Host: -",), 400),
+    (("Host: 127.0.0.1", "Host: 127.0.0.1"), 400),
+    (("Host: evil.example",), 403),
+    (("Host: localhost.evil.example",), 403),
+    (("Host: 127.0.0.1.evil.example",), 403),
+    (("Host: 127.0.0.1:1",), 403),
+    (("Host: 127.0.0.1@evil.example",), 403),
+    (("Host: 127.1",), 403),
+    (("Host: 2130706433",), 403),
+    (("Host: ",), 403),
+    (("Origin: http://localhost",), 403),
+    (("Origin: null",), 403),
+    (("Origin: http://evil.example",), 403),
+    (("Origin: http://localhost.evil.example",), 403),
+    (("Sec-Fetch-Site: cross-site",), 403),
+    (("Sec-Fetch-Site: none",), 200),
+]
+
+
+@pytest.mark.promises("http.host")
+async def test_a_request_for_another_host_or_from_a_web_page_is_refused(server: HttpServer) -> None:
+    found = [
+        (lines, await status_of(server, with_body(server, *lines, body=HELLO))) for lines, _ in HOSTS_AND_ORIGINS
+    ]
+
+    assert found == HOSTS_AND_ORIGINS
+
+
+@pytest.mark.promises("http.host")
+async def test_the_origin_is_checked_for_every_method_and_no_page_is_allowed_anything(server: HttpServer) -> None:
+    for method in ("GET", "DELETE", "OPTIONS", "PUT", "HEAD", "TRACE", "PROPFIND"):
+        answer = await raw_exchange(server.url, head(server, "Origin: http://evil.example", method=method))
+
+        assert (method, status(answer)) == (method, 403)
+        assert b"access-control" not in answer.lower()
+
+
+@pytest.mark.promises("http.host")
+async def test_options_is_refused_and_other_methods_are_not_allowed(server: HttpServer) -> None:
+    asked = "Access-Control-Request-Method: POST"
+
+    assert await status_of(server, head(server, asked, method="OPTIONS")) == 403
+    assert await status_of(server, head(server, method="PUT")) == 405
+
+
+@pytest.mark.promises("http.content-type")
+async def test_only_plain_json_is_read(server: HttpServer) -> None:
+    expected = {
+        "Content-Type: application/json; charset=utf-8": 200,
+        "Content-Type: text/plain": 415,
+        "Content-Type: application/x-www-form-urlencoded": 415,
+        "Content-Type: multipart/form-data; boundary=application/json": 415,
+        "Content-Type: -": 415,
+        "Content-Encoding: gzip": 415,
+    }
+
+    assert {line: await status_of(server, with_body(server, line, body=HELLO)) for line in expected} == expected
+
+
+# --- tokens --------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.token")
+async def test_nothing_is_answered_without_a_token(server: HttpServer) -> None:
+    targets = ("/mcp", "/", "/metrics", f"/mcp?token={server.token}", f"/mcp?access_token={server.token}")
+    for method, target in product(("GET", "POST", "DELETE", "PUT", "HEAD"), targets):
+        answer = await raw_exchange(server.url, head(server, "Authorization: -", method=method, target=target))
+        first, _, body = answer.partition(b"\r\n\r\n")
+
+        assert (method, target, status(answer), body) == (method, target, 401, b"")
+        assert b"www-authenticate: bearer\r\n" in first.lower() + b"\r\n"
+        server.service._authenticator._failures.clear()  # further ones would be answered late
+
+
+@pytest.mark.promises("http.token")
+@pytest.mark.parametrize(
+    "value", ["Bearer", "Bearer ", "Bearer wrong", "Basic {token}", "{token}", "Bearer {token}x", "Bearer {half}"]
+)
+async def test_a_wrong_token_is_refused(server: HttpServer, value: str) -> None:
+    given = value.format(token=server.token, half=server.token[:-1])
+
+    assert await status_of(server, with_body(server, f"Authorization: {given}", body=HELLO)) == 401
+
+
+@pytest.mark.promises("http.token")
+async def test_two_tokens_are_refused(server: HttpServer) -> None:
+    lines = [f"Authorization: Bearer {server.token}"] * 2
+
+    assert await status_of(server, with_body(server, *lines, body=HELLO)) == 401
+
+
+@pytest.mark.promises("http.token")
+async def test_many_guesses_do_not_affect_the_right_token(server: HttpServer) -> None:
+    client = await server.client()
+    guesses = [status_of(server, with_body(server, body=HELLO, token=f"guess{n}")) for n in range(30)]
+    refused, pinged = await asyncio.gather(asyncio.gather(*guesses), client.post(ping(1)))
+
+    assert (pinged.json, set(refused)) == (pong(1), {401})
+
+
+@pytest.mark.promises("http.session")
+async def test_a_session_is_of_its_token_alone(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with HttpServer(
+        parley_model, tmp_path / "home", choice=HttpChoice(creates_token=True, token=SECRET)
+    ) as server:
+        from parley.server.context import Principal, Role
+
+        server.service._authenticator.add("t" * 32, Principal(name="other", role=Role.ADMIN))
+        mine, theirs = await server.client(), await server.stranger(token="t" * 32)
+        theirs.session_id = mine.session_id
+        stolen = [(await theirs.post(ping(1))).status, (await theirs.send("GET")).status]
+        deleted = await theirs.send("DELETE")
+
+        assert (stolen, deleted.status) == ([404, 404], 404)
+        assert (await mine.post(ping(1))).json == pong(1)
+
+
+@pytest.mark.promises("http.errors")
+async def test_no_answer_and_no_log_repeats_a_token_or_a_body(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    quoted = json.dumps(SECRET).encode()
+    sent = [
+        with_body(server, f"Authorization: Bearer {SECRET}", body=HELLO),
+        with_body(server, f"X-Bad\x01Header: {SECRET}", body=HELLO),
+        with_body(server, target=f"/{SECRET.replace(' ', '-')}", body=HELLO),
+        with_body(server, body=quoted),
+        with_body(server, body=b'{"id":1,"method":' + quoted),
+        with_body(server, f"Mcp-Session-Id: {SECRET}", body=json.dumps(ping(1)).encode()),
+        with_body(server, f"MCP-Protocol-Version: {SECRET}", body=json.dumps(ping(1)).encode()),
+        f"{SECRET}\r\n\r\n".encode(),
+    ]
+    answers = b"".join([await raw_exchange(server.url, data) for data in sent])
+
+    assert SECRET.encode() not in answers
+    assert SECRET.replace(" ", "-").encode() not in answers
+    logged = "\n".join(
+        record.getMessage() for record in caplog.records if record.name.startswith(("parley", "aiohttp"))
+    )
+    assert SECRET not in logged
+    assert server.token not in logged
+    assert b"Traceback" not in answers
+
+
+# --- what a server cannot read -------------------------------------------------------------
+
+
+NOT_HTTP = [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET\r\n\r\n",
+    b"GET /mcp HTTP/9.9\r\n\r\n",
+    b"\x00" * 1000 + b"\r\n\r\n",
+    b"GET /mcp HTTP/1.1\r\nHost : x\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+]
+
+
+@pytest.mark.promises("http.errors")
+async def test_what_is_not_http_is_refused_without_content(server: HttpServer) -> None:
+    for data in NOT_HTTP:
+        answer = await raw_exchange(server.url, data, ends=True)
+
+        assert (data, status(answer)) in [(data, code) for code in (0, 400, 401, 403)]
+        assert answer.partition(b"\r\n\r\n")[2] == b""
+
+
+@pytest.mark.promises("http.errors")
+async def test_a_body_that_ends_early_or_is_badly_chunked_affects_no_other_request(server: HttpServer) -> None:
+    cut = head(server, "Content-Length: 500") + HELLO[:10]
+    chunked = head(server, "Transfer-Encoding: chunked") + b"zz\r\n" + HELLO
+
+    await raw_exchange(server.url, cut, ends=True)
+    answer = await raw_exchange(server.url, chunked)
+
+    assert status(answer) in (0, 400, 408)
+
+
+# --- sizes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.limits")
+async def test_large_headers_are_refused_before_they_are_complete(server: HttpServer) -> None:
+    endless = head(server)[:-2] + b"".join(b"X-%d: %b\r\n" % (n, b"a" * 4000) for n in range(20))
+    many = head(server, *(f"X-{n}: a" for n in range(3000)))
+    long_one = head(server, f"X-Long: {'a' * 30_000}")
+
+    assert await raw_exchange(server.url, endless) == b""
+    assert await status_of(server, many) in (0, 400, 431)
+    assert await status_of(server, long_one) in (0, 400, 431)
+
+
+@pytest.mark.promises("http.limits")
+async def test_a_body_has_a_limit_whatever_its_length_says(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    config = "[serve]\nmax_body_bytes = 100000\nmax_unauthenticated_body_bytes = 1000\n"
+    async with HttpServer(parley_model, tmp_path / "home", config=config) as server:
+        large = HELLO[:-1] + b" " * 100_000 + b"}"
+        chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(large), large)
+
+        assert await status_of(server, with_body(server, body=large)) == 413
+        assert await status_of(server, head(server, "Content-Length: 99999999999")) == 413
+        assert await status_of(server, head(server, "Transfer-Encoding: chunked") + chunk) == 413
+        assert await status_of(server, with_body(server, body=HELLO)) == 200
+        assert await status_of(server, head(server, "Content-Length: 999999", token="x" * 32) + b"x" * 999) == 401
+
+
+@pytest.mark.promises("http.limits")
+async def test_a_compressed_body_is_not_expanded(server: HttpServer) -> None:
+    import gzip
+
+    bomb = gzip.compress(b" " * 10_000_000)
+
+    assert await status_of(server, with_body(server, "Content-Encoding: gzip", body=bomb)) == 415
+
+
+@pytest.mark.promises("http.limits")
+async def test_a_client_that_sends_too_often_is_told_to_wait(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nrequests_per_second = 1\n") as server:
+        client = await server.client()
+        replies = [await client.post(ping(n)) for n in range(40)]
+
+    refused = [reply for reply in replies if reply.status == 429]
+    assert replies[0].status == 200
+    assert {reply.headers["Retry-After"] for reply in refused} == {"1"}
+
+
+@pytest.mark.promises("http.limits")
+async def test_sessions_have_a_limit_and_an_idle_one_of_the_same_client_makes_room(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nmax_sessions = 2\n") as server:
+        first, second = await server.client(), await server.client()
+        async with second.stream():
+            third = await server.client()
+            gone = await first.post(ping(1))
+            async with third.stream():
+                fourth = await server.stranger()
+                refused = await fourth.initialize()
+
+    assert (gone.status, refused.status, refused.headers["Retry-After"]) == (404, 503, "30")
+
+
+# --- time and connections ------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def listener(**options: float) -> AsyncIterator[str]:
+    """A listener with short deadlines, whose endpoint reads the body."""
+
+    async def endpoint(request: HttpExchange) -> HttpAnswer:
+        if request.header("Authorization"):
+            request.authenticated()
+        try:
+            body = await request.body(1000, lambda size: None)
+        except Exception as error:
+            return HttpAnswer(status=408, body=type(error).__name__.encode())
+        return HttpAnswer(status=200, body=body)
+
+    serving = HttpListener(endpoint, HttpListenerOptions(**options))  # type: ignore[arg-type] # numbers
+    port = serving.listen("127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await serving.close(1)
+
+
+@pytest.mark.promises("http.limits")
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"P", b"POST /mcp HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HT"],
+    ids=["nothing", "one byte", "half of the headers", "half of the second request"],
+)
+async def test_a_connection_without_a_complete_request_is_closed(data: bytes) -> None:
+    async with listener(header_seconds=1, idle_seconds=1) as url:
+        answer = await raw_exchange(url, data)
+
+    assert status(answer) == (200 if b"\r\n\r\n" in data else 0)
+
+
+@pytest.mark.promises("http.limits")
+async def test_headers_that_come_byte_by_byte_do_not_extend_the_deadline() -> None:
+    async with listener(header_seconds=0.5, idle_seconds=60) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(b"GET / HTTP/1.1\r\nX: ")
+
+        async def trickle() -> None:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(b"a")
+                    await writer.drain()
+                    await asyncio.sleep(0.02)
+
+        slow = asyncio.create_task(trickle())
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+        slow.cancel()
+        writer.close()
+
+
+@pytest.mark.promises("http.limits")
+async def test_a_slow_body_is_given_up() -> None:
+    async with listener(body_seconds=0.2, idle_seconds=0.2) as url:
+        answer = await raw_exchange(url, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+
+    assert status(answer) == 408
+    assert answer.endswith(b"BodyUnreadable")
+
+
+@pytest.mark.promises("http.limits")
+async def test_idle_connections_of_strangers_make_room_for_clients() -> None:
+    async with listener(max_connections=20, header_seconds=3600, idle_seconds=3600) as url:
+        parts = urlsplit(url)
+        idle = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(200)]
+        answer = await raw_exchange(
+            url, b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: x\r\nConnection: close\r\n\r\n"
+        )
+        for _, writer in idle:
+            writer.close()
+
+    assert status(answer) == 200
+
+
+@pytest.mark.promises("http.limits")
+async def test_authenticated_connections_are_kept_and_further_ones_refused() -> None:
+    async with listener(max_connections=10, header_seconds=3600, idle_seconds=3600) as url:
+        parts = urlsplit(url)
+        request = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: x\r\n\r\n"
+        known = []
+        for _ in range(10):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write(request)
+            await reader.readuntil(b"\r\n\r\n")
+            known.append((reader, writer))
+        refused = await raw_exchange(url, request)
+        for reader, writer in known:
+            writer.write(request)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    assert refused == b""
+
+
+@pytest.mark.promises("http.slow")
+async def test_a_client_that_reads_nothing_uses_little_memory(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    await client.call("conversationStream", conversation_id=conversation)
+    parts = urlsplit(server.url)
+    unread = socket.create_connection((str(parts.hostname), parts.port or 0))
+    unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    lines = [f"Mcp-Session-Id: {client.session_id}", "Accept: text/event-stream"]
+    unread.sendall(head(server, *lines, method="GET"))
+    (out,) = (one.out for one in server.server.core.clients)
+    await until(lambda: out.streams == 1)  # type: ignore[attr-defined]
+    found = server.server.conversations.get(ConversationId(conversation))
+    for _ in range(30):
+        parley_model.says("x" * 300_000)
+        await client.say(conversation, "go")
+        await until(lambda: found.turn is None)
+    (stream,) = out._streams  # type: ignore[attr-defined]
+
+    assert stream._unread < 1_000_000
+    unread.close()
+
+
+@pytest.mark.promises("http.limits")
+async def test_a_session_ends_after_its_client_was_away_and_not_while_a_stream_is_open(server: HttpServer) -> None:
+    away, present = await server.client(), await server.client()
+    async with present.stream():
+        sessions = server.service.sessions
+        sessions._now = lambda now=sessions._now: now() + 31 * 60  # type: ignore[misc]
+        sessions.expire()
+
+        assert (await away.post(ping(1))).status == 404
+        assert (await present.post(ping(1))).json == pong(1)
+
+
+async def test_a_client_of_another_version_of_the_protocol_is_told_which_are_served(server: HttpServer) -> None:
+    client: HttpClient = await server.stranger()
+    reply = await client.post(tool(9, "codex", {}), MCP_Protocol_Version="2026-07-28")
+
+    assert (reply.status, reply.json["id"], reply.json["error"]["code"]) == (400, 9, -32022)

@@ -1,0 +1,381 @@
+"""Streamable HTTP: sessions, answers, streams, questions, and what a closed stream does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kit.clients.http_client import HttpClient, SseReader
+from kit.clients.requests import ping, pong, request, tool
+from kit.clients.shell_turns import sh
+from kit.servers.http_server import HttpServer
+from kit.system.waiting import until
+from parley.testing import HOLD, ScriptedModel
+
+ELICITS: dict[str, Any] = {"elicitation": {}}
+ASKS = {"approval_policy": "untrusted", "sandbox": "workspace-write"}
+VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
+
+
+@pytest_asyncio.fixture
+async def server(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[HttpServer]:
+    async with HttpServer(parley_model, tmp_path / "home") as server:
+        yield server
+
+
+def is_event(kind: str) -> Any:
+    return lambda message: message.get("method") == kind
+
+
+async def until_idle(client: HttpClient, conversation: str) -> None:
+    seq = 0
+    while True:
+        page = await client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=20)
+        seq = page["seq"]
+        if page["state"] == "idle":
+            return
+
+
+# --- sessions ------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.session")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_initialize_begins_a_session_and_delete_ends_it(server: HttpServer, version: str) -> None:
+    client = await server.stranger(version=version)
+    begun = await client.initialize()
+    assert (begun.status, begun.json["result"]["protocolVersion"]) == (200, version)
+    assert client.session_id is not None
+    assert len(client.session_id) >= 43
+
+    initialized = await client.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    answered = await client.post(ping(2))
+    deleted = await client.send("DELETE")
+    gone = [(await client.post(ping(3))).status, (await client.send("GET")).status]
+
+    assert (initialized.status, initialized.body) == (202, b"")
+    assert (answered.status, answered.json) == (200, pong(2))
+    assert (deleted.status, gone) == (204, [404, 404])
+    assert len(server.service.sessions) == 0
+
+
+@pytest.mark.promises("http.session")
+async def test_a_request_without_a_session_is_refused(server: HttpServer) -> None:
+    client = await server.client()
+
+    statuses = [
+        (await client.post(ping(1), Mcp_Session_Id=None)).status,
+        (await client.post(ping(1), Mcp_Session_Id="x" * 43)).status,
+        (await client.send("GET", Mcp_Session_Id=None)).status,
+        (await client.send("DELETE", Mcp_Session_Id="other")).status,
+    ]
+
+    assert statuses == [400, 404, 400, 404]
+
+
+@pytest.mark.promises("http.session")
+async def test_a_failed_initialize_leaves_no_session(server: HttpServer) -> None:
+    client = await server.stranger()
+    reply = await client.post(request(1, "initialize", {"protocolVersion": 5}))
+
+    assert (reply.status, reply.json["error"]["code"]) == (200, -32602)
+    assert "Mcp-Session-Id" not in reply.headers
+    await until(lambda: len(server.service.sessions) == 0)
+
+
+@pytest.mark.promises("http.version")
+async def test_the_version_of_a_request_is_that_of_its_session(server: HttpServer) -> None:
+    client = await server.client()
+    replies = [
+        await client.post(ping(1), MCP_Protocol_Version=version)
+        for version in (None, "2025-11-25", "2025-06-18", "2026-07-28", "nonsense")
+    ]
+
+    assert [reply.status for reply in replies] == [200, 200, 400, 400, 400]
+    assert replies[3].json["error"]["code"] == -32022
+    assert (replies[3].json["id"], replies[3].json["error"]["data"]["supported"][0]) == (1, "2025-11-25")
+
+
+# --- answers -------------------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.answers")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_codex_answers_as_a_stream_with_its_events_and_then_its_result(
+    server: HttpServer, parley_model: ScriptedModel, version: str
+) -> None:
+    client = await server.client(version=version)
+    parley_model.says("Hello", " there")
+    async with client.codex("hi") as stream:
+        messages = await stream.rest()
+
+    assert stream.response.headers["X-Accel-Buffering"] == "no"
+    assert [one["method"] for one in messages[:2]] == ["codex/event", "session_configured"]
+    assert [one["params"]["msg"]["delta"] for one in messages if one.get("method") == "agent_message_delta"] == [
+        "Hello",
+        " there",
+    ]
+    assert messages[-1]["result"]["content"][0]["text"] == "Hello there"
+
+
+@pytest.mark.promises("http.answers")
+async def test_a_client_that_accepts_no_stream_gets_json(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client()
+    parley_model.says("Hello")
+    reply = await client.post(tool(7, "codex", {"prompt": "hi"}), Accept="application/json")
+    refused = await client.post(ping(8), Accept="text/html")
+
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    assert reply.json["result"]["content"][0]["text"] == "Hello"
+    assert (refused.status, (await client.send("GET", Accept="application/json")).status) == (406, 406)
+
+
+@pytest.mark.promises("http.answers")
+async def test_requests_are_answered_at_the_same_time(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    parley_model.says(HOLD, "Done.")
+    await client.say(conversation, "go")
+    await parley_model.wait_until_held()
+    status = await client.call("conversationStatus", conversation_id=conversation)
+    waiting = asyncio.create_task(
+        client.call("conversationRead", conversation_id=conversation, after=status["seq"], wait_seconds=50)
+    )
+    pinged = await client.post(ping("meanwhile"))
+    parley_model.release()
+
+    assert pinged.json == pong("meanwhile")
+    assert (await waiting)["events"]
+
+
+@pytest.mark.promises("http.arrays")
+async def test_arrays_are_for_the_oldest_version_only(server: HttpServer) -> None:
+    old, new = await server.client(version="2025-03-26"), await server.client()
+    both = await old.post([ping(1), {"jsonrpc": "2.0", "method": "notifications/initialized"}, request("b", "x")])
+    notices = await old.post([{"jsonrpc": "2.0", "method": "notifications/initialized"}])
+    refused = await new.post([ping(1)])
+    wrong = [
+        (await old.post(body)).status
+        for body in ([], [ping(1)] * 1001, [1], [request(1, "initialize", {})], [[ping(1)]])
+    ]
+
+    assert sorted(one["id"] if "error" not in one else one["error"]["code"] for one in both.json) == [-32601, 1]
+    assert (notices.status, notices.body) == (202, b"")
+    assert (refused.status, wrong) == (400, [400] * 5)
+
+
+NO_MESSAGES = [
+    (b"", -32700),
+    (b"{", -32700),
+    (b"\xff", -32700),
+    (b"[", -32700),
+    (b"5", -32600),
+    (b"{}", -32600),
+    (b'{"id":null,"method":"ping"}', -32600),
+    (b'{"id":1.5,"method":"ping"}', -32600),
+    (b'{"id":1,"method":"ping","params":' + b"[" * 100_000, -32600),
+]
+
+
+@pytest.mark.promises("http.answers")
+async def test_a_body_that_is_no_message_is_refused(server: HttpServer) -> None:
+    client = await server.client()
+    for body, code in NO_MESSAGES:
+        reply = await client.send("POST", body)
+
+        assert (body[:50], reply.status, reply.json["error"]["code"]) == (body[:50], 400, code)
+        assert reply.json["id"] is None
+    assert (await client.post(ping(1))).json == pong(1)
+
+
+@pytest.mark.promises("http.answers")
+async def test_a_cancelled_request_ends_without_an_answer(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client()
+    parley_model.says(HOLD, "Never said.")
+    async with client.stream_post(tool(50, "codex", {"prompt": "go"})) as stream:
+        await stream.hears("task_started")
+        await parley_model.wait_until_held()
+        await client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 50}})
+        messages = await stream.rest()
+
+    assert messages[-1]["params"]["msg"]["type"] == "error"
+    assert not [one for one in messages if "id" in one]
+
+
+# --- the GET stream ------------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.stream")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_events_of_streams_come_on_the_get_stream_with_positions(
+    server: HttpServer, parley_model: ScriptedModel, version: str
+) -> None:
+    client = await server.client(version=version)
+    conversation = await client.create()
+    started = await client.call("conversationStream", conversation_id=conversation)
+    async with client.stream() as stream:
+        state = await stream.hears("notifications/initial_state")
+        parley_model.says("Hello", " there")
+        await client.say(conversation, "hi")
+        end = await stream.hears("task_complete")
+
+    assert started == {}
+    assert state["params"]["_meta"]["conversationId"] == end["params"]["_meta"]["conversationId"] == conversation
+    assert end["params"]["_meta"]["seq"] > 0
+    deltas = [one.message for one in stream.events if one.message.get("method") == "agent_message_delta"]
+    assert [one["params"]["_meta"]["offset"] for one in deltas] == [0, 5]
+
+
+@pytest.mark.promises("http.stream")
+async def test_a_message_comes_on_one_stream_only_and_the_newest_get_stream_has_it(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    async with client.stream() as older, client.stream() as newer:
+        await client.call("conversationStream", conversation_id=conversation)
+        parley_model.says("Hello")
+        await client.say(conversation, "hi")
+        await newer.hears("task_complete")
+        newer.close()
+        parley_model.says("Again")
+        await until(lambda: server.server.core.clients.copy().pop().out.streams == 1)  # type: ignore[attr-defined]
+        await client.say(conversation, "again")
+        again = await older.hears("agent_message")
+
+    assert again["params"]["msg"]["message"] == "Again"
+    assert {one.message["method"] for one in older.events}.isdisjoint({"notifications/initial_state"})
+
+
+@pytest.mark.promises("http.slow")
+async def test_an_unread_stream_delays_no_other(server: HttpServer, parley_model: ScriptedModel) -> None:
+    slow, quick = await server.client(), await server.client()
+    conversation = await quick.create()
+    for client in (slow, quick):
+        await client.call("conversationStream", conversation_id=conversation)
+    async with slow.stream() as unread, quick.stream() as stream:
+        parley_model.says(*["x" * 100_000] * 100)
+        await quick.say(conversation, "go")
+        end = await stream.hears("task_complete")
+        pinged = await slow.post(ping(1))
+        await unread.hears("task_complete")
+
+    assert end["params"]["msg"]["last_agent_message"] == "x" * 10_000_000
+    assert pinged.json == pong(1)
+    texts = [
+        one.message["params"]["msg"]["delta"] for one in unread.events if is_event("agent_message_delta")(one[1])
+    ]
+    assert len("".join(texts)) <= 10_000_000
+
+
+# --- questions -----------------------------------------------------------------------------
+
+
+async def settled(reader: SseReader) -> Any:
+    return (await reader.hears("approval_settled"))["params"]["msg"]
+
+
+def answer(question: Any, decision: str = "approved") -> dict[str, Any]:
+    result = {"action": "accept", "content": {"decision": decision}, "decision": decision}
+    return {"jsonrpc": "2.0", "id": question["id"], "result": result}
+
+
+@pytest.mark.promises("http.questions")
+async def test_a_call_asks_on_its_own_stream(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client(capabilities=ELICITS)
+    parley_model.says(sh("c1", "touch made"))
+    parley_model.says("Done.")
+    async with client.stream() as other, client.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
+        question = await stream.hears("elicitation/create")
+        accepted = await client.post(answer(question))
+        messages = await stream.rest()
+        await client.send("DELETE")
+        pushed = await other.rest()
+
+    assert (accepted.status, accepted.body) == (202, b"")
+    assert messages[-1]["result"]["content"][0]["text"] == "Done."
+    assert (server.work / "made").exists()
+    assert pushed == []
+
+
+@pytest.mark.promises("http.questions", "http.closed")
+async def test_a_question_whose_stream_closed_is_asked_again_on_the_get_stream(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client(capabilities=ELICITS)
+    parley_model.says(sh("c1", "touch made"))
+    parley_model.says("Done.")
+    async with client.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
+        first = await stream.hears("elicitation/create")
+    async with client.stream() as lost:
+        second = await lost.hears("elicitation/create")
+    async with client.stream() as found:
+        third = await found.hears("elicitation/create")
+        await client.post(answer(third))
+        await until(lambda: (server.work / "made").exists())
+
+    assert first == second == third
+
+
+@pytest.mark.promises("http.questions")
+async def test_an_answer_of_another_session_settles_nothing(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    asked, other = await server.client(capabilities=ELICITS), await server.client(capabilities=ELICITS)
+    parley_model.says(sh("c1", "touch made"))
+    parley_model.says("Done.")
+    async with asked.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
+        question = await stream.hears("elicitation/create")
+        ignored = await other.post(answer(question))
+        open_ones = await other.call("approvalsList")
+        await asked.post(answer(question, "denied"))
+        await stream.rest()
+
+    assert (ignored.status, len(open_ones["approvals"])) == (202, 1)
+    assert not (server.work / "made").exists()
+
+
+def _codex(settings: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in settings.items()}
+
+
+# --- closed streams ------------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.closed")
+async def test_a_closed_stream_interrupts_no_turn(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client()
+    parley_model.says("The first half, ", HOLD, "the second half.")
+    async with client.codex("go") as stream:
+        await stream.hears("agent_message_delta")
+    parley_model.release()
+    (found,) = (await client.call("conversationsList"))["conversations"]
+    await until_idle(client, found["conversation_id"])
+    page = await client.call("conversationRead", conversation_id=found["conversation_id"])
+
+    assert page["events"][-1]["msg"]["last_agent_message"] == "The first half, the second half."
+
+
+@pytest.mark.promises("http.closed")
+async def test_a_deleted_session_interrupts_no_turn_and_ends_its_streams(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client, other = await server.client(), await server.client()
+    conversation = await client.create()
+    parley_model.says(HOLD, "Done.")
+    async with client.stream() as stream:
+        await client.call("conversationStream", conversation_id=conversation)
+        await client.say(conversation, "go")
+        await parley_model.wait_until_held()
+        await client.send("DELETE")
+        await stream.rest()
+    status = await other.call("conversationStatus", conversation_id=conversation)
+    parley_model.release()
+    await until_idle(other, conversation)
+
+    assert status["state"] == "running"
