@@ -190,7 +190,7 @@ async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> N
 
     assert (story, errors, exit_code) == (STORY.format(version=__version__), "", 0)
     assert [asked, asked_again] == ["Hello! Who is there?", "And what if I leave?"]
-    assert order == "Write a greeting, try it, and copy it outside."
+    assert order == "Write a greeting, run it, and copy it outside."
     assert thought == scripted(0, "reasoning")
     assert first == scripted(0, "text")
     assert f"{so_far} {rest}" == scripted(1, "text")
