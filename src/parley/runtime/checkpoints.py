@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory."""
+LACKING_ENTRIES: Final = 10_000
+"""A log that was folded over more entries without a stored checkpoint gets one, although it is only read."""
 SMALL: Final = 4000
 """The number of items in projections that are encoded in a few milliseconds. A thread encodes larger ones."""
 
@@ -92,6 +94,11 @@ class Checkpoints:
             self._copies.popleft()
         oldest = self._copies[0].position if self._copies else START
         return oldest if oldest <= last - self._tail else START
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether the next process that loads the log would fold very many entries."""
+        return self.newest_position - self._stored > LACKING_ENTRIES
 
     # --- storing -----------------------------------------------------------------------
 

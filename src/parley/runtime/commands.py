@@ -42,6 +42,7 @@ __all__ = [
     "Observe",
     "PeerRequest",
     "Rename",
+    "StoreCheckpoint",
     "SubmitMessage",
 ]
 
@@ -320,6 +321,13 @@ class AppendOutsideTurn(Command):
 
     def apply(self, local: Local) -> asyncio.Future[None]:
         return local.log.write(self._payload, until=self.deadline.at)
+
+
+class StoreCheckpoint(Command):
+    """Acquire the lease, with which the checkpoint of a log is stored (`DurableLog.acquire`)."""
+
+    def apply(self, local: Local) -> None:
+        return None
 
 
 class Delete(Command):

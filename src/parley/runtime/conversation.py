@@ -39,6 +39,7 @@ from parley.runtime.commands import (
     Local,
     PeerRequest,
     Rename,
+    StoreCheckpoint,
     SubmitMessage,
 )
 from parley.runtime.deadline import Deadline
@@ -94,6 +95,7 @@ class Conversation:
         local = Local(self._log, self._runner, intake, self._approvals, deps.peers)
         self._mailbox = Mailbox(self._ownership, local, closing=deps.closing)
         self._background: set[asyncio.Task[None]] = set()
+        self._has_tried_checkpoint = False
         self.is_deleted = False
         """Whether it was deleted, or the home was lost."""
         self.lost: HomeLost | None = None
@@ -193,8 +195,16 @@ class Conversation:
         await asyncio.wait({current}, timeout=FOLLOW_SECONDS)
         if current.done():
             current.result()
+            self._store_checkpoint()
         else:  # commands before it wait for a process that does not answer
             await self._ownership.read_new()
+
+    def _store_checkpoint(self) -> None:
+        """Store the checkpoint of a long log that has none, unless another process writes now."""
+        if self._log.lacks_checkpoint and self._log.phase is Phase.IDLE and not self._has_tried_checkpoint:
+            self._has_tried_checkpoint = True
+            stored = self._mailbox.post(StoreCheckpoint(Deadline(0.0)))
+            stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _catch_up(self) -> None:
         """Return when the followed log has all that is stored now."""

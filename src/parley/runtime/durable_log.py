@@ -118,6 +118,11 @@ class DurableLog:
         """Whether there are readers, or tasks that wait for an entry."""
         return bool(self._readers or self._waiting)
 
+    @property
+    def lacks_checkpoint(self) -> bool:
+        """Whether the log is long and has no checkpoint near its end; `acquire` stores one."""
+        return self._checkpoints.is_lacking
+
     # --- the lease ---------------------------------------------------------------------
 
     async def create(self, *payloads: LogPayload) -> None:

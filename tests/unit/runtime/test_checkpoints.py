@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from kit.builders.entries import FIRST, summary
 from kit.builders.events import agent_message, task_complete, task_started, text, user_message
+from kit.builders.logs import log_of
 from kit.builders.questions import command_question, question_settled
 from kit.builders.records import (
     call,
@@ -15,6 +17,7 @@ from kit.builders.records import (
     message,
     model_asked,
     model_said,
+    renamed,
     settings_chosen,
     turn_ended,
     turn_started,
@@ -341,3 +344,17 @@ async def test_a_branch_begins_at_a_message_that_is_not_in_memory(home: str) -> 
             assert sent == [(text(one),) for one in seen]
         with pytest.raises(ParentUnknown):
             await conversation.submit((text("?"),), parent_id=MessageId("unknown"), accepted=lambda _: None)
+
+
+async def test_a_long_log_without_a_checkpoint_gets_one_when_it_is_read(home: str) -> None:
+    store = SlowStore()
+    entries = log_of(settings_chosen(), *(renamed(f"Title {number}") for number in range(12_000))).entries
+    await store.create(FIRST, entries, summary())
+    async with Life(home, store) as life:
+        conversation = await life.find(FIRST)
+        await conversation._mailbox.at_rest()
+
+        checkpoint = await store.checkpoint(FIRST)
+        assert checkpoint is not None
+        assert checkpoint.seq > len(entries) - 2 * CHECKPOINT_ENTRIES
+        assert (await store.head(FIRST)).owner is None
