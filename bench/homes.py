@@ -1,4 +1,4 @@
-"""Homes in which conversations are kept already, written through the store as a server writes them."""
+"""Homes in which conversations are kept already, written through the store as an import writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bench.servers import MODEL
 from parley.conversation.log import Log, LogPayload
-from parley.conversation.projections import Projections
 from parley.conversation.records import (
     MessageItem,
     ModelAsked,
@@ -17,7 +16,8 @@ from parley.conversation.records import (
     TurnEnded,
     TurnStarted,
 )
-from parley.ports.store import PAGE, Store, Summary
+from parley.ports.store import PAGE, Store
+from parley.runtime.bulk_create import bulk_create, pages_of
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.events import AgentMessage, TaskComplete, TaskStarted, UserMessage
 from parley.wire.ids import ConversationId, EventId, MessageId
@@ -49,18 +49,8 @@ async def _keep(home: Path, *, conversations: int, messages: int) -> list[Conver
 
 
 async def _write(store: Store, conversation_id: ConversationId, messages: int) -> None:
-    happened, log, projections, at = _conversation(messages), Log(), Projections(), time.time()
-    entries = log.append(happened, at=at)
-    lease = None
-    for first in range(0, len(entries), PAGE):
-        for one in happened[first : first + PAGE]:
-            projections.apply(one, at=at)
-        page, summary = entries[first : first + PAGE], Summary.of(projections.state)
-        if not first:
-            await store.create(conversation_id, page, summary)
-            continue
-        lease = lease or await store.acquire(conversation_id, address="")
-        await store.append(lease, page, summary)
+    log = Log()
+    await bulk_create(store, conversation_id, pages_of(log.append(_conversation(messages), at=time.time())))
 
 
 def _conversation(messages: int) -> list[LogPayload]:

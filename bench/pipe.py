@@ -117,6 +117,11 @@ class Pipe:
             pass
         return line
 
+    def until(self, marker: bytes) -> None:
+        """Read until `marker` has come, and keep everything for `line`."""
+        while marker not in self._held:
+            self._held += self.read()
+
     def line(self) -> bytes:
         """The next line."""
         parts: list[bytes] = []

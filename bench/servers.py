@@ -180,6 +180,9 @@ class _Mcp(Running):
         return self.pipe.call("tools/call", {"name": name, "arguments": arguments})
 
 
+SNAPSHOT: Final = b'"method":"notifications/initial_state"'
+
+
 class ParleyRunning(_Mcp):
     version = "2025-11-25"
     event_meta: ClassVar[bool] = True
@@ -191,9 +194,18 @@ class ParleyRunning(_Mcp):
 
     def stream(self, conversation: str, *, event_meta: bool) -> tuple[int, bytes]:
         """Stream it, and return the id of the request and the whole snapshot."""
+        return self.begin_stream(conversation, event_meta=event_meta), self.snapshot()
+
+    def begin_stream(self, conversation: str, *, event_meta: bool) -> int:
+        """Stream it, and return the id of the request when the snapshot begins."""
         arguments = {"conversation_id": conversation, "event_meta": event_meta}
         stream = self.pipe.request("tools/call", {"name": "conversationStream", "arguments": arguments})
-        return stream, self.pipe.line_with(b'"method":"notifications/initial_state"')
+        self.pipe.until(SNAPSHOT)
+        return stream
+
+    def snapshot(self) -> bytes:
+        """Return the whole snapshot of a stream that has begun."""
+        return self.pipe.line_with(SNAPSHOT)
 
     def pause(self, stream: int) -> None:
         """End a stream."""
