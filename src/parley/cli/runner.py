@@ -97,6 +97,7 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
     import asyncio  # imported here: the relay of `parley mcp` starts without it
 
     received: list[int] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
 
     async def run() -> int:
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
@@ -107,18 +108,23 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
                 task.cancel()
 
         for number in SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as set by `nohup`
+            if number != signal.SIGHUP or before[number] is not signal.SIG_IGN:  # as set by `nohup`
                 loop.add_signal_handler(number, end, number)
         try:
             return await task
         finally:
-            # The loop closes its pipe for signals before it removes their handlers: a signal between is reported.
-            signal.set_wakeup_fd(-1)
+            # A signal while the loop is closed would be reported as an error.
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
 
     try:
         return asyncio.run(run())
     except asyncio.CancelledError:
         return KILLED + received[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
