@@ -18,7 +18,7 @@ from kit.builders.tools import NoCommands
 from kit.builders.transcript import RecordingTranscript, Shown
 from kit.builders.trees import patch, plant, tree
 from kit.models.raw_provider import settings
-from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, call_item, closing, context, program
+from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, PATIENT, call_item, closing, context, program
 from parley.config.types import ToolServer
 from parley.conversation.log import LogPayload
 from parley.ports.tools import Action, Granted, ToolContext, Verdict
@@ -122,7 +122,7 @@ def without_duration(event: LogPayload) -> LogPayload:
 
 async def test_a_call_of_a_tool_server_that_breaks_down_by_our_own_mistake_is_seen_to_end() -> None:
     notebook = Forgetful()
-    async with closing(ServerPool(ENVIRON)) as pool, pool.lease([program("x")]) as lease:
+    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([program("x")]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = await ServerTools(context(notebook), lease).run(call_item("x__steps", '{"count": 1}', CALL))
 
@@ -149,7 +149,7 @@ for line in sys.stdin:
 async def test_a_result_that_has_no_content_cannot_be_read() -> None:
     notebook = RecordingTranscript()
     server = ToolServer(name="x", command=sys.executable, args=("-c", EMPTY_HANDED))
-    async with closing(ServerPool(ENVIRON)) as pool, pool.lease([server]) as lease:
+    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([server]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = await ServerTools(context(notebook), lease).run(call_item("x__give", "{}", CALL))
 

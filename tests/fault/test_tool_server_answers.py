@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from kit.servers.tool_server import Message
-from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, Loopback, Spoil, call_text, closing
+from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, PATIENT, Loopback, Spoil, call_text, closing
 from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.tools.errors import ToolServerFailed
@@ -34,7 +34,7 @@ async def far(loopback: Loopback) -> AsyncIterator[Lease]:
     """Return the tools of an HTTP tool server."""
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         pool.lease([ToolServer(name="far", url=url)]) as lease,
     ):
         yield lease
@@ -221,7 +221,11 @@ async def test_why_a_far_server_did_not_start_is_said_in_a_few_words(
 ) -> None:
     loopback = Loopback()
     loopback.spoils[method] = spoil
-    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool, asyncio.timeout(PATIENCE_SECONDS):
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
         sentences = await pool.start([ToolServer(name="far", url=url)])
 
     assert sentences == (f"MCP client for `far` failed to start: {detail}",)
@@ -234,7 +238,11 @@ async def test_a_first_answer_that_is_too_long_names_the_limit(
 ) -> None:
     loopback = Loopback()
     loopback.spoils[method] = spoils(b" " * (limit + 1))
-    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool, asyncio.timeout(PATIENCE_SECONDS):
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
         sentences = await pool.start([ToolServer(name="far", url=url)])
 
     assert sentences == (f"MCP client for `far` failed to start: its answer is longer than {limit} bytes",)
@@ -253,7 +261,7 @@ async def test_an_answer_in_an_event_is_counted_from_its_own_beginning() -> None
 
     loopback = Loopback()
     loopback.spoils["tools/call"] = spoil
-    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool:
+    async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
         server = ToolServer(name="far", url=url, max_answer_bytes=8192)
         async with pool.lease([server]) as lease:
             assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "fine"
@@ -266,7 +274,11 @@ async def test_an_answer_of_the_wrong_shape_is_no_start(method: str) -> None:
 
     loopback = Loopback()
     loopback.spoils[method] = spoil
-    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool, asyncio.timeout(PATIENCE_SECONDS):
+    async with (
+        loopback.open() as url,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
         sentences = await pool.start([ToolServer(name="far", url=url)])
 
     assert sentences == (f"MCP client for `far` failed to start: {UNREADABLE}",)

@@ -19,6 +19,7 @@ from kit.builders.transcript import RecordingTranscript
 from kit.servers.tool_servers import (
     ENVIRON,
     PATIENCE_SECONDS,
+    PATIENT,
     Loopback,
     call_item,
     call_text,
@@ -38,12 +39,12 @@ from parley.tools.servers.program import LEAVE_SECONDS, TERM_SECONDS
 from parley.wire.events import McpToolCallBegin, McpToolCallEnd
 
 HASTY = Timing(answer_seconds=0.5)
-EAGER = Timing(retry_seconds=0)
+EAGER = Timing(answer_seconds=PATIENCE_SECONDS, retry_seconds=0)
 
 
 @pytest.fixture
 async def pool() -> AsyncIterator[ServerPool]:
-    async with closing(ServerPool(ENVIRON)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
         yield pool
 
 
@@ -115,7 +116,7 @@ async def test_a_server_that_never_answers_is_given_up_and_ended(mark: str) -> N
 
 
 async def test_other_calls_do_not_wait_while_a_server_starts(mark: str) -> None:
-    async with closing(ServerPool(ENVIRON)) as pool, pool.lease([program("x")]) as lease:
+    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([program("x")]) as lease:
         starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
         await until(lambda: running(mark) == 1)
 
@@ -133,7 +134,7 @@ async def test_every_conversation_is_told_of_a_failed_server_without_a_second_tr
     server = ToolServer(name="x", command=str(script))
     expected = ["`x` the program ended before it answered (exit code 3)"]
 
-    async with closing(ServerPool(ENVIRON)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
         assert [await failures(pool, server), await failures(pool, server)] == [expected] * 2
         async with pool.lease([server]) as lease:
             assert lease.specs() == ()
@@ -201,7 +202,7 @@ async def test_an_idle_server_that_failed_is_not_waited_for_again(tmp_path: Path
 
 
 async def test_closing_does_not_wait_for_a_server_that_still_starts(mark: str) -> None:
-    pool = ServerPool(ENVIRON)
+    pool = ServerPool(ENVIRON, timing=PATIENT)
     starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
     await until(lambda: running(mark) == 1)
 
@@ -329,7 +330,7 @@ async def test_a_server_that_cannot_be_started_again_reports_it_to_the_model(tmp
     assert python is not None
     (tmp_path / "server").symlink_to(python)
     server = ToolServer(name="x", command=str(tmp_path / "server"), args=program("x").args)
-    async with closing(ServerPool(ENVIRON)) as pool, pool.lease([server]) as lease:
+    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([server]) as lease:
         tool = lease.find("x__add")
         assert tool is not None
         with pytest.raises(ToolServerFailed):
@@ -379,7 +380,7 @@ async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
     loopback, notebook = Loopback(), RecordingTranscript()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         pool.lease([ToolServer(name="x", url=url)]) as lease,
     ):
         doomed = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
@@ -395,7 +396,7 @@ async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
 
 
 async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor_the_end(mark: str) -> None:
-    pool = ServerPool(ENVIRON)
+    pool = ServerPool(ENVIRON, timing=PATIENT)
     async with pool.lease([program("x", mark=mark)]) as lease:
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
         notebook = RecordingTranscript()
@@ -417,7 +418,7 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
 @pytest.mark.parametrize("where", ["program", "address"])
 async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_continues(where: str) -> None:
     notebook, loopback = RecordingTranscript(), Loopback()
-    async with loopback.open() as url, closing(ServerPool(ENVIRON)) as pool:
+    async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
         server = program("x") if where == "program" else ToolServer(name="x", url=url)
         async with (
             pool.lease([structs.replace(server, tool_timeout_seconds=1)]) as hasty,
@@ -473,7 +474,7 @@ async def test_without_a_limit_a_call_may_take_as_long_as_it_likes(pool: ServerP
 @pytest.mark.parametrize("mode", ["serve", "stubborn", "leaving"])
 async def test_closing_leaves_nothing_running(mode: str) -> None:
     mark = marker()
-    pool = ServerPool(ENVIRON)
+    pool = ServerPool(ENVIRON, timing=PATIENT)
     async with pool.lease([program("x", mode, mark=mark)]) as lease:
         await call_text(lease, "x__child")
         await until(lambda: running(mark) > 1)
@@ -486,7 +487,7 @@ async def test_closing_leaves_nothing_running(mode: str) -> None:
 
 async def test_a_server_that_is_stopped_in_its_tracks_is_ended_too() -> None:
     mark = marker()
-    pool = ServerPool(ENVIRON)
+    pool = ServerPool(ENVIRON, timing=PATIENT)
     async with pool.lease([program("x", mark=mark)]) as lease:
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
 
@@ -499,7 +500,10 @@ async def test_a_server_that_is_stopped_in_its_tracks_is_ended_too() -> None:
 async def test_closing_does_not_wait_for_an_http_server_that_does_not_answer() -> None:
     loopback = Loopback()
     async with loopback.open() as url:
-        async with closing(ServerPool(ENVIRON)) as pool, pool.lease([ToolServer(name="x", url=url)]) as lease:
+        async with (
+            closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+            pool.lease([ToolServer(name="x", url=url)]) as lease,
+        ):
             assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
             loopback.falls_silent = True
 
@@ -512,7 +516,7 @@ def test_a_program_that_does_not_exit_is_abandoned_within_two_seconds() -> None:
 
 
 async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
-    pool, notebook = ServerPool(ENVIRON), RecordingTranscript()
+    pool, notebook = ServerPool(ENVIRON, timing=PATIENT), RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([program("x", mark=mark)]) as lease:
         waiting = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
         await notebook.until(2)
@@ -531,7 +535,7 @@ async def test_many_starts_and_ends_leave_no_descriptor_and_no_task(mark: str) -
         return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
 
     async def one_life() -> None:
-        async with closing(ServerPool(ENVIRON)) as pool:
+        async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
             await pool.start([program("e", "exit", mark=mark), ToolServer(name="b", command="/no/such/program")])
             async with pool.lease([program("x", mark=mark), program("g", "garbage", mark=mark)]) as lease:
                 await call_text(lease, "g__add", {"a": 1, "b": 2})
@@ -601,7 +605,7 @@ async def test_a_server_that_forgot_the_session_is_greeted_again_at_the_next_cal
     loopback = Loopback()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         pool.lease([ToolServer(name="x", url=url)]) as lease,
     ):
         assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"

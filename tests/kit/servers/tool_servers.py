@@ -21,12 +21,13 @@ from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.conversation.records import CallItem
 from parley.ports.tools import Action, RejectedByPolicy, ToolContext, Verdict
-from parley.tools.servers import Lease, ServerPool
+from parley.tools.servers import Lease, ServerPool, Timing
 from parley.wire.ids import CallId
 
 __all__ = [
     "ENVIRON",
     "PATIENCE_SECONDS",
+    "PATIENT",
     "Loopback",
     "Spoil",
     "call_item",
@@ -42,6 +43,9 @@ __all__ = [
 
 ENVIRON: Final = {"HOME": "/nowhere", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "SECRET_KEY": "hidden"}
 """The environment of the pools in tests."""
+
+PATIENT: Final = Timing(answer_seconds=PATIENCE_SECONDS)
+"""The times of the pools in tests: on a busy computer a program may start more slowly than a user would wait."""
 
 PROGRAM: Final = str(Path(__file__).with_name("tool_server.py"))
 

@@ -17,6 +17,7 @@ from kit.builders.transcript import RecordingTranscript
 from kit.servers.tool_servers import (
     ENVIRON,
     PATIENCE_SECONDS,
+    PATIENT,
     Loopback,
     call_item,
     call_text,
@@ -50,7 +51,7 @@ X = program("x", env={"EXTRA": "1"})
 
 @pytest.fixture
 async def pool() -> AsyncIterator[ServerPool]:
-    async with closing(ServerPool(ENVIRON)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
         yield pool
 
 
@@ -386,7 +387,7 @@ async def test_an_unused_server_is_ended_and_started_again_when_needed() -> None
     server = program("x", mark=mark)
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
-        closing(ServerPool(ENVIRON, timing=Timing(idle_seconds=0))) as pool,
+        closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0))) as pool,
     ):
         async with pool.lease([server]) as lease:
             before = await call_text(lease, "x__pid")
@@ -396,7 +397,10 @@ async def test_an_unused_server_is_ended_and_started_again_when_needed() -> None
 
 
 async def test_a_server_that_is_used_is_not_ended() -> None:
-    async with closing(ServerPool(ENVIRON, timing=Timing(idle_seconds=0))) as pool, pool.lease([X]) as lease:
+    async with (
+        closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0))) as pool,
+        pool.lease([X]) as lease,
+    ):
         before = await call_text(lease, "x__pid")
         async with pool.lease([X]) as second:
             assert await call_text(second, "x__pid") == before
@@ -405,7 +409,7 @@ async def test_a_server_that_is_used_is_not_ended() -> None:
 
 
 async def test_a_closed_pool_starts_nothing() -> None:
-    pool = ServerPool(ENVIRON)
+    pool = ServerPool(ENVIRON, timing=PATIENT)
     await pool.close()
 
     with pytest.raises(ShuttingDown):
@@ -456,7 +460,7 @@ async def test_an_address_needs_no_token() -> None:
     loopback = Loopback()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         pool.lease([ToolServer(name="far", url=url)]) as lease,
     ):
         assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
@@ -468,7 +472,7 @@ async def test_a_large_result_comes_from_an_address_too() -> None:
     loopback = Loopback()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON)) as pool,
+        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         pool.lease([ToolServer(name="far", url=url)]) as lease,
     ):
         assert len(await call_text(lease, "far__big", {"size": 3_000_000})) == 3_000_000
