@@ -7,7 +7,6 @@ confined, nor which commands are safe.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Final
 
 from msgspec import Struct
@@ -120,4 +119,6 @@ def _has_sandbox(settings: Settings) -> bool:
 
 
 def _lie_in(paths: Sequence[str], roots: Sequence[WritableRoot]) -> bool:
+    from pathlib import PurePath  # imported here: a server starts without it
+
     return all(any(PurePath(path).is_relative_to(root.path) for root in roots) for path in paths)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from random import random
 from typing import Final
 
 from parley.errors import CannotConnect, ModelError
@@ -52,6 +51,8 @@ async def with_retries(
     Raises:
         ModelError: the last attempt failed.
     """
+    from random import random  # imported here: a server starts without it
+
     retries = connects = 0
     connecting = _Stopwatch(clock)
     while True:

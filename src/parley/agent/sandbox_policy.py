@@ -10,7 +10,6 @@ import logging
 import os
 import stat
 from collections.abc import Iterable
-from pathlib import PurePath
 from typing import Final
 
 from parley.config.installation import installed_paths
@@ -108,6 +107,8 @@ def _root(path: str) -> WritableRoot | None:
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:
     """Return the first link on the way to a path that lies in one of the roots, also through another link."""
+    from pathlib import PurePath  # imported here: a server starts without it
+
     left = list(reversed(PurePath(path).parts[1:]))
     reached, links = "/", 0
     while left:

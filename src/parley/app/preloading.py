@@ -12,7 +12,19 @@ __all__ = ["load_all_modules"]
 
 _NOT_IN_A_SERVER: Final = ("parley.__main__", "parley.cli", "parley.client", "parley.testing")
 
-_IMPORTED_LATE: Final = ("aiohttp", "anyio", "mcp", "sqlite3", "tomllib", "ctypes", "fcntl", "email.utils")
+_IMPORTED_LATE: Final = (
+    "aiohttp",
+    "anyio",
+    "mcp",
+    "sqlite3",
+    "tomllib",
+    "ctypes",
+    "fcntl",
+    "email.utils",
+    "json",
+    "pathlib",
+    "random",
+)
 """Packages that Parley imports inside functions."""
 _IMPORTED_BY_OTHERS: Final = (
     "encodings.idna",

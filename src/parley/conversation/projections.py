@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -30,14 +31,8 @@ from parley.wire.items import compact
 
 __all__ = ["Projections"]
 
-_EVENTS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
-    event_type(cls): msgspec.json.Decoder(cls)
-    for cls in (UserMessage, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
-}
-"""The events that a projection depends on."""
-_RECORDS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(cls) for kind, cls in RECORD_TYPES.items() if kind != record_type(CommandOutput)
-}
+Decoders = dict[str, msgspec.json.Decoder[Any]]
+
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -55,6 +50,21 @@ class _Saved(Struct, frozen=True, array_like=True):
     settings_history: SavedSettingsHistory
     usage: SavedUsage
     granted: dict[str, float]
+
+
+@cache
+def _decoders() -> tuple[Decoders, Decoders]:
+    """Return the decoders of the events and records that a projection depends on, by type. Made at the first call:
+    they take long, and a server starts without them."""
+    events = (UserMessage, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
+    return (
+        {event_type(cls): msgspec.json.Decoder(cls) for cls in events},
+        {
+            kind: msgspec.json.Decoder(cls)
+            for kind, cls in RECORD_TYPES.items()
+            if kind != record_type(CommandOutput)
+        },
+    )
 
 
 class Projections:
@@ -146,7 +156,8 @@ class Projections:
 
     def supply(self, entry: Entry) -> None:
         """Add the text of an entry that the history misses. Raises ValueError."""
-        decoder = (_EVENTS if entry.is_event else _RECORDS).get(entry.type)
+        events, records = _decoders()
+        decoder = (events if entry.is_event else records).get(entry.type)
         if decoder is not None:
             self.history.supply(entry.seq, _compacted(decoder.decode(entry.encoded)))
 
@@ -169,8 +180,9 @@ class Projections:
         Raises:
             ValueError: the log contradicts itself, or an entry cannot be read.
         """
+        events, records = _decoders()
         for entry in entries:
-            decoder = (_EVENTS if entry.is_event else _RECORDS).get(entry.type)
+            decoder = (events if entry.is_event else records).get(entry.type)
             if decoder is not None:
                 self.position = Seq(entry.seq - 1)
                 self.apply(_compacted(decoder.decode(entry.encoded)), at=entry.at)

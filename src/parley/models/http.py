@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from parley.common.os_errors import with_limit
 from parley.common.threads import start_thread
@@ -117,6 +116,8 @@ class Http:
 
     def _proxy(self, url: str) -> str | None:
         """Return the proxy for a URL. The look-up is slow; on Linux its result cannot change and is cached."""
+        from urllib.parse import urlsplit  # loaded with the HTTP library
+
         parts = urlsplit(url)
         place = parts.scheme, parts.hostname
         if place not in self._proxies or sys.platform != "linux":
@@ -253,6 +254,8 @@ def _proxy(scheme: str, host: str | None) -> str | None:
 
 def _shown(url: str) -> str:
     """Return the URL without the parts that may hold secrets."""
+    from urllib.parse import urlsplit, urlunsplit  # loaded with the HTTP library
+
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

@@ -6,6 +6,7 @@ The tag is the type of the event and, in a stream, the method of its notificatio
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -450,8 +451,13 @@ class _Tagged(Struct):
     type: str
 
 
-_decoder: Final[msgspec.json.Decoder[EventMsg]] = msgspec.json.Decoder(EventMsg)
 _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[EventMsg]:
+    """Return the decoder of all events. Made at the first call: it takes long, and servers do not need it."""
+    return msgspec.json.Decoder(EventMsg)
 
 
 def decode_event(encoded: bytes) -> EventMsg | UnknownEvent:
@@ -463,4 +469,4 @@ def decode_event(encoded: bytes) -> EventMsg | UnknownEvent:
     tag = decode_lenient(_tag_decoder, encoded).type
     if tag not in EVENT_TYPES:
         return UnknownEvent(type=tag, encoded=bytes(encoded))
-    return decode_lenient(_decoder, encoded)
+    return decode_lenient(_decoder(), encoded)
