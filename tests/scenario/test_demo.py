@@ -24,10 +24,11 @@ STORY = """\
 Parley {version}: what a client sends (->) and receives (<-). The model is a
 script, so this needs no key and no network.
 
-1. Start a server
-   -> parley mcp -c model_provider=scripted
-   -> initialize
-   <- MCP 2025-11-25; N ms since the process was started
+1. Start a resident server
+   -> parley serve --json --exit-when-idle
+   <- serves serve.sock in its home, N ms later
+   -> connect to its socket, initialize
+   <- MCP 2025-11-25
 
 2. Create a conversation and stream it
    -> conversationCreate
@@ -49,31 +50,36 @@ script, so this needs no key and no network.
    <- agent_message: the same 289 characters, whole
    <- task_complete
 
-4. Pause, and send a message while no client reads
-   -> notifications/cancelled, with the id of the stream's request
-   -> conversationSendMessage "And what if I leave?"
-   <- status ok
-   <- 0 notifications; the agent talks all the same
+4. Send a message with another client, and kill it in the middle of a sentence
+   -> parley send ID "And what if I leave?" --follow --json
+   <- task_started
+   <- user_message:
+      SECOND QUESTION
+   <- agent_reasoning
+   <- agent_message_delta, one by one, as they are written:
+      SECOND TEXT UNTIL THE KILL
+   -> SIGKILL
+   <- that client has ended, after N characters
 
-5. Come back while it talks
+5. Return to the same turn, which goes on without that client
    -> conversationStream
    <- initial_state: 9 events, both turns from the beginning
    <- task_started
    <- user_message:
-      SECOND QUESTION
+      SECOND QUESTION AGAIN
    <- agent_reasoning
    <- agent_message_delta, all so far in one piece:
       SECOND TEXT SO FAR
    <- agent_message_delta, one by one, as they are written:
       THE REST OF IT
-   <- agent_message: the same 257 characters, whole
+   <- agent_message: the same 260 characters, whole
    <- task_complete
 
 6. Count
    -> conversationRead
-   <- 10 events, with 2 messages of 546 characters
+   <- 10 events, with 2 messages of 549 characters
 
-Every one of these characters was shown above, once. Nothing was lost.
+This client was sent every one of these characters, once. Nothing was lost.
 
 7. Let the agent work in a sandbox, and answer when it wants to leave it
    -> conversationCreate, sandbox workspace-write, approval_policy on-request
@@ -122,6 +128,8 @@ RUNNING_TEXT = (
     "FIRST THOUGHT",
     "FIRST TEXT",
     "SECOND QUESTION",
+    "SECOND TEXT UNTIL THE KILL",
+    "SECOND QUESTION AGAIN",
     "SECOND TEXT SO FAR",
     "THE REST OF IT",
     "THE ORDER",
@@ -171,7 +179,11 @@ def words(text: str) -> str:
 
 def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[str]]:
     """Return the output with names for everything that differs between runs, and the running texts."""
-    output = re.sub(r"\d+ ms since", "N ms since", output)
+    output = re.sub(r"\d+ ms later", "N ms later", output)
+    output = re.sub(r"after \d+ characters", "after N characters", output)
+    output = re.sub(r"parley send [0-9a-f]{8} ", "parley send ID ", output)
+    # The client that is killed may have missed the reasoning.
+    output = re.sub(r"   <- agent_reasoning_delta, .*\n      (They came back|.*leave\.).*\n", "", output)
     output = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID", output)
     texts: list[str] = []
 
@@ -186,10 +198,12 @@ def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[st
 @pytest.mark.waits
 async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path))
-    story, (asked, thought, first, asked_again, so_far, rest, order, *work) = told(output)
+    story, (asked, thought, first, asked_again, killed, asked_still, so_far, rest, order, *work) = told(output)
 
     assert (story, errors, exit_code) == (STORY.format(version=__version__), "", 0)
-    assert [asked, asked_again] == ["Hello! Who is there?", "And what if I leave?"]
+    assert [asked, asked_again, asked_still] == ["Hello! Who is there?", *["And what if I leave?"] * 2]
+    assert so_far.startswith(killed)
+    assert len(killed) >= 49  # without the space at the end
     assert order == "Write a greeting, run it, and copy it outside."
     assert thought == scripted(0, "reasoning")
     assert first == scripted(0, "text")
@@ -240,11 +254,13 @@ async def test_where_nothing_confines_the_demonstration_reports_it(tmp_path: Pat
 
 def test_the_readme_shows_what_the_demonstration_prints() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^```text\n(5\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    story, (_, so_far, rest) = told("".join(shown), RUNNING_TEXT[3:6])
+    shown = re.findall(r"^```text\n(4\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    names = RUNNING_TEXT[RUNNING_TEXT.index("SECOND QUESTION") : RUNNING_TEXT.index("THE ORDER")]
+    story, (_, killed, _, so_far, rest) = told("".join(shown), names)
 
-    assert story == STORY[STORY.index("5. ") : STORY.index("\n7. ")]
+    assert story == STORY[STORY.index("4. ") : STORY.index("\n7. ")]
     assert f"{so_far} {rest}" == scripted(1, "text")
+    assert so_far.startswith(killed)
 
 
 async def test_the_demonstration_explains_itself(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""`parley demo`: a whole conversation on the terminal, with a server of its own and the scripted model.
+"""`parley demo`: a whole conversation on the terminal, with a resident server of its own and the scripted model.
 
-Prints what the client sends (`->`) and receives (`<-`), as it happens. The server is a real child process.
+Prints what the client sends (`->`) and receives (`<-`), as it happens. The server and a client that is killed are
+real processes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,26 +22,41 @@ import msgspec
 
 from parley.app.signals import KILLED
 from parley.cli.event_renderer import EventRenderer
+from parley.cli.ids import SHORT
 from parley.cli.page import Page
 from parley.cli.runner import CommandFailed
-from parley.client import Approval, Client, ClientError, Conversation, ServerProcess, connect, events
+from parley.client import Approval, Client, ClientError, Conversation, ResidentSocket, connect, events
 from parley.version import __version__
+from parley.wire.events import decode_event
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Show a whole conversation on the terminal: create, stream, send, pause, send
-while paused, resume; then a turn in which the agent works in a sandbox and asks
-before it leaves it. The demo starts a server with a home of its own, and the model
-is a script that comes with Parley: no key, no network, and nothing is kept. It
-takes about ten seconds; Ctrl-C ends it at any time.
+Show a whole conversation on the terminal: start a resident server, create a
+conversation, stream it; kill a client in the middle of a sentence and return to the
+same turn; then let the agent work in a sandbox and ask before it leaves it. The
+server has a home of its own, and the model is a script that comes with Parley: no
+key, no network, and nothing is kept. The demo takes about ten seconds; Ctrl-C ends
+it at any time.
 
 Colours are used on a terminal, unless NO_COLOR is set.
 
 exit code: 0, 1 if the demo failed, 2 for a usage error, 130 after Ctrl-C."""
 
 MIDDLE_OF_A_SENTENCE: Final = 50
-"""Characters of the answer after which the client comes back: some were missed, and some are still to come."""
+"""Characters of the answer after which the client is killed."""
+
+MISSED: Final = 30
+"""Characters that are written before another client comes back; more are still to come."""
+
+SETTINGS: Final = """\
+model_provider = "scripted"
+
+[serve]
+drain_seconds = 0
+idle_exit_minutes = 1
+"""
+"""The config.toml of the demo. A server that the demo could not stop, because it was killed, exits by itself."""
 
 GLANCE_SECONDS: Final = 0.05
 """How often the client checks the progress while it does not stream."""
@@ -80,6 +98,8 @@ WORK: Final = {
 }
 """The script of the agent for the last part."""
 
+PARLEY: Final = (sys.executable, "-P", "-m", "parley")
+
 FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
 """Prefixes of the user's variables that would change the server's behaviour."""
 
@@ -110,40 +130,52 @@ async def _demonstrate(page: Page) -> int:
         f"Parley {__version__}: what a client sends (->) and receives (<-). "
         "The model is a script, so this needs no key and no network."
     )
-    notifications: list[bytes] = []
-
-    def take(frame: bytes) -> None:
-        if b'"method":' in frame[:40]:  # a response has an id there
-            notifications.append(frame)
-
-    doorbell = _Approver(page)
+    approver = _Approver(page)
     with tempfile.TemporaryDirectory(prefix="parley-demo-") as place:
         home, project = _prepare(place)
-        page.step("Start a server")
-        page.sent("parley mcp -c model_provider=scripted")
-        page.sent("initialize")
-        started_at = time.perf_counter()
-        server = ServerProcess(
-            (sys.executable, "-P", "-m", "parley", "mcp", "-c", "model_provider=scripted"),
-            env={**_without_foreign_variables(), "PARLEY_HOME": home},
-            cwd=home,
-        )
-        async with connect(
-            server,
-            client_name="parley-demo",
-            on_question=doorbell.answer,
-            on_frame=take,
-        ) as client:
-            milliseconds = (time.perf_counter() - started_at) * 1000
-            version = client.initialize_result.protocol_version
-            page.received(f"MCP {version}; {milliseconds:.0f} ms since the process was started")
-            kept = await _converse(page, client, home, notifications)
-            if kept:
-                await _work(page, client, project, doorbell)
-            return 0 if kept else 1
+        env = {**_without_foreign_variables(), "PARLEY_HOME": home}
+        async with _resident(page, env, cwd=home) as socket:
+            page.sent("connect to its socket, initialize")
+            transport = ResidentSocket(socket, env=env, cwd=home)
+            async with connect(
+                transport, client_name="parley-demo", on_question=approver.answer, reconnect_seconds=0
+            ) as client:
+                page.received(f"MCP {client.initialize_result.protocol_version}")
+                kept = await _converse(page, client, home, env)
+                if kept:
+                    await _work(page, client, project, approver)
+                return 0 if kept else 1
 
 
-async def _converse(page: Page, client: Client, cwd: str, notifications: list[bytes]) -> bool:
+@asynccontextmanager
+async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIterator[str]:
+    """Start a resident server, yield the path of its socket, and stop it at the end."""
+    page.step("Start a resident server")
+    page.sent("parley serve --json --exit-when-idle")
+    started_at = time.perf_counter()
+    server = await asyncio.create_subprocess_exec(
+        *(*PARLEY, "serve", "--json", "--exit-when-idle"),
+        env={**env, "PARLEY_LOG": "error"},  # it warns that it interrupts a turn if the demo is interrupted
+        cwd=cwd,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the demo, which then stops the server
+    )
+    try:
+        assert server.stdout is not None
+        line = await server.stdout.readline()
+        if not line:
+            raise CommandFailed("the resident server could not be started")
+        milliseconds = (time.perf_counter() - started_at) * 1000
+        description = msgspec.json.decode(line)
+        page.received(f"serves {os.path.basename(description['socket'])} in its home, {milliseconds:.0f} ms later")
+        yield description["socket"]
+    finally:
+        if server.returncode is None:
+            server.terminate()
+            await server.wait()
+
+
+async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]) -> bool:
     """Show that nothing is lost; return whether that is true."""
     page.step("Create a conversation and stream it")
     page.sent("conversationCreate")
@@ -157,15 +189,11 @@ async def _converse(page: Page, client: Client, cwd: str, notifications: list[by
         await _send(page, conversation, "Hello! Who is there?")
         first = await EventRenderer(page).render_turn(stream, turn=1)
 
-    page.step("Pause, and send a message while no client reads")
-    page.sent("notifications/cancelled, with the id of the stream's request")
-    await client.ping()  # everything that was sent before has arrived now
-    notifications.clear()
-    await _send(page, conversation, "And what if I leave?")
-    await _middle_of_a_sentence(conversation)
-    page.received(f"{len(notifications)} notifications; the agent talks all the same")
+    page.step("Send a message with another client, and kill it in the middle of a sentence")
+    seen = await _kill_in_mid_sentence(page, conversation, env)
+    await _until_written(conversation, seen + MISSED)
 
-    page.step("Come back while it talks")
+    page.step("Return to the same turn, which goes on without that client")
     page.sent("conversationStream")
     async with conversation.stream() as stream:
         page.received(f"initial_state: {len(stream.snapshot)} events, both turns from the beginning")
@@ -177,13 +205,41 @@ async def _converse(page: Page, client: Client, cwd: str, notifications: list[by
     kept = [event.message for _, event, *_ in found if isinstance(event, events.AgentMessage)]
     page.received(f"{len(found)} events, with {len(kept)} messages of {sum(map(len, kept))} characters")
     if [first, second] != kept:
-        page.paragraph("\nSomething is wrong: that is not what was shown above.")
+        page.paragraph("\nSomething is wrong: that is not what this client was sent.")
         return False
-    page.paragraph("\nEvery one of these characters was shown above, once. Nothing was lost.")
+    page.paragraph("\nThis client was sent every one of these characters, once. Nothing was lost.")
     return True
 
 
-async def _work(page: Page, client: Client, project: str, doorbell: _Approver) -> None:
+async def _kill_in_mid_sentence(page: Page, conversation: Conversation, env: Mapping[str, str]) -> int:
+    """Let a process send a message and show the answer, and kill it; return how much of the answer it has shown."""
+    text, beginning = "And what if I leave?", conversation.id[:SHORT]
+    page.sent(f'parley send {beginning} "{text}" --follow --json')
+    process = await asyncio.create_subprocess_exec(
+        *(*PARLEY, "send", conversation.id, text, "--follow", "--json"),
+        env=env,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    renderer, seen = EventRenderer(page), 0
+    try:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            found = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            if "msg" in found:
+                seen += len(renderer.render(decode_event(bytes(found["msg"])), live=True))
+            if seen >= MIDDLE_OF_A_SENTENCE:
+                break
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    page.sent("SIGKILL")
+    page.received(f"that client has ended, after {seen} characters")
+    return seen
+
+
+async def _work(page: Page, client: Client, project: str, approver: _Approver) -> None:
     """Let the agent change a file, run commands, and ask for an approval."""
     page.step("Let the agent work in a sandbox, and answer when it wants to leave it")
     page.sent("conversationCreate, sandbox workspace-write, approval_policy on-request")
@@ -202,7 +258,7 @@ async def _work(page: Page, client: Client, project: str, doorbell: _Approver) -
     page.sent("conversationStream")
     async with conversation.stream() as stream:
         await _send(page, conversation, "Write a greeting, run it, and copy it outside.")
-        renderer = EventRenderer(page, on_question=doorbell.told.set)
+        renderer = EventRenderer(page, on_question=approver.told.set)
         await renderer.render_turn(stream, turn=1)
     if not renderer.has_patched:
         page.paragraph(
@@ -216,6 +272,7 @@ def _prepare(place: str) -> tuple[str, str]:
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()
     project.mkdir()
+    (home / "config.toml").write_text(SETTINGS)
     (home / "work.json").write_bytes(msgspec.json.encode(WORK))
     return str(home), str(project)
 
@@ -241,14 +298,14 @@ async def _send(page: Page, conversation: Conversation, text: str) -> None:
     page.received("status ok")
 
 
-async def _middle_of_a_sentence(conversation: Conversation) -> None:
-    """Wait until the agent is in the middle of its message, or has finished it."""
+async def _until_written(conversation: Conversation, characters: int) -> None:
+    """Wait until the agent has written so much of its message, or has finished it."""
     while True:
         found = await conversation.read(after=(await conversation.status()).seq)
         written = sum(
             len(text.text) for text in found.open if text.type == events.event_type(events.AgentMessageDelta)
         )
-        if written >= MIDDLE_OF_A_SENTENCE or found.state == "idle":
+        if written >= characters or found.state == "idle":
             return
         await asyncio.sleep(GLANCE_SECONDS)
 

@@ -26,8 +26,8 @@ DEMONSTRATION: Final = Script(
         (
             Step(reasoning="They came back. Time to mention what happens when they leave."),
             Step(
-                text="Try this: stop the stream while I am talking, and start it again.\n\n"
-                "The turn belongs to the server and not to the stream. It continues while no client reads it, and "
+                text="Try this: close the client while I am talking, and open another one.\n\n"
+                "The turn belongs to the server and not to the client. It continues while no client reads it, and "
                 "a client that returns gets every word once: first the text so far, then the rest as it comes."
             ),
         ),

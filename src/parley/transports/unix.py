@@ -203,13 +203,12 @@ def _bound(directory: str, name: str) -> socket.socket:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         channel.setblocking(False)
-        with short_path(directory, name) as path:
-            unfinished = os.path.join(os.path.dirname(path), os.urandom(8).hex() + _UNFINISHED)
+        with short_path(directory, os.urandom(8).hex() + _UNFINISHED) as unfinished:
             channel.bind(unfinished)
             try:
                 os.chmod(unfinished, 0o600)
                 channel.listen(BACKLOG)
-                os.rename(unfinished, path)
+                os.rename(unfinished, os.path.join(os.path.dirname(unfinished), name))
             except OSError:
                 _remove(unfinished)
                 raise

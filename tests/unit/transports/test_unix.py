@@ -72,6 +72,16 @@ async def test_two_that_say_much_at_once_do_not_wait_for_each_other(directory: s
         assert await pair.heard_here() == await pair.heard_there() == much
 
 
+async def test_a_short_name_in_a_directory_of_any_length_will_do() -> None:
+    """The temporary name of a socket is longer than its name."""
+    with tempfile.TemporaryDirectory() as place:
+        for length in range(80, 110):
+            directory = os.path.join(place, "x" * (length - len(place) - 1))
+            os.mkdir(directory)
+            Listener(directory, "s", on_channel=lambda channel: channel.close()).close()
+            os.rmdir(directory)
+
+
 async def test_a_path_of_any_length_will_do(tmp_path: Path) -> None:
     deep = tmp_path / ("a" * 120) / ("b" * 120)
     deep.mkdir(parents=True)
