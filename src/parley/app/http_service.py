@@ -40,9 +40,10 @@ class HttpService:
         settings: ServeSettings,
         choice: HttpChoice,
         *,
+        key: bytes,
         on_connected: Callable[[ClientConnection], None],
     ) -> None:
-        """Listen.
+        """Listen. `key` signs the ids of events.
 
         Raises:
             BadSetting: it cannot listen as the settings say, or that would not be safe.
@@ -56,7 +57,11 @@ class HttpService:
         tls = _tls_context(settings)
         self._check_exposure(settings, has_token=self.token is not None or choice.token is not None)
         self.sessions = HttpSessions(
-            core, most=settings.max_sessions, idle_seconds=settings.session_minutes * 60, on_connected=on_connected
+            core,
+            key=key,
+            most=settings.max_sessions,
+            idle_seconds=settings.session_minutes * 60,
+            on_connected=on_connected,
         )
         options = HttpListenerOptions(
             max_connections=settings.max_connections,

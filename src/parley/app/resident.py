@@ -22,6 +22,7 @@ from msgspec import Struct, ValidationError, convert
 
 from parley.app.available_memory import why_too_large
 from parley.app.discovery import ResidentLock, describe, read_description, remove_description
+from parley.app.home_key import home_key
 from parley.app.memory import freeze_existing_objects, skip_final_collection
 from parley.app.serving import Server, prepare_process
 from parley.app.signals import SIGNALS, ignore_signals
@@ -100,10 +101,12 @@ class Resident:
 
         Raises:
             BadSetting: it cannot listen as the settings say.
+            OSError: the home cannot be used.
         """
         from parley.app.http_service import HttpService  # with the HTTP library, which few servers need
 
-        self._http = HttpService(self._server.core, self._settings(), choice, on_connected=self._watch)
+        key = home_key(self._home)
+        self._http = HttpService(self._server.core, self._settings(), choice, key=key, on_connected=self._watch)
 
     @property
     def token(self) -> str | None:

@@ -13,6 +13,8 @@ from parley.config.load import Loader
 from parley.ports.outbox import Outbox
 from parley.runtime.registry import ConversationRegistry
 from parley.server.hosts import Features
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import RequestId
 
 __all__ = ["LOCAL_USER", "OutboxReply", "Principal", "Reply", "RequestContext", "Role", "ServerContext"]
 
@@ -68,6 +70,14 @@ class Reply(Protocol):
         """Carries requests of the server, such as approval requests."""
         ...
 
+    def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
+        """Return the outbox for the events of a call. `event_id` returns the id of its events now."""
+        ...
+
+    def on_closed(self, do: Callable[[], None]) -> None:
+        """Call `do` when the client has closed the channel; one that lasts as long as the client calls nothing."""
+        ...
+
     def answer(self, frame: bytes | None) -> None:
         """Send the answer; None: the request was dropped and gets none. Called once for each request."""
         ...
@@ -78,6 +88,12 @@ class OutboxReply:
 
     def __init__(self, out: Outbox) -> None:
         self.notifications = self.questions = out
+
+    def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
+        return self.notifications
+
+    def on_closed(self, do: Callable[[], None]) -> None:
+        pass
 
     def answer(self, frame: bytes | None) -> None:
         if frame is not None:

@@ -195,6 +195,12 @@ class Dispatch:
         else:
             self._request(message.id, message.method, message.params, reply)
 
+    def resume(self, request_id: RequestId, reply: Reply) -> Call:
+        """Return a call that continues an earlier request, whose answer goes to `reply`."""
+        call = self._calls[request_id] = Call(request_id, UNSET, self, reply)
+        call.context = self._context(reply)
+        return call
+
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
         """Refuse a message that cannot be decoded; its outline says whether it is a request, a notification or an
         answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from msgspec import UNSET, Struct
 
@@ -45,10 +45,11 @@ class OutgoingRequests:
         out.send(frame)
         return request_id
 
-    def send_again(self, lost: Outbox, out: Outbox) -> None:
-        """Send the open requests again that `lost` carried: the client may not have received them."""
+    def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
+        """Send the open requests again that `lost` carried: the client may not have received them. It has received
+        the frames of `but_not`."""
         for request_id, one in tuple(self._open.items()):
-            if one.out is lost:
+            if one.out is lost and one.frame not in but_not:
                 self._open[request_id] = _Open(one.frame, out, one.answered)
                 out.send(one.frame)
 

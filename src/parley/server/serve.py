@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
@@ -17,9 +17,15 @@ from parley.ports.outbox import FrameOutbox
 from parley.server.context import LOCAL_USER, Principal, Reply, ServerContext
 from parley.server.dispatch import Dispatch
 from parley.server.methods import methods
+from parley.server.positions import Position
 from parley.server.session import Session
 from parley.server.streams import Streams
+from parley.server.toolcall import ToolCall
+from parley.server.turn_waiter import TurnWaiter
 from parley.wire.framing import Overlong
+from parley.wire.ids import ConversationId, EventId, Seq
+from parley.wire.jsonrpc import RequestId
+from parley.wire.mcp import CallToolParams
 
 __all__ = ["ClientConnection", "ServerCore", "Transport"]
 
@@ -66,7 +72,7 @@ class ClientConnection:
         loader: Loader | None = None,
     ) -> None:
         """`tasks` runs the handlers of its requests; `loader` is by default that of the server."""
-        self.out = out
+        self.out, self._context = out, context
         self.session = Session(out, context.request_ids, loader or context.loader, principal)
         self._streams = Streams(self.session)
         self._dispatch = Dispatch(
@@ -80,6 +86,33 @@ class ClientConnection:
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
         """Handle one frame of the client. Its answer goes to `reply`, by default to the outbox of the client."""
         self._dispatch.take(frame, reply)
+
+    async def resume_call(
+        self,
+        request_id: RequestId,
+        conversation: ConversationId,
+        event_id: EventId,
+        position: Position,
+        reply: Reply,
+    ) -> None:
+        """Continue a `codex` call whose stream was lost, from what the client has received of it.
+
+        Raises:
+            ParleyError: the conversation does not exist or cannot be read.
+        """
+        found = await self._context.conversations.find(conversation)
+        call = ToolCall(
+            self._dispatch.resume(request_id, reply),
+            CallToolParams(name="codex"),
+            self.session,
+            self._streams,
+            self._context,
+        )
+        await TurnWaiter(call, found, skipped=position.messages).resume(Seq(position.seq), event_id)
+
+    def restart_streams(self, positions: Mapping[str, Position]) -> None:
+        """Send every stream again, from what the client has received of it."""
+        self._streams.restart(positions)
 
     async def all_answered(self) -> None:
         """Return when every request is answered or dropped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from parley.config.load import Loader
 from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
@@ -55,6 +55,31 @@ SILENT_FRAME: Final = _SilentFrame()
 SILENT: Final = _SilentOutbox()
 
 
+class StreamOutboxes(Protocol):
+    """The outboxes of the streams of one client."""
+
+    def outbox(self, conversation: ConversationId) -> FrameOutbox:
+        """Return the outbox of a new stream."""
+        ...
+
+    def ended(self, conversation: ConversationId) -> None:
+        """Note that a stream has ended."""
+        ...
+
+
+class _OneOutbox:
+    """The outbox of a client that has one connection for everything."""
+
+    def __init__(self, out: FrameOutbox) -> None:
+        self._out = out
+
+    def outbox(self, conversation: ConversationId) -> FrameOutbox:
+        return self._out
+
+    def ended(self, conversation: ConversationId) -> None:
+        pass
+
+
 class Session:
     """The state of one client."""
 
@@ -68,6 +93,7 @@ class Session:
         self.initialized = False
         self.left_turns: dict[ConversationId, Seq] = {}
         """Conversations whose turn a call stopped waiting for, and the position before that turn."""
+        self.stream_outboxes: StreamOutboxes = _OneOutbox(out)
         self.always_sends_positions = False
         """Whether events of streams always have positions: a client that may reconnect needs them."""
         self.log_level: LogLevel = "info"
@@ -94,10 +120,9 @@ class Session:
         """Return the outbox for events that would be sent to `out`; a host that ignores events is sent none."""
         return out if self.features.event_notifications else SILENT
 
-    @property
-    def stream_out(self) -> FrameOutbox:
-        """The outbox for streams; a host that ignores events is sent none."""
-        return self.out if self.features.event_notifications else SILENT
+    def stream_out(self, conversation: ConversationId) -> FrameOutbox:
+        """Return the outbox for a new stream; a host that ignores events is sent none."""
+        return self.stream_outboxes.outbox(conversation) if self.features.event_notifications else SILENT
 
     # --- requests that concern a conversation --------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from parley.conversation.log import Cursor, Delta, visible
@@ -14,6 +14,7 @@ from parley.ports.outbox import FrameOutbox, OpenFrame
 from parley.runtime.conversation import Conversation
 from parley.server.dispatch import Call
 from parley.server.encoders import StreamEncoder
+from parley.server.positions import Position, begin_frame_at, send_at
 from parley.server.session import SILENT, SILENT_FRAME, Session
 from parley.server.subscription import Subscription
 from parley.wire.ids import ConversationId, Seq
@@ -68,12 +69,35 @@ class _Stream:
         on_dropped: Callable[[], None],
     ) -> None:
         self.call, self.encoder, self.out = call, encoder, out
-        self._conversation, self._after, self._on_dropped = conversation, after, on_dropped
-        self._subscription = Subscription(
-            session, conversation, out, encoder, questions=session.out, on_dropped=on_dropped
-        )
+        self._session, self._conversation = session, conversation
+        self._after, self._on_dropped = after, on_dropped
+        self._subscription = self._subscribe()
         self._ended = False
         self._sending: asyncio.Task[None] | None = None
+
+    def _subscribe(self, skipped: int = 0) -> Subscription:
+        return Subscription(
+            self._session,
+            self._conversation,
+            self.out,
+            self.encoder,
+            questions=self._session.out,
+            on_dropped=self._on_dropped,
+            skipped=skipped,
+        )
+
+    def restart(self, position: Position | None) -> None:
+        """Send again everything after a position; None: begin with the snapshot."""
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        self._subscription.close()
+        self._subscription = self._subscribe(0 if position is None else position.messages)
+        if position is None:
+            self.begin()
+        else:
+            self._subscription.start(Cursor(Seq(min(position.seq, self._conversation.log.durable))))
+            self._subscription.send_now()
 
     def begin(self) -> None:
         """Send the snapshot as soon as the client is ready for it."""
@@ -81,7 +105,11 @@ class _Stream:
             self._join()
         else:
             self._subscription.register()
-            self.out.when_writable(self._join)
+            self._join_when_writable()
+
+    def _join_when_writable(self) -> None:
+        subscription = self._subscription
+        self.out.when_writable(lambda: self._join() if self._subscription is subscription else None)
 
     def _join(self) -> None:
         """Send the snapshot, and go live from its end."""
@@ -99,7 +127,7 @@ class _Stream:
             except MemoryError:
                 self._on_dropped()
                 return
-            self.out.send(snapshot)
+            send_at(self.out, snapshot, source.durable)
         self._subscription.start(Cursor.at_end_of(source))
 
     @property
@@ -116,7 +144,8 @@ class _Stream:
         It is one message, so other messages to the client wait for its end. It is sent to its end although the
         stream is closed meanwhile.
         """
-        source, frame = self._conversation.log, self.out.begin_frame()
+        source = self._conversation.log
+        frame = begin_frame_at(self.out, source.durable)
         sending = self._send_pages(frame, source.durable, source.open_deltas(), Cursor.after_snapshot(source))
         self._sending = asyncio.create_task(sending)
 
@@ -136,8 +165,8 @@ class _Stream:
                 position, is_first = page[-1].seq, is_first and not part
                 await frame.room()
             frame.write(encoder.snapshot_part((), open_deltas, is_first=is_first))
-            if frame.closed:  # over HTTP, the client may open another stream
-                self.out.when_writable(self._join)
+            if frame.closed and frame is not SILENT_FRAME:  # over HTTP, the client may open another stream
+                self._join_when_writable()
                 return
         except (StoreError, MemoryError) as error:
             log.error("a snapshot of %s was sent in part: %s", conversation.id, error)
@@ -179,7 +208,7 @@ class Streams:
             conversation,
             call,
             encoder=encoder,
-            out=_LogOutbox(session) if as_log else session.stream_out,
+            out=_LogOutbox(session) if as_log else session.stream_out(conversation_id),
             after=after,
             on_dropped=lambda: self._disconnect(conversation_id, StreamDisconnected.NOT_SENT),
         )
@@ -190,6 +219,11 @@ class Streams:
         session.on_leave(self, self._close_all)
         call.on_cancel(lambda: self._close(conversation_id))  # the client may have cancelled it already
         stream.begin()
+
+    def restart(self, positions: Mapping[str, Position]) -> None:
+        """Send every stream again, from what the client has received of it."""
+        for conversation_id, stream in tuple(self._streams.items()):
+            stream.restart(positions.get(conversation_id))
 
     def shut_down(self) -> None:
         """End every stream because the server ends."""
@@ -209,6 +243,7 @@ class Streams:
 
     def _close(self, conversation_id: ConversationId) -> None:
         self._streams.pop(conversation_id).end()
+        self._session.stream_outboxes.ended(conversation_id)
         self._name_conversations()
         if not self._streams:
             self._session.cancel_on_leave(self)

@@ -13,6 +13,7 @@ from parley.conversation.records import QuestionAsked, record_type
 from parley.ports.outbox import Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.readers import EventEncoder, Reader
+from parley.server.positions import with_positions
 from parley.server.session import Session
 from parley.wire.ids import ApprovalId
 
@@ -45,12 +46,14 @@ class Subscription:
         on_entry: Callable[[Entry], None] | None = None,
         on_dropped: Callable[[], None],
         waits_for_turn: bool = False,
+        skipped: int = 0,
     ) -> None:
         """`questions` carries approval requests. `on_entry` is called after each entry, records included, was
         sent. `on_dropped` is called if an entry could not be sent for lack of memory; then nothing more is sent.
-        `waits_for_turn` marks a call that waits for the end of the turn."""
+        `waits_for_turn` marks a call that waits for the end of the turn. The client has `skipped` messages of the
+        first entry already."""
         self._session, self._conversation = session, conversation
-        self._out, self._encoder, self._questions = out, encoder, questions
+        self._out, self._encoder, self._questions = out, with_positions(encoder, out, skipped), questions
         self._on_entry, self._on_dropped = on_entry, on_dropped
         self._waits_for_turn = waits_for_turn
         self._reader: Reader | None = None

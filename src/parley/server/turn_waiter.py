@@ -38,6 +38,8 @@ from parley.wire.tools import CodexResult
 
 __all__ = ["TurnWaiter"]
 
+RESUME_ENTRIES: Final = 50
+"""How many entries before its position a resumed call looks at, for the text that the client has received."""
 BEFORE_THE_TURN: Final = EventId("0")
 
 _STARTED: Final = record_type(TurnStarted)
@@ -49,12 +51,14 @@ _ASKED: Final = record_type(QuestionAsked)
 class TurnWaiter:
     """Submits a message, sends the events of its turn, and answers the call when the turn ends."""
 
-    def __init__(self, call: ToolCall, conversation: Conversation) -> None:
+    def __init__(self, call: ToolCall, conversation: Conversation, *, skipped: int = 0) -> None:
+        """The client has `skipped` messages of the first entry already."""
         self._call, self._conversation = call, conversation
         self._features, self._session = call.features, call.session
         reply = call.call.context.reply
-        self._out = call.session.events_to(reply.notifications)
         self._encoder = CodexEncoder(call.call.id, self._features, event_id=BEFORE_THE_TURN)
+        events = reply.events(call.call.id, conversation.id, lambda: self._encoder.event_id)
+        self._out = call.session.events_to(events)
         self._subscription = Subscription(
             call.session,
             conversation,
@@ -64,6 +68,7 @@ class TurnWaiter:
             on_entry=self._passed,
             on_dropped=lambda: self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT),
             waits_for_turn=True,
+            skipped=skipped,
         )
         self._progress = ProgressReporter(
             reply.notifications, call.progress_token, delayed=self._features.full_version
@@ -97,6 +102,23 @@ class TurnWaiter:
             self._earlier_end = await last_turn_end(self._conversation, after=left, up_to=log.durable)
         await self._submit(content, None, follow_from=None)
 
+    async def resume(self, after: Seq, event_id: EventId) -> None:
+        """Continue a call whose connection was lost: send what comes after a position, and answer at the end of the
+        turn, which may be in the log already.
+
+        Raises:
+            StoreError: the log cannot be read.
+        """
+        for entry in await self._conversation.read_after(Seq(max(START, after - RESUME_ENTRIES))):
+            if entry.seq <= after and entry.type in (_STARTED, _COMPLETE):
+                self._last_text = last_text((entry,)) if entry.type == _COMPLETE else None
+        source = self._conversation.log
+        rest = source.between(after, source.durable) if after >= source.base else ()
+        is_running = after >= source.base and not any(entry.type == _ENDED for entry in rest)
+        self._encoder.change_event_id(event_id)
+        self._follow(after, self._conversation.turn if is_running else None)
+        self._subscription.send_now()
+
     async def _submit(
         self, content: tuple[InputItem, ...], event_id: EventId | None, follow_from: Seq | None
     ) -> None:
@@ -123,6 +145,9 @@ class TurnWaiter:
         self._before, self._turn = after, turn
         self._note_earlier_turn(after)
         self._session.on_leave(self, self._leave)
+        self._call.call.context.reply.on_closed(self._lost)
+        if self._ended:
+            return
         self._subscription.start(Cursor(after))
         if turn is not None:
             self._call.call.on_cancel(self._cancel)
@@ -202,6 +227,13 @@ class TurnWaiter:
                 self._end(TurnEnded(why="stopped", message=INTERRUPTED["stopped"]))
         elif isinstance(error := work.exception(), StoreFailed):
             self._fail(str(error), error.code)
+
+    def _lost(self) -> None:
+        """Stop waiting, because the client has closed the stream of the call. It may resume it."""
+        if not self._ended:
+            self._session.left_turns[self._conversation.id] = self._before
+            self._leave()
+            self._call.call.drop()
 
     def _leave(self) -> None:
         """Send nothing more, and remove everything that is registered for the call."""

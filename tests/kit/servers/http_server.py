@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from kit.clients.http_client import HttpClient
 from kit.system.commands import PATIENCE_SECONDS
+from parley.app.home_key import home_key
 from parley.app.http_choice import HttpChoice
 from parley.app.http_service import HttpService
 from parley.app.serving import Server
@@ -34,7 +35,11 @@ class HttpServer:
         self._files.open()
         self.server = Server(environ=self._files.environ, server_dir=str(self._files.work))
         self.service = HttpService(
-            self.server.core, self.server.loader.serve_settings(), self._choice, on_connected=lambda client: None
+            self.server.core,
+            self.server.loader.serve_settings(),
+            self._choice,
+            key=home_key(self.server.loader.home),
+            on_connected=lambda client: None,
         )
         self.url, self.token, self.work = self.service.url, self.service.token or "", self._files.work
         await self._clients.__aenter__()

@@ -22,7 +22,11 @@ TOKEN = "t" * 32
 def service(choice: HttpChoice | None = None, **settings: Any) -> HttpService:
     core: Any = None
     return HttpService(
-        core, ServeSettings(**settings), choice or HttpChoice(token=TOKEN), on_connected=lambda client: None
+        core,
+        ServeSettings(**settings),
+        choice or HttpChoice(token=TOKEN),
+        key=bytes(32),
+        on_connected=lambda client: None,
     )
 
 

@@ -19,11 +19,12 @@ from parley.errors import BodyTooLarge, BodyUnreadable
 from parley.ports.http import HttpRequest, MessageStream
 from parley.server.context import Principal
 from parley.server.http.authentication import Authenticator, RateLimit
+from parley.server.http.event_ids import SessionCursors
 from parley.server.http.guard import Guard
 from parley.server.http.messages import BadBody, PostedMessage, error_body, read_messages
-from parley.server.http.replies import JsonReply, StreamReply
+from parley.server.http.replies import JsonReply
 from parley.server.http.sessions import HttpSession, HttpSessions, TooManySessions
-from parley.wire.http import PROTOCOL_VERSION, SESSION_ID, HttpAnswer
+from parley.wire.http import LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, HttpAnswer
 from parley.wire.jsonrpc import INVALID_REQUEST, RequestId
 from parley.wire.mcp import KNOWN_VERSIONS
 
@@ -101,7 +102,7 @@ class HttpEndpoint:
                 case "POST":
                     return await self._post(request, principal)
                 case "GET":
-                    return self._get(request, principal)
+                    return await self._get(request, principal)
                 case "DELETE":
                     self._sessions.delete(self._session(request, principal))
                     return HttpAnswer(status=HTTPStatus.NO_CONTENT)
@@ -128,7 +129,11 @@ class HttpEndpoint:
             raise _Refused(HTTPStatus.BAD_REQUEST, f"arrays of messages are for clients at {BATCH_VERSION} only")
         requests = sum(message.id is not None for message in messages)
         if accepts_stream and any(message.is_streamed for message in messages):
-            return self._stream(request, session, messages, requests)
+            stream = request.open_stream()
+            streamed = session.stream_reply(stream, [one.id for one in messages if one.id is not None])
+            for message in messages:
+                session.client.take(message.frame, streamed)
+            return stream
         reply = JsonReply(requests, session.outbox)
         for message in messages:
             session.client.take(message.frame, reply)
@@ -167,31 +172,18 @@ class HttpEndpoint:
             status=answer.status, body=answer.body, headers={**answer.headers, SESSION_ID: session.id}
         )
 
-    def _stream(
-        self, request: HttpRequest, session: HttpSession, messages: list[PostedMessage], requests: int
-    ) -> MessageStream:
-        stream = request.open_stream()
-        reply = StreamReply(stream, requests, session.outbox)
-        use = session.in_use()
-        use.__enter__()
-
-        def closed() -> None:
-            use.__exit__(None, None, None)
-            session.client.session.requests.send_again(reply.questions, session.outbox)
-
-        stream.on_closed(closed)
-        for message in messages:
-            session.client.take(message.frame, reply)
-        return stream
-
     # --- GET ---------------------------------------------------------------------------
 
-    def _get(self, request: HttpRequest, principal: Principal) -> MessageStream:
+    async def _get(self, request: HttpRequest, principal: Principal) -> MessageStream:
         if not _accepts(request, _STREAM_TYPES):
             raise _Refused(HTTPStatus.NOT_ACCEPTABLE, "the client must accept text/event-stream")
         session = self._session(request, principal)
+        cursors = _cursors(request, session)
         stream = request.open_stream()
-        session.outbox.attach(stream)
+        if cursors is not None and cursors.call is not None:
+            await session.resume_call(cursors.call, stream)
+        else:
+            session.attach(stream, None if cursors is None else cursors.streams)
         return stream
 
     # --- sessions ----------------------------------------------------------------------
@@ -218,6 +210,17 @@ class HttpEndpoint:
             different = f"{PROTOCOL_VERSION} is not the version that the session negotiated"
             raise _Refused(HTTPStatus.BAD_REQUEST, different)
         return session
+
+
+def _cursors(request: HttpRequest, session: HttpSession) -> SessionCursors | None:
+    """Return what the client says that it has received, or None."""
+    ids = [value for value in request.header(LAST_EVENT_ID) if value]
+    if not ids:
+        return None
+    cursors = session.ids.open(session.id, ids[0]) if len(ids) == 1 else None
+    if cursors is None:
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"{LAST_EVENT_ID} is not an id of this session")
+    return cursors
 
 
 def _json_answer(answers: list[bytes], *, is_array: bool) -> HttpAnswer:

@@ -26,7 +26,7 @@ class PushOutbox:
     """The outbox of a session."""
 
     def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
-        """`on_lost` is called when the stream that carried the messages has closed."""
+        """`on_lost` is called when the stream that carried the messages has closed and another one is open."""
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
         self._kept: deque[bytes] = deque(maxlen=MOST_KEPT)
@@ -49,18 +49,21 @@ class PushOutbox:
     def _current(self) -> MessageStream | None:
         return self._streams[-1] if self._streams else None
 
-    def attach(self, stream: MessageStream) -> None:
-        """Send to a stream from now on, first what was kept."""
+    def attach(self, stream: MessageStream) -> list[bytes]:
+        """Send to a stream from now on. Send and return what was kept."""
         if self.closed:
             stream.end()
-            return
+            return []
         self._streams.append(stream)
         if len(self._streams) > MOST_STREAMS:
             self._streams[0].end()
-        while self._kept:
-            stream.send(self._kept.popleft())
+        kept = list(self._kept)
+        self._kept.clear()
+        for frame in kept:
+            stream.send(frame)
         stream.on_closed(lambda: self._lost(stream))
         self._request_wake()
+        return kept
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
         stream = self._current
@@ -97,7 +100,7 @@ class PushOutbox:
         self._streams.remove(stream)
         if self._asked is stream:
             self._asked = None
-        if carried and not self.closed:
+        if carried and self._streams and not self.closed:
             self._on_lost()
             self._request_wake()
 

@@ -7,7 +7,11 @@ from collections.abc import Callable
 
 from parley.ports.http import MessageStream
 from parley.ports.outbox import Outbox
+from parley.server.http.cursors import CallOutbox
+from parley.server.http.event_ids import EventIds
 from parley.server.session import SILENT
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import RequestId
 
 __all__ = ["JsonReply", "StreamReply"]
 
@@ -23,6 +27,12 @@ class JsonReply:
         self.answers: list[bytes] = []
         self._left = requests
         self._done = asyncio.Event()
+
+    def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
+        return SILENT
+
+    def on_closed(self, do: Callable[[], None]) -> None:
+        pass  # nothing is sent before the answer, so that there is nothing to resume
 
     def answer(self, frame: bytes | None) -> None:
         if frame is not None:
@@ -60,11 +70,27 @@ class _WhileOpen:
 class StreamReply:
     """Sends everything that belongs to the requests on one stream, which ends with the last answer."""
 
-    def __init__(self, stream: MessageStream, requests: int, questions: Outbox) -> None:
+    def __init__(
+        self, stream: MessageStream, requests: int, questions: Outbox, *, ids: EventIds, session: str
+    ) -> None:
         """If the client closes the stream, its questions go to `questions`."""
+        self._ids, self._session = ids, session
         self.notifications: Outbox = stream
         self.questions: Outbox = _WhileOpen(stream, questions)
         self._stream, self._left = stream, requests
+
+    def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
+        return CallOutbox(
+            self._stream,
+            self._ids,
+            self._session,
+            request=request,
+            conversation=conversation,
+            event_id=event_id,
+        )
+
+    def on_closed(self, do: Callable[[], None]) -> None:
+        self._stream.on_closed(do)
 
     def answer(self, frame: bytes | None) -> None:
         if frame is not None:

@@ -9,14 +9,22 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from parley.errors import ParleyError
+from parley.ports.http import MessageStream
 from parley.server.context import Principal
+from parley.server.http.cursors import StreamCursors
+from parley.server.http.event_ids import CallCursor, EventIds
 from parley.server.http.push import PushOutbox
+from parley.server.http.replies import StreamReply
+from parley.server.positions import Position
 from parley.server.serve import ClientConnection, ServerCore
 from parley.wire.framing import Overlong
+from parley.wire.ids import ConversationId, EventId
+from parley.wire.jsonrpc import RequestId
 
 __all__ = ["HttpSession", "HttpSessions", "TooManySessions"]
 
@@ -33,8 +41,9 @@ class TooManySessions(Exception):
 class HttpSession:
     """One client. To the server core it is a connection that ends with the session."""
 
-    def __init__(self, principal: Principal) -> None:
+    def __init__(self, principal: Principal, ids: EventIds) -> None:
         self.id: Final = secrets.token_urlsafe(32)
+        self.ids: Final = ids
         self.principal: Final = principal
         self.outbox: Final = PushOutbox(on_lost=self._send_questions_again)
         self.idle_since = 0.0
@@ -42,6 +51,9 @@ class HttpSession:
         self._client: ClientConnection | None = None
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()
+        self._had_stream = False
+        self._calls: dict[RequestId, MessageStream] = {}
+        """The streams of calls that can be resumed."""
 
     @property
     def client(self) -> ClientConnection:
@@ -62,12 +74,52 @@ class HttpSession:
         finally:
             self._requests -= 1
 
+    def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
+        """Send what belongs to no request to a GET stream. `positions` are what the client has received before, if
+        it says so."""
+        had_stream, self._had_stream = self._had_stream, True
+        kept = self.outbox.attach(stream)
+        if positions is not None or had_stream:  # an earlier stream may be lost without a sign of it
+            self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
+            self.client.restart_streams(positions or {})
+
+    def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
+        """Return the reply to requests that are answered on a stream. The session is in use until it closes."""
+        reply = StreamReply(stream, len(requests), self.outbox, ids=self.ids, session=self.id)
+        self._requests += 1
+        self._calls.update(dict.fromkeys(requests, stream))
+
+        def closed() -> None:
+            self._requests -= 1
+            for request_id in requests:
+                if self._calls.get(request_id) is stream:
+                    del self._calls[request_id]
+            self.client.session.requests.send_again(reply.questions, self.outbox)
+
+        stream.on_closed(closed)
+        return reply
+
+    async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
+        """Continue a call on another stream."""
+        if (lost := self._calls.get(cursor.request)) is not None:
+            lost.close()
+        reply = self.stream_reply(stream, [cursor.request])
+        conversation, event_id = ConversationId(cursor.conversation), EventId(cursor.event_id)
+        if not self.outbox.streams:  # the client has no other stream for its questions
+            self.client.session.requests.send_again(self.outbox, reply.questions)
+        try:
+            await self.client.resume_call(cursor.request, conversation, event_id, cursor.position, reply)
+        except ParleyError as error:
+            log.warning("a call cannot be resumed: %s", error)
+            stream.end()
+
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
         """Return when the session ends; messages arrive by requests."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:
         client.session.always_sends_positions = True
+        client.session.stream_outboxes = StreamCursors(self.outbox, self.ids, self.id)
         self._client = client
         self._connected.set()
 
@@ -92,14 +144,16 @@ class HttpSessions:
         self,
         core: ServerCore,
         *,
+        key: bytes,
         most: int,
         idle_seconds: float,
         on_connected: Callable[[ClientConnection], None] = lambda client: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`idle_seconds` is how long a session without requests and streams is kept. `on_connected` is called when
-        a session begins."""
+        """`key` signs event ids. `idle_seconds` is how long a session without requests and streams is kept.
+        `on_connected` is called when a session begins."""
         self._core, self._most, self._idle_seconds = core, most, idle_seconds
+        self._ids = EventIds(key)
         self._on_connected, self._now = on_connected, now
         self._sessions: dict[str, HttpSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,7 +171,7 @@ class HttpSessions:
         self.expire()
         if len(self._sessions) >= self._most:
             self._end_longest_idle(principal)
-        session = HttpSession(principal)
+        session = HttpSession(principal, self._ids)
         session.idle_since = self._now()
         self._sessions[session.id] = session
         task = asyncio.get_running_loop().create_task(self._serve(session))

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_LINE_BYTES: Final = 8 * 1024
-"""Of the request line, and of each header."""
+"""Of the request line."""
 MOST_HEADERS: Final = 100
 
 _HEADERS_END: Final = b"\r\n\r\n"
@@ -66,7 +66,7 @@ class Connection(RequestHandler):
             lingering_time=0,
             access_log=None,  # type: ignore[arg-type] # the library accepts it, its types do not
             max_line_size=MOST_LINE_BYTES,
-            max_field_size=MOST_LINE_BYTES,
+            max_field_size=MOST_HEADER_BYTES,
             max_headers=MOST_HEADERS,
             auto_decompress=False,  # a small body could become a large one
         )

@@ -1,0 +1,35 @@
+"""The key of a home, with which the server signs what clients keep for it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from typing import Final
+
+__all__ = ["home_key"]
+
+NAME: Final = "serve.key"
+KEY_BYTES: Final = 32
+
+
+def home_key(home: str) -> bytes:
+    """Return the key; create it if it is missing. Raises OSError.
+
+    Only the resident server of the home may call this.
+    """
+    path = os.path.join(home, NAME)
+    with suppress(FileNotFoundError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            key = file.read(KEY_BYTES + 1)
+        if len(key) == KEY_BYTES:
+            return key
+    key, unfinished = secrets.token_bytes(KEY_BYTES), f"{path}.new"
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished)  # of a server that was killed
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(key)
+    os.rename(unfinished, path)
+    return key

@@ -1,0 +1,93 @@
+"""Outboxes that send messages with the ids from which a client can continue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parley.ports.http import MessageStream
+from parley.ports.outbox import OpenFrame
+from parley.server.http.event_ids import CallCursor, EventIds, SessionCursors
+from parley.server.http.push import PushOutbox
+from parley.server.positions import Position
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import RequestId
+
+__all__ = ["CallOutbox", "StreamCursors"]
+
+
+class StreamCursors:
+    """How far the client has received each conversation that it streams."""
+
+    def __init__(self, push: PushOutbox, ids: EventIds, session: str) -> None:
+        self._push, self._ids, self._session = push, ids, session
+        self._positions: dict[str, Position] = {}
+
+    def outbox(self, conversation: ConversationId) -> _StreamOutbox:
+        """Return the outbox of a new stream of a conversation."""
+        self._positions.pop(conversation, None)
+        return _StreamOutbox(self._push, lambda position: self._moved(conversation, position))
+
+    def ended(self, conversation: ConversationId) -> None:
+        """Note that a stream has ended."""
+        self._positions.pop(conversation, None)
+
+    def _moved(self, conversation: ConversationId, position: Position) -> str:
+        self._positions[conversation] = position
+        return self._ids.seal(self._session, SessionCursors(streams=self._positions))
+
+
+class _StreamOutbox:
+    """The outbox of one stream."""
+
+    def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
+        """`moved` notes a position and returns the id of the message after which the client is there."""
+        self._push, self._moved = push, moved
+        self.send, self.when_writable = push.send, push.when_writable
+
+    @property
+    def writable(self) -> bool:
+        return self._push.writable
+
+    def begin_frame(self) -> OpenFrame:
+        return self._push.begin_frame()
+
+    def send_at(self, frame: bytes, position: Position) -> None:
+        self._push.send(frame, self._moved(position))
+
+    def begin_frame_at(self, position: Position) -> OpenFrame:
+        return self._push.begin_frame(self._moved(position))
+
+
+class CallOutbox:
+    """The outbox of the events of one call."""
+
+    def __init__(
+        self,
+        stream: MessageStream,
+        ids: EventIds,
+        session: str,
+        *,
+        request: RequestId,
+        conversation: ConversationId,
+        event_id: Callable[[], str],
+    ) -> None:
+        self._stream, self._ids, self._session = stream, ids, session
+        self._request, self._conversation, self._event_id = request, conversation, event_id
+        self.send, self.when_writable = stream.send, stream.when_writable
+
+    @property
+    def writable(self) -> bool:
+        return self._stream.writable
+
+    def begin_frame(self) -> OpenFrame:
+        return self._stream.begin_frame()
+
+    def send_at(self, frame: bytes, position: Position) -> None:
+        self._stream.send(frame, self._event_id_at(position))
+
+    def begin_frame_at(self, position: Position) -> OpenFrame:
+        return self._stream.begin_frame(self._event_id_at(position))
+
+    def _event_id_at(self, position: Position) -> str:
+        cursor = CallCursor(self._request, self._conversation, self._event_id(), position)
+        return self._ids.seal(self._session, SessionCursors(call=cursor))

@@ -1,0 +1,79 @@
+"""Messages with positions, for clients that may reconnect and name the last one that they received.
+
+A position is the entry of a conversation that a client has passed. An entry may be several messages; then the
+position of all but the last one is the entry before and the number of messages after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from parley.conversation.log import Delta, Entry
+from parley.conversation.output import OutputDelta
+from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
+from parley.runtime.readers import EventEncoder
+from parley.wire.ids import Seq
+
+__all__ = ["Position", "PositionEncoder", "PositionedOutbox", "begin_frame_at", "send_at", "with_positions"]
+
+
+class Position(Struct, frozen=True, array_like=True):
+    """How much of a conversation a client has received."""
+
+    seq: int
+    """The last entry that it has completely."""
+    messages: int = 0
+    """How many messages of the next entry it has."""
+
+
+@runtime_checkable
+class PositionedOutbox(FrameOutbox, Protocol):
+    """An outbox for the messages of one conversation to a client that may reconnect."""
+
+    def send_at(self, frame: bytes, position: Position) -> None:
+        """Send a message after which the client is at a position."""
+        ...
+
+    def begin_frame_at(self, position: Position) -> OpenFrame:
+        """Begin a message that is sent in parts, after which the client is at a position."""
+        ...
+
+
+class PositionEncoder:
+    """Sends what an encoder makes of an entry with its position."""
+
+    def __init__(self, encoder: EventEncoder, out: PositionedOutbox, skipped: int) -> None:
+        """The client has `skipped` messages of the first entry already."""
+        self.hidden, self.sends_records = encoder.hidden, encoder.sends_records
+        self._encoder, self._out, self._skipped = encoder, out, skipped
+        self.delta: Callable[[Delta | OutputDelta, bytes, Callable[[bytes], None]], None] = encoder.delta
+
+    def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
+        frames: list[bytes] = []
+        self._encoder.entry(entry, frames.append)
+        for number, frame in enumerate(frames, start=1):
+            if number > self._skipped:
+                is_last = number == len(frames)
+                self._out.send_at(frame, Position(entry.seq) if is_last else Position(entry.seq - 1, number))
+        self._skipped = 0
+
+
+def with_positions(encoder: EventEncoder, out: Outbox, skipped: int = 0) -> EventEncoder:
+    """Return an encoder that sends positions if the outbox can carry them."""
+    return PositionEncoder(encoder, out, skipped) if isinstance(out, PositionedOutbox) else encoder
+
+
+def send_at(out: Outbox, frame: bytes, seq: Seq) -> None:
+    """Send a message, with its position if the outbox can carry it."""
+    if isinstance(out, PositionedOutbox):
+        out.send_at(frame, Position(seq))
+    else:
+        out.send(frame)
+
+
+def begin_frame_at(out: FrameOutbox, seq: Seq) -> OpenFrame:
+    """Begin a message that is sent in parts, with its position if the outbox can carry it."""
+    return out.begin_frame_at(Position(seq)) if isinstance(out, PositionedOutbox) else out.begin_frame()

@@ -1,0 +1,306 @@
+"""Reconnecting over HTTP: after a cut at any byte, a client continues from the last id and has every event once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from kit.clients.http_client import HttpClient, SseEvent
+from kit.clients.requests import ping, pong, tool
+from kit.clients.shell_turns import sh
+from kit.servers.http_server import HttpServer
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.server.http.event_ids import CallCursor, EventIds, SessionCursors
+from parley.server.positions import Position
+from parley.testing import HOLD, ScriptedModel
+
+ASKS = {"approval-policy": "untrusted", "sandbox": "workspace-write"}
+
+
+@pytest_asyncio.fixture
+async def server(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[HttpServer]:
+    async with HttpServer(parley_model, tmp_path / "home") as server:
+        yield server
+
+
+async def cut_stream(
+    client: HttpClient,
+    method: str,
+    body: bytes,
+    *,
+    bytes_read: int,
+    last_id: str | None = None,
+    meanwhile: asyncio.Task[None] | None = None,
+) -> tuple[list[SseEvent], bool]:
+    """Open a stream, read some bytes of it, or until a task is done, and cut the connection.
+
+    Return the complete events among these bytes, and whether the server ended the stream before.
+    """
+    parts = urlsplit(client.url)
+    headers = client.headers(Last_Event_ID=last_id, Connection="close", Host=f"127.0.0.1:{parts.port}")
+    head = [f"{method} /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    head.append(f"Content-Length: {len(body)}")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write("\r\n".join([*head, "", ""]).encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        received, has_ended = bytearray(), False
+
+        async def read() -> None:
+            nonlocal has_ended
+            while len(received) < bytes_read and not has_ended:
+                size = int(await reader.readline(), 16)
+                received.extend(await reader.readexactly(size))
+                await reader.readexactly(2)
+                has_ended = not size
+
+        reading = asyncio.create_task(read())
+        await asyncio.wait({reading, *((meanwhile,) if meanwhile else ())}, return_when=asyncio.FIRST_COMPLETED)
+        reading.cancel()
+        writer.transport.abort()
+    content = bytes(received if has_ended else received[:bytes_read])
+    events = []
+    for block in content.split(b"\n\n")[:-1]:
+        fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if not line.startswith(b":"))
+        if b"data" in fields:
+            event_id = fields.get(b"id")
+            events.append(SseEvent(None if event_id is None else event_id.decode(), json.loads(fields[b"data"])))
+    return events, has_ended
+
+
+def last_id_of(events: list[SseEvent], before: str | None) -> str | None:
+    return next((event.id for event in reversed(events) if event.id is not None), before)
+
+
+def positions_in(messages: list[Any], conversation: str) -> list[int]:
+    """The positions of all events of a conversation, in the order in which they came."""
+    found = []
+    for message in messages:
+        params = message.get("params", {})
+        meta = params.get("_meta", {})
+        if meta.get("conversationId") != conversation:
+            continue
+        if "initial_state" in params:
+            found += [one["_meta"]["seq"] for one in params["initial_state"]["events"] if "seq" in one["_meta"]]
+        elif "seq" in meta:
+            found.append(meta["seq"])
+    return found
+
+
+async def logged(client: HttpClient, conversation: str) -> list[int]:
+    page = await client.call("conversationRead", conversation_id=conversation, limit=1000)
+    return [event["seq"] for event in page["events"]]
+
+
+@pytest.mark.promises("http.resume")
+@pytest.mark.parametrize("seed", range(4))
+async def test_streams_that_are_cut_anywhere_have_every_event_once(
+    server: HttpServer, parley_model: ScriptedModel, seed: int
+) -> None:
+    chance = random.Random(seed)
+    client, other = await server.client(), await server.client()
+    conversations = [await client.create() for _ in range(3)]
+    for conversation in conversations:
+        await client.call("conversationStream", conversation_id=conversation)
+
+    async def talk() -> None:
+        for number in range(12):
+            parley_model.says(*[f"{number} {piece} " for piece in range(chance.randrange(1, 6))])
+            conversation = chance.choice(conversations)
+            await other.say(conversation, f"message {number}")
+            await until(lambda: not server.server.conversations.running)
+
+    talking = asyncio.create_task(talk())
+    messages: list[Any] = []
+    last_id: str | None = None
+    while not talking.done():
+        events, _ = await cut_stream(
+            client,
+            "GET",
+            b"",
+            bytes_read=chance.choice((4, 400, 2000, 9000)),
+            last_id=last_id,
+            meanwhile=talking,
+        )
+        # What came without an id after the last id is sent again; a client that has no id begins anew.
+        last_id = last_id_of(events, last_id)
+        received = [event.message for event in events]
+        messages = [*messages, *received] if last_id is not None else []
+    await talking
+    async with client.stream(Last_Event_ID=last_id) as stream:
+        for conversation in conversations:
+            expected = await logged(other, conversation)
+            while expected != positions_in(
+                [*messages, *(event.message for event in stream.events)], conversation
+            ) and (await stream.next()):
+                found = positions_in([*messages, *(event.message for event in stream.events)], conversation)
+                assert found == expected[: len(found)]
+
+            assert positions_in([*messages, *(one.message for one in stream.events)], conversation) == expected
+
+
+@pytest.mark.promises("http.resume")
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_call_that_is_cut_anywhere_has_every_event_once_and_its_answer(
+    server: HttpServer, parley_model: ScriptedModel, seed: int
+) -> None:
+    chance = random.Random(seed)
+    client = await server.client()
+    parley_model.says(sh("c1", "echo one"))
+    parley_model.says(sh("c2", "echo two"))
+    parley_model.says(*[f"piece {number} " for number in range(20)])
+    call = json.dumps(tool("the call", "codex", {"prompt": "go", "cwd": str(server.work)})).encode()
+    while True:  # until the client has an id from which it can resume
+        size = chance.choice((3000, 6000))
+        events, ended = await cut_stream(client, "POST", call, bytes_read=size)
+        last_id = last_id_of(events, None)
+        if last_id is not None:
+            break
+    messages = [event.message for event in events]
+    while not ended:
+        events, ended = await cut_stream(
+            client, "GET", b"", bytes_read=chance.choice((2000, 3000, 8000)), last_id=last_id
+        )
+        last_id = last_id_of(events, last_id)
+        messages += [event.message for event in events]
+    kinds = [
+        (message["method"], message["params"]["msg"]["type"])
+        for message in messages
+        if "method" in message and not message["params"]["msg"]["type"].endswith("_delta")
+    ]
+    (found,) = (await client.call("conversationsList"))["conversations"]
+    page = await client.call("conversationRead", conversation_id=found["conversation_id"], limit=1000)
+    types = [event["msg"]["type"] for event in page["events"]]
+    expected = [kind for kind in types if not kind.endswith("_delta")]
+
+    assert [kind for method, kind in kinds if method == "codex/event"][1:] == expected
+    assert [kind for method, kind in kinds if method != "codex/event"][1:] == expected
+    assert len({json.dumps(message["params"]["id"]) for message in messages if "method" in message}) <= 2
+    (answered,) = [message for message in messages if message.get("id") == "the call"]
+    assert answered["result"]["content"][0]["text"] == "".join(f"piece {number} " for number in range(20))
+
+
+@pytest.mark.promises("http.resume")
+async def test_open_texts_begin_again_at_offset_0(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    await client.call("conversationStream", conversation_id=conversation)
+    parley_model.says("The first half, ", HOLD, "the second half.")
+    async with client.stream() as stream:
+        await stream.hears("notifications/initial_state")
+        await client.say(conversation, "go")
+        delta = await stream.hears("agent_message_delta")
+        last_id = last_id_of(stream.events, None)
+    async with client.stream(Last_Event_ID=last_id) as again:
+        repeated = await again.hears("agent_message_delta")
+        parley_model.release()
+        end = await again.hears("task_complete")
+
+    assert delta["params"] == repeated["params"]
+    assert repeated["params"]["_meta"]["offset"] == 0
+    assert end["params"]["msg"]["last_agent_message"] == "The first half, the second half."
+    assert [one.id is None for one in again.events if one.message.get("method") == "agent_message_delta"] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.promises("http.resume", "http.questions")
+async def test_a_resumed_call_asks_again_and_is_answered(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client(capabilities={"elicitation": {}})
+    parley_model.says(sh("c1", "touch made"))
+    parley_model.says("Done.")
+    async with client.codex("go", cwd=str(server.work), **ASKS) as stream:
+        asked = await stream.hears("elicitation/create")
+        last_id = last_id_of(stream.events, None)
+    async with client.stream(Last_Event_ID=last_id) as resumed:
+        again = await resumed.hears("elicitation/create")
+        await client.post({"jsonrpc": "2.0", "id": again["id"], "result": {"decision": "approved"}})
+        messages = await resumed.rest()
+
+    assert asked == again
+    assert messages[-1]["result"]["content"][0]["text"] == "Done."
+    assert (server.work / "made").exists()
+
+
+@pytest.mark.promises("http.resume")
+async def test_a_call_that_has_ended_is_answered_when_it_is_resumed(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client()
+    parley_model.says("Hello", HOLD)
+    async with client.codex("hi") as stream:
+        await stream.hears("agent_message_delta")
+        last_id = last_id_of(stream.events, None)
+    parley_model.release()
+    await until(lambda: not server.server.conversations.running)
+    parley_model.says(HOLD, "Later")
+    (found,) = (await client.call("conversationsList"))["conversations"]
+    await client.say(found["conversation_id"], "a later turn, which the call does not wait for")
+    await parley_model.wait_until_held()
+    answers = []
+    for _ in range(2):
+        async with client.stream(Last_Event_ID=last_id) as resumed:
+            answers.append((await resumed.rest())[-1]["result"]["content"][0]["text"])
+    running = await client.call("conversationStatus", conversation_id=found["conversation_id"])
+    parley_model.release()
+
+    assert (answers, running["state"]) == (["Hello", "Hello"], "running")
+
+
+@pytest.mark.promises("http.resume")
+async def test_a_long_snapshot_that_is_cut_is_sent_again(server: HttpServer, parley_model: ScriptedModel) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    for _ in range(4):
+        parley_model.says("x" * 500_000)
+        await client.say(conversation, "go")
+        await until(lambda: not server.server.conversations.running)
+    await client.call("conversationStream", conversation_id=conversation)
+    events, _ = await cut_stream(client, "GET", b"", bytes_read=500_000)
+    async with client.stream() as stream:
+        state = await stream.hears("notifications/initial_state")
+
+    assert events == []
+    assert positions_in([state], conversation) == await logged(client, conversation)
+
+
+@pytest.mark.promises("http.resume")
+async def test_an_id_of_another_session_or_a_changed_one_is_refused(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client, other = await server.client(), await server.client()
+    conversation = await client.create()
+    await client.call("conversationStream", conversation_id=conversation)
+    async with client.stream() as stream:
+        await stream.hears("notifications/initial_state")
+    good = stream.events[-1].id
+    assert good is not None
+    changed = [good[:-2] + ("AA" if good[-2:] != "AA" else "BB"), good + "A", good[1:], "x", "==", "é", "A" * 5000]
+    statuses = [(await client.send("GET", Last_Event_ID=wrong)).status for wrong in changed]
+
+    assert statuses == [400] * len(changed)
+    assert (await other.send("GET", Last_Event_ID=good)).status == 400
+    async with client.stream(Last_Event_ID=good):
+        assert (await client.post(ping(1))).json == pong(1)
+
+
+def test_ids_are_sealed_for_one_session_and_one_home() -> None:
+    cursors = SessionCursors(streams={"c1": Position(41), "c2": Position(7, 1)})
+    call = SessionCursors(call=CallCursor("r", "c1", "e", Position(3)))
+    ids, elsewhere = EventIds(b"k" * 32), EventIds(b"l" * 32)
+    sealed = ids.seal("s1", cursors)
+
+    assert ids.open("s1", sealed) == cursors
+    assert ids.open("s1", ids.seal("s1", call)) == call
+    assert [ids.open("s2", sealed), elsewhere.open("s1", sealed), ids.open("s1", sealed + "=")] == [None] * 3
