@@ -25,7 +25,7 @@ Parley {version}: what a client sends (->) and receives (<-). The model is a
 script, so this needs no key and no network.
 
 1. Start a resident server
-   -> parley serve --json --exit-when-idle
+   -> parley serve --json --exit-when-idle --no-http
    <- serves serve.sock in its home, N ms later
    -> connect to its socket, initialize
    <- MCP 2025-11-25

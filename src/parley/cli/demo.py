@@ -151,10 +151,10 @@ async def _demonstrate(page: Page) -> int:
 async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIterator[str]:
     """Start a resident server, yield the path of its socket, and stop it at the end."""
     page.step("Start a resident server")
-    page.sent("parley serve --json --exit-when-idle")
+    page.sent("parley serve --json --exit-when-idle --no-http")
     started_at = time.perf_counter()
     server = await asyncio.create_subprocess_exec(
-        *(*PARLEY, "serve", "--json", "--exit-when-idle"),
+        *(*PARLEY, "serve", "--json", "--exit-when-idle", "--no-http"),
         env={**env, "PARLEY_LOG": "error"},  # it warns that it interrupts a turn if the demo is interrupted
         cwd=cwd,
         stdout=asyncio.subprocess.PIPE,

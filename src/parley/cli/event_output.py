@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 
 from msgspec import UnsetType
@@ -12,7 +14,10 @@ from parley.cli.event_renderer import EventRenderer
 from parley.cli.ids import SHORT
 from parley.cli.page import Page
 from parley.cli.printing import print_json, print_note, print_text
-from parley.client import Client, Conversation, Event, StreamEvent, Turn, TurnFailed, events
+from parley.cli.runner import CommandFailed
+from parley.client import Client, Conversation, Event, StreamEvent, TurnFailed, events
+from parley.client.turn import result_of
+from parley.client.turn_result import TurnSummary
 from parley.wire.jsonrpc import encode
 
 __all__ = ["FAILED", "INTERRUPTED", "EventOutput", "plain_json", "show_turn"]
@@ -72,16 +77,32 @@ class EventOutput:
         print_json({"type": "event", "conversation_id": self._conversation.id, **given, "msg": plain_json(msg)})
 
 
-async def show_turn(client: Client, conversation: Conversation, turn: Turn, *, command: str, as_json: bool) -> int:
-    """Show the events of a turn on stderr and its answer on stdout, or both as JSON; return the exit code."""
+async def show_turn(
+    client: Client,
+    conversation: Conversation,
+    turn: AsyncGenerator[StreamEvent, None],
+    *,
+    command: str,
+    as_json: bool,
+) -> int:
+    """Show the events of a turn on stderr and its answer on stdout, or both as JSON; return the exit code.
+
+    Raises:
+        CommandFailed: the events end before the turn.
+    """
     page = None if as_json else Page(sys.stderr)
-    output = EventOutput(client, conversation, page, command=command)
-    async for event in turn.detailed():
-        await output.show(event)
+    output, summary = EventOutput(client, conversation, page, command=command), TurnSummary()
+    async with aclosing(turn):
+        async for event in turn:
+            await output.show(event)
+            if summary.add(event.msg):
+                break
+        else:
+            raise CommandFailed("the server has ended the stream before the end of the turn")
     if page is not None:
         page.end_line()
     try:
-        result, error, code = await turn.result(), None, 0
+        result, error, code = result_of(summary), None, 0
     except TurnFailed as failed:
         result, error = failed.result, failed.message.strip()
         code = INTERRUPTED if failed.reason == "interrupted" else FAILED

@@ -51,15 +51,16 @@ async def run(args: argparse.Namespace) -> int:
     async with connected("exec", config=args.config, resident=args.resident) as (client, _):
         conversation = await client.create(cwd=directory)
         accepted = interrupt_on_sigint(conversation, command="exec")
-        turn = await conversation.send(text)
-        accepted.set()
-        if args.json:
-            created = {"type": "conversation", "conversation_id": conversation.id, "model": conversation.model}
-            print_json({name: value for name, value in created.items() if value is not None})
-            print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})
-        else:
-            print_note("exec", f"conversation {conversation.id}")
-        return await show_turn(client, conversation, turn, command="exec", as_json=args.json)
+        async with conversation.stream() as stream:  # before the message, so that every delta is seen
+            turn = await conversation.send(text)
+            accepted.set()
+            if args.json:
+                created = {"type": "conversation", "conversation_id": conversation.id, "model": conversation.model}
+                print_json({name: value for name, value in created.items() if value is not None})
+                print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})
+            else:
+                print_note("exec", f"conversation {conversation.id}")
+            return await show_turn(client, conversation, stream.detailed(), command="exec", as_json=args.json)
 
 
 def message_text(given: str) -> str:

@@ -51,4 +51,4 @@ async def run(args: argparse.Namespace) -> int:
         accepted.set()
         if not args.follow:
             print_note("send", "no resident server runs, so the turn runs in this command until it ends")
-        return await show_turn(client, conversation, turn, command="send", as_json=args.json)
+        return await show_turn(client, conversation, turn.detailed(), command="send", as_json=args.json)

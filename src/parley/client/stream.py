@@ -6,7 +6,7 @@ A stream keeps events in memory until they are read. Close a stream that is no l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from types import TracebackType
 
 from msgspec import UnsetType
@@ -94,7 +94,7 @@ class Stream:
             raise StopAsyncIteration
         return event.msg
 
-    async def detailed(self) -> AsyncIterator[StreamEvent]:
+    async def detailed(self) -> AsyncGenerator[StreamEvent, None]:
         """Yield the same events with their positions."""
         while (event := await self._next()) is not None:
             yield event
