@@ -123,7 +123,8 @@ def _bare(home: Path, producers: int) -> float:
                 [(seq, *_shown(now), row, seq - 1) for row in range(1, producers + 1)],
             )
             db.executemany(
-                "INSERT INTO entries VALUES (?, ?, ?, 'agent_message', TRUE, ?)",
+                "INSERT INTO entries (row, seq, at, type, is_event, body)"
+                " VALUES (?, ?, ?, 'agent_message', TRUE, ?)",
                 [(row, seq, now, BODY) for row in range(1, producers + 1)],
             )
             db.execute("COMMIT")
