@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import DecodeError, Raw, Struct
 
 from parley.testing import RawParley
 from parley.wire.mcp import FULL_VERSION
@@ -102,13 +102,21 @@ class Segment:
         )
 
 
-def segments_of(who: str, frames: Iterable[bytes]) -> Iterator[Segment]:
-    """Yield the streams of one client, except those without their snapshot."""
+def segments_of(who: str, frames: Sequence[bytes]) -> Iterator[Segment]:
+    """Yield the streams of one client, except those without their snapshot.
+
+    The last frame may be part of a long one: the server was killed while it sent it.
+    """
     current: dict[str, Segment] = {}
-    for frame in frames:
+    for number, frame in enumerate(frames, 1):
         if b'"conversationId"' not in frame:
             continue
-        message = _frames.decode(frame)
+        try:
+            message = _frames.decode(frame)
+        except DecodeError:
+            if number == len(frames):
+                return
+            raise
         if message.params is None or (conversation := message.params.meta.conversation_id) is None:
             continue
         if message.method == InitialState.METHOD and message.params.initial_state is not None:
