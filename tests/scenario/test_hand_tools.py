@@ -81,11 +81,33 @@ async def until_state(conversation: Conversation, state: str) -> None:
 # --- exec ----------------------------------------------------------------------------------
 
 
+async def exec_that_streams(
+    model: ScriptedModel, *arguments: str, resident: InProcessResident
+) -> tuple[int, str, str]:
+    """Run `parley exec`, and release the held reply when the command shows the turn.
+
+    A command that begins to stream after the text is complete is sent no deltas.
+    """
+    process = await start_parley("exec", *arguments, env=resident.environ, cwd=resident.work)
+    shown = process.stdout if "--json" in arguments else process.stderr
+    assert shown is not None
+    seen = b""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while b"user_message" not in seen:
+            line = await shown.readline()
+            assert line, "the command ended without showing the turn"
+            seen += line
+    await model.wait_until_held()
+    model.release()
+    code, out, errors = await outcome_of(process)
+    return (code, seen.decode() + out, errors) if "--json" in arguments else (code, out, seen.decode() + errors)
+
+
 async def test_exec_prints_the_answer_on_stdout_and_the_events_on_stderr(
     resident: InProcessResident, client: Client, parley_model: ScriptedModel
 ) -> None:
-    parley_model.says("The answer, ", "\x1b[31mraw in a pipe.")
-    code, out, err = await parley("exec", "the question", env=resident.environ, cwd=resident.work)
+    parley_model.says(HOLD, "The answer, ", "\x1b[31mraw in a pipe.")
+    code, out, err = await exec_that_streams(parley_model, "the question", resident=resident)
     (listed,) = (await client.list()).conversations
 
     assert (code, out) == (0, "The answer, \x1b[31mraw in a pipe.\n")
@@ -101,8 +123,8 @@ async def test_exec_prints_the_answer_on_stdout_and_the_events_on_stderr(
 
 
 async def test_exec_prints_json(resident: InProcessResident, parley_model: ScriptedModel) -> None:
-    parley_model.says("The answer.")
-    code, out, err = await parley("exec", "go", "--json", env=resident.environ, cwd=resident.work)
+    parley_model.says(HOLD, "The answer.")
+    code, out, err = await exec_that_streams(parley_model, "go", "--json", resident=resident)
     found = lines(out)
 
     assert (code, err) == (0, "")
