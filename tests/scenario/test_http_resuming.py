@@ -18,7 +18,6 @@ from kit.clients.requests import ping, pong, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.system.commands import PATIENCE_SECONDS
-from kit.system.waiting import until
 from parley.server.http.event_ids import CallCursor, EventIds, SessionCursors
 from parley.server.positions import Position
 from parley.testing import HOLD, ScriptedModel
@@ -97,6 +96,14 @@ def positions_in(messages: list[Any], conversation: str) -> list[int]:
     return found
 
 
+async def until_idle(client: HttpClient, conversation: str) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        seq, state = 0, "running"
+        while state != "idle":
+            page = await client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=20)
+            seq, state = page["seq"], page["state"]
+
+
 async def logged(client: HttpClient, conversation: str) -> list[int]:
     page = await client.call("conversationRead", conversation_id=conversation, limit=1000)
     return [event["seq"] for event in page["events"]]
@@ -118,7 +125,7 @@ async def test_streams_that_are_cut_anywhere_have_every_event_once(
             parley_model.says(*[f"{number} {piece} " for piece in range(chance.randrange(1, 6))])
             conversation = chance.choice(conversations)
             await other.say(conversation, f"message {number}")
-            await until(lambda: not server.server.conversations.running)
+            await until_idle(other, conversation)
 
     talking = asyncio.create_task(talk())
     messages: list[Any] = []
@@ -243,9 +250,9 @@ async def test_a_call_that_has_ended_is_answered_when_it_is_resumed(
         await stream.hears("agent_message_delta")
         last_id = last_id_of(stream.events, None)
     parley_model.release()
-    await until(lambda: not server.server.conversations.running)
-    parley_model.says(HOLD, "Later")
     (found,) = (await client.call("conversationsList"))["conversations"]
+    await until_idle(client, found["conversation_id"])
+    parley_model.says(HOLD, "Later")
     await client.say(found["conversation_id"], "a later turn, which the call does not wait for")
     await parley_model.wait_until_held()
     answers = []
@@ -265,7 +272,7 @@ async def test_a_long_snapshot_that_is_cut_is_sent_again(server: HttpServer, par
     for _ in range(4):
         parley_model.says("x" * 500_000)
         await client.say(conversation, "go")
-        await until(lambda: not server.server.conversations.running)
+        await until_idle(client, conversation)
     await client.call("conversationStream", conversation_id=conversation)
     events, _ = await cut_stream(client, "GET", b"", bytes_read=500_000)
     async with client.stream() as stream:
