@@ -1,7 +1,8 @@
-"""Images and files in requests: reads the local images that a message names, and limits what a request repeats.
+"""Images and files in requests: reads the local images that a message names, and limits how many old images a
+request repeats.
 
-Does not know the model API. A client acts as the user and may name any file that is not hidden; a link in the
-project must not lead out of it.
+Does not know the model API. A client acts as the user and may name any file that is not hidden. A symbolic link in
+the project must not lead out of the project.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ __all__ = ["check_content", "limit_attachments", "names_files", "read_content"]
 log = logging.getLogger(__name__)
 
 MAX_MEGABYTES: Final = 48
-"""Base64 characters of all images and files in a request, and so in a message. A message may name the largest image
-a hundred thousand times, a request repeats earlier images, and providers accept 50 MB."""
+"""The most base64 characters of all images and files in one request, and therefore in one message. Without this
+limit a message could name a large image a hundred thousand times. Providers accept 50 MB.
+"""
 
 ROOM: Final = MAX_MEGABYTES * 1_000_000
 
@@ -47,7 +49,7 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
 
 
 def names_files(content: tuple[InputItem, ...]) -> bool:
-    """Whether a message names images on disk, which have to be read."""
+    """Return whether a message names images on disk, which have to be read."""
     return not is_text(content) and any(isinstance(item, LocalImageItem) for item in content)
 
 
@@ -95,7 +97,8 @@ def _refuse_excess(place: int, taken: int) -> None:
 def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
     """Replace the oldest images and files of a history by text if all are too large for one request.
 
-    Returns the same object if they are not. What is left out once stays out as the history grows.
+    Returns the same object if they are not. An attachment that was replaced once stays replaced as the history
+    grows.
     """
     spoken = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
     if sum(_weight(part) for item in spoken for part in item.content) <= room:

@@ -3,7 +3,7 @@
 The conversation's own model writes the summary from the history as plain text, so that no call is separated from
 its output and every model API works the same. The recent part stays unchanged.
 
-Shares are relative to the room that instructions, tools, notes and new input leave for the history. Compaction
+The room is the part of the window that instructions, tools, notes and new input leave for the history. Compaction
 reduces the history to half of that room, or to nine tenths if the last response alone is long.
 """
 
@@ -35,19 +35,23 @@ NEARLY_FULL: Final = 0.85
 LEAST_ROOM: Final = 0.1
 """Share of the window that the history always has, even if everything else takes too much."""
 KEPT_RECENT: Final = 0.3
-"""Share of the room: newer items stay unchanged."""
+"""Share of the room for the newest items, which stay unchanged."""
 KEPT_LAST: Final = 0.7
-"""Share of the room: the last response and its outputs stay if they are not larger than this."""
+"""Share of the room: the last response and its outputs stay unchanged if they are not larger."""
 LONGEST_SUMMARY: Final = 0.2
-"""Share of the room."""
+"""Share of the room that a summary may take."""
 LONGEST_PARTS: Final = (4_000, 1_000, 250)
-"""Longest output or arguments of a call in the text for the summary, in characters; the largest that fits."""
+"""Length limits, in characters, of each output and of the arguments of each call in the text to summarize. The
+largest limit is used with which the text fits.
+"""
 LESS_THAN_TOO_MUCH: Final = 0.9
-"""Share of a request that was too long: taken as the window from then on."""
+"""After a request was too long, the window is taken to be this share of that request."""
 LEAST_RATIO: Final = 0.25
-"""Ratio of the provider's count to the estimate. Below it, the provider did not count cached input."""
+"""The lowest plausible ratio of the provider's count to the estimate. Below it, the provider did not count cached
+input.
+"""
 LARGEST_RATIO: Final = 8.0
-"""Ratio above which the provider's count is wrong."""
+"""The highest plausible ratio. Above it, the provider's count is wrong."""
 
 INSTRUCTIONS: Final = """\
 You are given the record of a conversation between a user and a coding agent. The record is too long. Your summary \
@@ -73,7 +77,9 @@ class TokenMeter:
         self._overflow: int | None = None
 
     def window(self, settings: Settings) -> int | None:
-        """Return the context window: as configured or known, and not more than the provider has accepted."""
+        """Return the configured or known context window, reduced if the provider refused a shorter request as too
+        long.
+        """
         known = context_window(settings.model, settings.model_context_window)
         return min((window for window in (known, self._overflow) if window is not None), default=None)
 
@@ -99,7 +105,8 @@ async def compact_if_needed(
     clock: Clock,
     meter: TokenMeter,
 ) -> bool:
-    """Compact the history if the next request would nearly fill the window; return whether it did.
+    """Compact the history if the next request would nearly fill the window; return whether the history was
+    compacted.
 
     Raises:
         ModelError: the model wrote no summary; nothing was changed.

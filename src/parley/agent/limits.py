@@ -1,7 +1,7 @@
-"""Limits of a turn: what it has used, what it may use, and the question whether it may use more.
+"""Limits of a turn: counts what the turn has used, and asks the user before the turn exceeds a limit.
 
-Limits are checked before each request to the model and before each call; a running step is not interrupted. Does
-not know who is asked, nor how.
+Limits are checked before each request to the model and before each call; a running step is not interrupted. This
+module does not know which client is asked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost"]
 
 
 class AskToContinue(Protocol):
-    """Asks whether a turn may exceed a limit. The user may also stop the turn, which cancels it."""
+    """Asks whether a turn may exceed a limit. The user may also stop the turn, which cancels the question."""
 
     async def __call__(self, reached: LimitReached) -> bool: ...
 
@@ -46,7 +46,7 @@ class LimitGate:
         )
 
     async def before_call(self) -> LimitReached | None:
-        """Like `before_request`, for a call, which costs no tokens."""
+        """Do the same as `before_request`, but check only the limits of time and calls: a call uses no tokens."""
         if (reached := await self._pass("turn_seconds", self._seconds, self._limits.turn_seconds)) is not None:
             return reached
         return await self._pass("turn_calls", self._spent.turn_calls, self._limits.turn_calls)
@@ -68,13 +68,16 @@ class LimitGate:
 
 
 def _allowed(size: int, agreed: int) -> int:
-    """Return how much may be used: a limit is raised by its own size until it exceeds what had been used when the
-    user last agreed."""
+    """Return how much may be used: the smallest multiple of `size` above `agreed`, the usage when the user last
+    agreed.
+    """
     return (agreed // size + 1) * size
 
 
 def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Limits) -> tuple[TokensEstimated, ...]:
-    """Estimate the usage of a response that the provider did not report; None if no limit needs it."""
+    """Return a record with an estimate of the tokens of a response whose usage the provider did not report; nothing
+    if no limit on tokens is set.
+    """
     if not (limits.turn_tokens or limits.conversation_tokens):
         return ()
     reply = ModelRequest(instructions="", context=(), history=said)
@@ -85,7 +88,9 @@ def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Lim
 async def counted_if_cut(
     request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, limits: Limits
 ) -> AsyncIterator[None]:
-    """Record the usage of a response that is interrupted or fails in this block: the provider charges for it."""
+    """Record the estimated usage of a response that is interrupted or fails in this block, because the provider
+    charges for it.
+    """
     try:
         yield
     except (ModelStreamBroken, ReplyTooLarge, asyncio.CancelledError):

@@ -65,8 +65,9 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
 
 
 def _file_with(payload: bytes) -> BinaryIO:
-    """Return an unnamed file with the payload. Unlike a pipe it needs no writer: the program can ignore it, or read
-    it after the server has ended."""
+    """Return an unnamed file with the payload. Unlike a pipe, a file needs no writer: the program can ignore it, or
+    read it after the server has ended.
+    """
     if hasattr(os, "memfd_create"):
         file: BinaryIO = os.fdopen(os.memfd_create("notify", os.MFD_CLOEXEC), "w+b")
     else:

@@ -29,11 +29,14 @@ class Ask(Struct, frozen=True, kw_only=True):
     """The action needs an approval."""
 
     reason: str | None = None
-    """The reason for the question, shown with it."""
+    """The reason for the approval request, which clients show."""
     leaves_sandbox: bool
-    """True if an approval lets the action run without the sandbox of the settings; False if they have none."""
+    """True if an approved action runs without the sandbox of the settings; False if the settings have no sandbox.
+    """
     within: Granted | None = None
-    """The policy that an approval grants, if it keeps the sandbox. It never applies to the whole session."""
+    """The sandbox policy of the approved action, if it stays in a sandbox. Such an approval never applies to the
+    whole session.
+    """
 
 
 AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
@@ -51,11 +54,12 @@ def decide(
     safe: bool = False,
     unrestored: Sequence[str] = (),
 ) -> Decision:
-    """Decide about an action by the settings.
+    """Decide whether an action runs, is refused, or needs an approval.
 
-    `bounds` is the policy of the settings; None: no sandbox. `unconfined` says why the system cannot confine the
-    action (a `safe` command has the read-only policy); None: it can. `unrestored` are protected files in the roots
-    that an earlier command changed and that could not be restored: a command that may write there needs approval.
+    `bounds` is the sandbox policy of the settings; None: no sandbox. `unconfined` says why the system cannot
+    confine the action; None: it can. A `safe` command is confined by the read-only policy. `unrestored` are
+    protected files in the writable directories that an earlier command changed and that could not be restored: a
+    command that may write there needs an approval.
     """
     if action.has_failed:
         return AFTER_FAILURE
@@ -104,7 +108,7 @@ def _decide_patch(
 
 
 def _within(bounds: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
-    """Decide without a question: run in the sandbox, or refuse."""
+    """Decide without an approval: run in the sandbox, or refuse."""
     if not _has_sandbox(settings):
         return Granted()
     if unconfined is not None or bounds is None:

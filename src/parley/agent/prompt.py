@@ -64,7 +64,9 @@ def user_instructions(settings: Settings) -> str | None:
 
 
 def _own_notes(settings: Settings) -> str | None:
-    """Read the notes in the home. The home is hidden; the notes may be a link to a file that is not."""
+    """Read the user's notes in the home, although the home is hidden. The notes may be a link to a file outside the
+    home that is not hidden.
+    """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     if not os.path.lexists(notes):  # as in most homes, and cheaper than walking the path by descriptors
         return None
@@ -75,7 +77,7 @@ def _own_notes(settings: Settings) -> str | None:
 
 
 def _project_notes(settings: Settings) -> str | None:
-    """Read the notes in the working directory, else those at the root of its repository.
+    """Read the notes in the working directory, or else the notes at the root of its repository.
 
     A repository may be hostile: notes that link to a file outside of it would send that file to the provider.
     """
@@ -97,7 +99,9 @@ def _project_notes(settings: Settings) -> str | None:
 
 
 def _folders(cwd: str) -> tuple[str, ...]:
-    """Return where notes may be: the resolved working directory, and last the root of the repository it is in."""
+    """Return the directories that may have notes: the resolved working directory, then the root of its
+    repository.
+    """
     root = cwd
     while not is_repository(root):
         if root == "/":

@@ -15,7 +15,7 @@ from parley.wire.text import replace_surrogates
 __all__ = ["REFUSED_AS_SUCH", "is_overflow", "with_retries"]
 
 REFUSED_AS_SUCH: Final = frozenset({400, 413, 422})
-"""Statuses that are about the request itself, not about the account or a temporary fault."""
+"""HTTP statuses that refuse the request itself; other statuses are about the account or a temporary fault."""
 
 
 SAID_OF_TOO_MUCH: Final = (
@@ -44,7 +44,7 @@ with a wrong URL."""
 async def with_retries(
     attempt: Callable[[], Awaitable[None]], model: Model, transcript: Transcript, clock: Clock
 ) -> None:
-    """Try until it succeeds or no retry is left; announce each retry with an event.
+    """Call `attempt` until it succeeds or no retry is left; announce each retry with an event.
 
     Failures to connect have retries of their own, for at most `CONNECT_SECONDS` in all.
 
@@ -76,7 +76,7 @@ async def with_retries(
 
 
 class _Stopwatch:
-    """Measures elapsed time by a clock that may be set back."""
+    """Measures elapsed time with a clock that may be set back."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._began = clock, clock.now()

@@ -1,7 +1,7 @@
 """The sandbox policy of a conversation: resolves the directories that its commands may write to.
 
-A command that can write to one directory must not decide where another one is: a path component that a command
-could have replaced by a link is not followed. A path that was resolved once keeps its meaning for the conversation.
+A command that can write to one directory must not choose another writable directory. So a link in a path is not
+followed if a command could have made it. A path that was resolved once keeps its meaning for the conversation.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ class Roots:
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return the writable directories of the settings that exist. A directory that only a model's call names is
-        never one."""
+        """Return the existing writable directories of the settings. A directory that only a call of the model names
+        is never writable.
+        """
         names = self._names(settings)
         real = {name: path for name in names if (path := _real(name)) is not None}
         self._missed.update(name for name in names if name not in real and name not in self._found)
@@ -106,7 +107,9 @@ def _root(path: str) -> WritableRoot | None:
 
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:
-    """Return the first link on the way to a path that lies in one of the roots, also through another link."""
+    """Return the first link in one of the roots that is followed on the way to a path, including links that other
+    links lead to.
+    """
     from pathlib import PurePath  # imported here: a server starts without it
 
     left = list(reversed(PurePath(path).parts[1:]))

@@ -1,4 +1,4 @@
-"""One turn: ask the model, run its calls, and repeat until it makes none.
+"""One turn: requests a response of the model, runs its calls, and repeats until a response has no calls.
 
 Knows no client and no model API. A turn ends by itself as done or failed. Cancelling it is an interrupt, which the
 caller records.
@@ -78,7 +78,7 @@ async def run_turn(
     meter: TokenMeter,
     ask_to_continue: AskToContinue,
 ) -> TurnEnded:
-    """Process the waiting input, and messages that join the turn; return how the turn ended.
+    """Run the turn for the waiting input and for messages that join it; return how the turn ended.
 
     An unfinished turn continues with the calls that have no output yet. At a limit, the turn asks whether to
     continue.
@@ -155,7 +155,7 @@ async def _end(
     last_message: str | None = None,
     code: str | UnsetType = UNSET,
 ) -> TurnEnded:
-    """Append the entries of the last response and those that end the turn, in one append."""
+    """Append the entries of the last response and the entries that end the turn, in one append."""
     end = turn_end(
         why,
         message,
@@ -192,12 +192,12 @@ async def _run_calls(
 
 TOO_LARGE: Final = 413
 SAID_OF_ATTACHMENTS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
-"""Words in a refusal that is about an image or file."""
+"""Words by which a provider's refusal of an image or file is recognised."""
 CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
 make smaller calls"
-"""Output for the model of a call that was received only in part."""
+"""The output that the model gets for a call that arrived only in part."""
 CUT_OFFS: Final = 3
-"""Consecutive responses that were truncated in a call before the turn fails."""
+"""How many consecutive responses may be truncated in the middle of a call before the turn fails."""
 OVERFLOWS: Final = 3
 """How often a request of one turn may be too long; each time the history is shortened."""
 
@@ -231,10 +231,10 @@ class _Response:
         self.cut_calls.clear()
 
     def cut(self, reason: str) -> None:
-        """Note that the provider ended the response before the model had finished.
+        """Record that the provider ended the response before the model had finished.
 
         Calls with incomplete arguments stay in the history with empty ones, because providers refuse arguments
-        that are not JSON. A call without a name is left out, and so is reasoning that nothing follows.
+        that are not JSON. A call without a name is left out, and so is reasoning without a text or call after it.
         """
         self.cut_by = reason
         items: list[ModelItem] = []
@@ -305,7 +305,7 @@ async def _listen(
 
 
 def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[Chunk]]:
-    """Split the last batch into its deltas and the chunks after the last delta, which end with the response."""
+    """Split the last batch after its last delta; the second part contains the end of the response."""
     if type(batch[-1]) is not ResponseDone:
         return batch, ()
     size = len(batch)
@@ -350,13 +350,13 @@ def _said_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
-    """Return the texts that were shown and whose end is not durable yet."""
+    """Return the shown texts whose final events are not durable yet."""
     has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return the texts that were shown without an end; from here on they count as complete."""
+    """Return the shown texts that have no final event; from here on they count as complete."""
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):
         seen.append(AgentReasoning(text=text))

@@ -1,4 +1,4 @@
-"""How much memory this process can still get, and which limit decides it."""
+"""Finds how much memory this process can still get, and which limit decides that."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Available(Struct, frozen=True):
 
 
 def why_too_large(size: int) -> str | None:
-    """Return why a message, of which `size` bytes have been read, is refused; None: it is accepted."""
+    """Return why a message is refused for lack of memory, after `size` bytes of it were read; None if it is
+    accepted.
+    """
     available, needed = available_memory(), (PEAK - 1) * size + RESERVE_BYTES
     if available is None or needed <= available.bytes:
         return None
@@ -41,7 +43,7 @@ def why_too_large(size: int) -> str | None:
 
 
 def available_memory() -> Available | None:
-    """Return the tightest limit; None where the system reports none."""
+    """Return the available memory under the tightest limit; None if the system reports no limit."""
     return min(_limits(), key=lambda one: one.bytes, default=None)
 
 
@@ -66,7 +68,7 @@ def _limits() -> Iterator[Available]:
 
 
 def _sizes() -> tuple[int, int] | None:
-    """The address space and the data of this process, in bytes."""
+    """Return the sizes of the address space and the data of this process, in bytes."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = file.read().split()
@@ -78,7 +80,7 @@ def _sizes() -> tuple[int, int] | None:
 
 @cache
 def _control_groups() -> tuple[str, ...]:
-    """Return the directories of the control group of this process and of the groups around it that limit memory."""
+    """Return the directories of the memory control groups that contain this process, the innermost first."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
             own = next((line[3:].strip() for line in file if line.startswith("0::")), None)
@@ -96,7 +98,7 @@ def _control_groups() -> tuple[str, ...]:
 
 
 def _number(path: str) -> int | None:
-    """Return the number in a file; None where there is none, for example where it contains `max`."""
+    """Return the number in a file; None if the file has none, for example if it contains `max`."""
     try:
         with open(path, "rb") as file:
             return int(file.read())

@@ -1,7 +1,7 @@
 """Starts the resident server of a home in the background, for `parley mcp --resident`.
 
-The server belongs to no client. It has a session of its own and no parent that lives on. Its environment is without
-the secrets of the client that started it, and its log is a file in the home.
+The server belongs to no client. It has its own session, and its parent has exited. Its environment contains no
+secrets of the client that started it, and its log is a file in the home.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ INHERITED: Final = (
     "USER",
     "XDG_RUNTIME_DIR",
 )
-"""The variables that the server gets from the client that starts it: none that may hold a secret."""
+"""The variables that the server gets from the client that starts it. None of them may hold a secret."""
 
 
 def start_in_background(home: str, environ: Mapping[str, str]) -> None:
-    """Start a resident server, and return when it is ready or has ended. A second server ends at once.
+    """Start a resident server, and return when it is ready or has ended. It ends at once if another one runs.
 
     Raises:
         OSError: it cannot be started.
@@ -61,7 +61,7 @@ def start_in_background(home: str, environ: Mapping[str, str]) -> None:
 
 
 def _start(home: str, environ: Mapping[str, str], *, log: int, told: int) -> NoReturn:
-    """Start the server as a grandchild in a new session, so that it has no parent of this process."""
+    """Start the server as a grandchild in a new session, so that it is not a child of this process."""
     try:
         os.setsid()
         if os.fork() == 0:

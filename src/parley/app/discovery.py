@@ -1,4 +1,4 @@
-"""How the processes of a home find its resident server: a lock, a socket and a file that describes the server.
+"""Lets the processes of a home find its resident server by a lock, a socket and a file that describes the server.
 
 The lock `serve.lock` says whether a server runs, since the system releases it when the server dies. The file
 `serve.json` describes the server. It may be left over from a server that was killed.
@@ -40,7 +40,7 @@ class ResidentLock:
 
 
 def wait_until_stopped(home: str) -> None:
-    """Return when no resident server of the home runs. Blocks. Raises OSError."""
+    """Block until no resident server of the home runs. Raises OSError."""
     try:
         fd = os.open(os.path.join(home, LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

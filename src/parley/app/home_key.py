@@ -1,4 +1,4 @@
-"""The key of a home, with which the server signs what clients keep for it."""
+"""The secret key of a home, with which the server signs the event ids that HTTP clients send back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says about HTTP. Separate from the service, which imports the HTTP library."""
+"""The HTTP options of the command line. Separate from the service, which imports the HTTP library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN_VARIABLE: Final = "PARLEY_SERVE_TOKEN"
 
 
 class HttpChoice(Struct, frozen=True, kw_only=True):
-    """What the command line says about HTTP; None: the settings decide."""
+    """The HTTP options of the command line. A field that is None leaves the choice to the settings."""
 
     host: str | None = None
     port: int | None = None
@@ -25,10 +25,10 @@ class HttpChoice(Struct, frozen=True, kw_only=True):
     token: str | None = None
     """A token from the environment."""
     creates_token: bool = False
-    """Whether a token is created for the life of the process."""
+    """True if a token is created for the life of the process."""
 
     def applied_to(self, settings: ServeSettings) -> ServeSettings:
-        """Return the settings with these in place of theirs."""
+        """Return the settings with the options that were given on the command line in place of theirs."""
         given = {
             "host": self.host,
             "port": self.port,

@@ -46,7 +46,7 @@ class HttpService:
         """Listen. `key` signs the ids of events.
 
         Raises:
-            BadSetting: it cannot listen as the settings say, or that would not be safe.
+            BadSetting: the server cannot listen on the configured address, or that would not be safe.
         """
         settings = choice.applied_to(settings)
         self.token = new_token() if choice.creates_token else None
@@ -94,7 +94,7 @@ class HttpService:
         await self._listener.close(CLOSE_SECONDS)
 
     def _check_exposure(self, settings: ServeSettings, *, has_token: bool) -> None:
-        """Refuse to listen on other addresses than loopback without TLS or without a token."""
+        """Refuse to listen beyond loopback without TLS or without a token."""
         if _bracketed(settings.host) in LOOPBACK_NAMES:
             return
         if settings.tls_cert is None and settings.public_url is None:

@@ -35,8 +35,8 @@ def freeze_existing_objects() -> None:
 def return_large_blocks() -> None:
     """Have the allocator give every large block back to the system as soon as it is freed.
 
-    By default glibc keeps blocks of up to 32 MB once such a block was freed, and messages of that size then cost
-    several times what is in use.
+    By default glibc keeps freed blocks of up to 32 MB. Messages of that size then take several times the memory in
+    use.
     """
     import ctypes  # imported here: the import takes longer than the first answer
 

@@ -1,4 +1,4 @@
-"""Loads all modules that a server may need, most of which it otherwise loads when they are first used."""
+"""Loads all modules that a server may need. Otherwise most of them are loaded when they are first used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The relay: copies bytes between the client of `parley mcp` and the resident server of the home.
 
-Knows one line of its own, the hello, and no protocol after it. Imports the standard library alone, so that it
-starts faster than a server.
+Sends one line of its own, the hello, and copies everything after it without reading it. Imports the standard
+library alone, so that it starts faster than a server.
 """
 
 from __future__ import annotations

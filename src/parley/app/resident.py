@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 MOST_HELLO_BYTES: Final = 8 * 1024 * 1024
 """A longer first line is a message of an ordinary client. The environment of a process is smaller."""
 LOOK_SECONDS: Final = 60.0
-"""How often a server that exits when it is idle looks whether it is."""
+"""How often a server that exits when idle checks whether it is idle."""
 CLOSE_SECONDS: Final = 1.0
 """How long a shutdown waits for the tasks of connections after the clients were removed."""
 
@@ -100,7 +100,7 @@ class Resident:
         """Accept HTTP connections.
 
         Raises:
-            BadSetting: it cannot listen as the settings say.
+            BadSetting: the server cannot listen on the configured address.
             OSError: the home cannot be used.
         """
         from parley.app.http_service import HttpService  # with the HTTP library, which few servers need
@@ -110,7 +110,7 @@ class Resident:
 
     @property
     def token(self) -> str | None:
-        """The token for HTTP that was created for the life of this process."""
+        """The HTTP token that was created for the life of this process; None if there is none."""
         return None if self._http is None else self._http.token
 
     @property
@@ -124,7 +124,7 @@ class Resident:
         }
 
     def stop(self) -> None:
-        """Have the server drain and shut down; the second time, shut down at once."""
+        """Let running turns end, then shut the server down; a second call shuts it down at once."""
         if self._stopping.is_set():
             self._stopping_now.set()
         self._stopping.set()
@@ -179,7 +179,7 @@ class Resident:
             stopped.cancel()
 
     def _running_turns(self) -> set[asyncio.Future[Any]]:
-        """The turns that run here and do not wait for an approval."""
+        """Return the turns that run here and do not wait for an approval."""
         running = self._server.conversations.running
         return {one.turn.work for one in running if one.turn is not None and one.open_approval is None}
 
@@ -362,7 +362,7 @@ def _interrupts(loader: Loader) -> bool:
 async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
     """Return the first line with its end, and the bytes after it.
 
-    A line that is too long, or that the end of the input cuts off, is returned as far as it was read.
+    A line that is too long or incomplete is returned as far as it was read.
     """
     loop, received = asyncio.get_running_loop(), bytearray()
     while len(received) < MOST_HELLO_BYTES:

@@ -43,7 +43,7 @@ __all__ = ["Server", "SystemClock", "prepare_process", "serve_stdio"]
 log = logging.getLogger(__name__)
 
 _MOST_REPORTED: Final = 20
-"""Unknown keys of config.toml that are logged: the file may be that of another program."""
+"""The most unknown keys of config.toml that are logged: the file may belong to another program."""
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
 """A second Ctrl-C within this time ends the server, not the turn."""
@@ -105,7 +105,7 @@ class Server:
         self.core = ServerCore(self._context)
 
     def _on_initialized(self) -> None:
-        """Do the preparation that the first answer need not wait for."""
+        """Do the preparations that can wait until after the first answer."""
         self._prepare_process()
         self._http.warm_up()
         _report_unknown_keys(self.loader)
@@ -158,7 +158,9 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
 
 
 def prepare_process() -> None:
-    """Run blocking work in a pool that starts no thread without memory for it, and return large blocks at once."""
+    """Make the process use a thread pool that checks for memory before it starts a thread, and return large freed
+    blocks to the system at once.
+    """
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
     with suppress(MemoryError, RuntimeError):  # no thread could be started; the server works without it
         start_thread(return_large_blocks, name="return-large-blocks")

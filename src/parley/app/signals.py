@@ -10,7 +10,7 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""Added to the number of a signal, gives the exit code of a program that the signal ended."""
+"""The exit code of a program that a signal ended is this plus the number of the signal."""
 
 
 def ignore_signals() -> None:

@@ -53,7 +53,8 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 
 
 async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
-    """Report what confines commands, and what limits all of them together; without settings, what the system has.
+    """Describe the sandbox of these settings and the limits of all commands together; without settings, the
+    sandboxes that the system supports.
 
     Raises:
         CommandNotStarted: no command can be started at all.
@@ -96,7 +97,9 @@ def why_no_conversations(home: str) -> str | None:
 
 
 def why_no_key(settings: Settings) -> str | None:
-    """Return which key is missing for the model of these settings; None: none. Never contains a part of a key."""
+    """Return which key the model of these settings lacks; None if it lacks none. The text never contains a part of
+    a key.
+    """
     from parley.models.credentials import credentials
 
     try:

@@ -79,7 +79,9 @@ def _show(approval: Approval, *, as_json: bool) -> None:
 
 
 async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:
-    """Wait while the turn runs in the child process, which would interrupt it at its end."""
+    """Wait until the turn ends if it runs in the child process: the end of that process would interrupt the
+    turn.
+    """
     conversation = client.conversation(conversation_id)
     status = await conversation.status()
     if status.state != "running" or status.owner is None or status.owner.pid != pid:

@@ -27,7 +27,7 @@ NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 class Connected(NamedTuple):
     client: Client
     child: ServerProcess | None
-    """The server, if it is a child process: turns that it runs end with this command."""
+    """The server if it is a child process, else None. Turns in a child process end with this command."""
 
     @property
     def is_resident(self) -> bool:
@@ -35,7 +35,7 @@ class Connected(NamedTuple):
 
 
 def add_resident_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--resident`, which commands that begin turns have."""
+    """Add the option `--resident`, for commands that begin turns."""
     parser.add_argument(
         "--resident",
         action="store_true",

@@ -47,7 +47,7 @@ MIDDLE_OF_A_SENTENCE: Final = 50
 """Characters of the answer after which the client is killed."""
 
 MISSED: Final = 30
-"""Characters that are written before another client comes back; more are still to come."""
+"""Characters of the answer that are written before another client reconnects; the answer is longer."""
 
 SETTINGS: Final = """\
 model_provider = "scripted"
@@ -105,7 +105,7 @@ FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
 
 
 def configure(_: argparse.ArgumentParser) -> None:
-    """The demo has no options."""
+    """Add no options: the demo has none."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -212,7 +212,9 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
 
 
 async def _kill_in_mid_sentence(page: Page, conversation: Conversation, env: Mapping[str, str]) -> int:
-    """Let a process send a message and show the answer, and kill it; return how much of the answer it has shown."""
+    """Start a process that sends a message and shows the answer, and kill it; return how much of the answer it has
+    shown.
+    """
     text, beginning = "And what if I leave?", conversation.id[:SHORT]
     page.sent(f'parley send {beginning} "{text}" --follow --json')
     process = await asyncio.create_subprocess_exec(
@@ -268,7 +270,9 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
 
 
 def _prepare(place: str) -> tuple[str, str]:
-    """Create a home with the script for the agent, and beside it a project: the home is hidden from commands."""
+    """Create a home with the script for the agent, and beside it a project, because the home is hidden from
+    commands.
+    """
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()
     project.mkdir()
@@ -299,7 +303,7 @@ async def _send(page: Page, conversation: Conversation, text: str) -> None:
 
 
 async def _until_written(conversation: Conversation, characters: int) -> None:
-    """Wait until the agent has written so much of its message, or has finished it."""
+    """Wait until the agent has written this many characters of its message, or has finished it."""
     while True:
         found = await conversation.read(after=(await conversation.status()).seq)
         written = sum(

@@ -46,7 +46,7 @@ class _Switch(NamedTuple):
 
     name: str
     against: str
-    """The value with which it cannot."""
+    """The value with which bubblewrap cannot create its namespaces."""
     mend: str
 
     def value(self) -> str | None:

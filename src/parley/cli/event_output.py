@@ -37,7 +37,7 @@ class EventOutput:
     """Shows the events of one conversation."""
 
     def __init__(self, client: Client, conversation: Conversation, page: Page | None, *, command: str) -> None:
-        """Without a page, events are printed as JSON."""
+        """Create the output. Without a page, events are printed as JSON."""
         self._client, self._conversation, self._command = client, conversation, command
         self._page = page
         self._renderer = None if page is None else EventRenderer(page)

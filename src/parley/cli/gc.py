@@ -1,4 +1,4 @@
-"""`parley gc`: remove what a home need not keep."""
+"""`parley gc`: remove data that a home no longer needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids on a command line: the whole id, or a beginning that only one has."""
+"""Ids on a command line: the whole id, or a prefix that only one id has."""
 
 from __future__ import annotations
 

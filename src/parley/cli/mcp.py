@@ -114,7 +114,9 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
 
 
 def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bool:
-    """Whether the settings ask for a resident server. Reading all of them takes longer than a relay needs."""
+    """Return whether the settings ask for a resident server. Reads only this setting: reading all would take longer
+    than a relay does.
+    """
     try:
         with open(os.path.join(home, "config.toml"), "rb") as file:
             is_mentioned = b"resident" in file.read()
@@ -162,7 +164,9 @@ def _say(text: str) -> None:
 
 
 def _fill_closed_descriptors() -> None:
-    """Open /dev/null for closed stdin, stdout and stderr: the next opened file would take their place."""
+    """Open /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file would get its
+    number.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

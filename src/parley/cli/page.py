@@ -24,7 +24,7 @@ class Page:
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
-        """The default is stdout."""
+        """Create a page that writes to `out`, by default stdout."""
         self._out = sys.stdout if out is None else out
         self._is_terminal = self._out.isatty()
         colour = self._is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -12,7 +12,7 @@ from parley.wire.text import unseen, visible
 __all__ = ["for_terminal", "print_error", "print_json", "print_note", "print_text"]
 
 _KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
-"""Characters that cannot be seen and do no harm: line ends, and what joins and selects emoji."""
+"""Invisible characters that do no harm: line ends, and characters that join or select emoji."""
 
 
 def for_terminal(text: str) -> str:
@@ -33,7 +33,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_note(command: str, text: object) -> None:
-    """Print what a person should know to stderr, on one line."""
+    """Print a note for the user to stderr, on one line."""
     print(f"parley {command}: {visible(str(text))}", file=sys.stderr, flush=True)
 
 

@@ -93,7 +93,7 @@ def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argpa
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine, cancel it on a signal, and return its exit code or that of the signal."""
+    """Run a coroutine and cancel it on a signal; return the exit code of the coroutine or of the signal."""
     import asyncio  # imported here: the relay of `parley mcp` starts without it
 
     received: list[int] = []
@@ -128,7 +128,7 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
-    """Add `-c KEY=VALUE`, which commands with settings have."""
+    """Add the option `-c KEY=VALUE`, for commands that use settings."""
     parser.add_argument(
         "-c",
         "--config",

@@ -85,7 +85,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _not_started(cwd: str, program: str) -> str:
-    """Say whether the directory or the program is at fault: the system has the same error for both."""
+    """Return whether the directory or the program is missing: the system reports the same error for both."""
     if not os.path.isdir(cwd):
         return f"cannot start in directory {quoted(cwd)}"
     return f"cannot start program {quoted(program)}"

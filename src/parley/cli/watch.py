@@ -53,7 +53,9 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream of live events, or of all events if a turn runs: its beginning has to be found."""
+    """Return a stream of live events. While a turn runs, return a stream of all events, because the beginning of
+    the turn has to be found.
+    """
     status = await conversation.status()
     return conversation.stream(after=status.seq if status.state == "idle" else None)
 

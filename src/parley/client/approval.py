@@ -61,19 +61,19 @@ class Approval:
         """The directory that a patch asks to write to; None if it asks for none."""
 
     async def approve(self) -> None:
-        """Allow it once."""
+        """Allow the action once."""
         await self._decide("approved", None)
 
     async def approve_for_session(self) -> None:
-        """Allow it, and the same again for as long as the server remembers the session."""
+        """Allow the action now, and the same action later for as long as the approval for the session holds."""
         await self._decide("approved_for_session", None)
 
     async def deny(self, reason: str | None = None) -> None:
-        """Refuse; the agent is told the reason and goes on."""
+        """Refuse the action. The agent is told the reason and continues."""
         await self._decide("denied", reason)
 
     async def abort(self) -> None:
-        """Refuse and end the turn."""
+        """Refuse the action and end the turn."""
         await self._decide("abort", None)
 
 

@@ -240,7 +240,7 @@ class Client:
     async def approvals(
         self, conversation: str | None = None, *, timeout_seconds: float | None = None
     ) -> tuple[Approval, ...]:
-        """Return the open approvals of all clients: of all conversations, or of one by its id."""
+        """Return the open approvals, whichever client began the turn: of all conversations, or of the given one."""
         arguments = {} if conversation is None else {"conversation_id": conversation}
         found = await self._connection.call_typed(
             "approvalsList", arguments, ApprovalsListResult, timeout_seconds, is_repeatable=True
@@ -310,7 +310,7 @@ class Client:
     async def call_tool(
         self, name: str, arguments: object = None, *, timeout_seconds: float | None = None
     ) -> CallToolResult:
-        """Call any tool and return its result, also if it has `isError`."""
+        """Call any tool and return its result, even if the result has `isError`."""
         call = self._connection.call_tool(name, {} if arguments is None else arguments)
         return await tool_result(self._connection, call, timeout_seconds)
 
@@ -380,7 +380,7 @@ class Client:
             self._connection.send(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
 
     async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_question: OnQuestion) -> None:
-        """Call the callback. The approval stays open until it is decided, also after the callback has returned."""
+        """Call the callback. If it returns without a decision, the approval stays open."""
 
         async def decide(decision: Decision, reason: str | None) -> None:
             answer = ElicitationAnswer(decision=decision, reason=UNSET if reason is None else reason)

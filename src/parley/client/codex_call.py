@@ -25,7 +25,7 @@ async def tool_result(connection: Connection, call: Call, timeout_seconds: float
 
 
 class CodexCall:
-    """A call that was sent. Awaiting it returns its result, also if the turn failed.
+    """A call that was sent. Awaiting it returns its result, even if the turn failed.
 
     Raises `CallCancelled` after `cancel`.
     """
@@ -41,5 +41,7 @@ class CodexCall:
         return tool_result(self._connection, self._call).__await__()
 
     async def cancel(self) -> None:
-        """Interrupt the turn; awaiting the call then raises `CallCancelled`. Do nothing if there is a result."""
+        """Interrupt the turn; awaiting the call then raises `CallCancelled`. Do nothing if the result has
+        arrived.
+        """
         self._connection.cancel_call(self._call)

@@ -47,7 +47,9 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 FIRST_DELAY_SECONDS: Final = 0.05
 MOST_DELAY_SECONDS: Final = 1.0
-"""The delays before attempts to connect again: each is twice the one before it, up to the second one."""
+"""The longest delay before an attempt to connect again. The first delay is `FIRST_DELAY_SECONDS`, and each later
+one is twice the one before it.
+"""
 
 
 class Call(NamedTuple):
@@ -68,8 +70,8 @@ class _Pending(NamedTuple):
 class Connection:
     """The client's side of the protocol. All waits end with `Disconnected` when the server has ended.
 
-    With a restartable transport, a lost connection is made again. Calls without a result then fail with `CallLost`,
-    and calls of the meantime are sent when the connection is back.
+    With a restartable transport, a lost connection is restored. Calls that were sent and have no result then fail
+    with `CallLost`. Calls made while the connection is lost are sent when it is restored.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Connection:
         timeout_seconds: float | None,
         reconnect_seconds: float,
     ) -> None:
-        """`handshake` is awaited after a restart; `on_restored` is called after that."""
+        """Create a connection. `handshake` is awaited after a restart, then `on_restored` is called."""
         self._transport = transport
         self._on_notification, self._on_request = on_notification, on_request
         self._on_frame, self._on_end = on_frame, on_end
@@ -114,11 +116,13 @@ class Connection:
 
     @property
     def reconnects(self) -> bool:
-        """Whether a lost connection is made again: after the first handshake, until the client closes it."""
+        """True if a lost connection is restored: from the first handshake until the client closes the
+        connection.
+        """
         return self._is_established and isinstance(self._transport, RestartableTransport)
 
     def establish(self) -> None:
-        """Note that the first handshake is done."""
+        """Record that the first handshake is done."""
         self._is_established = self._reconnect_seconds > 0
 
     # --- to the server -------------------------------------------------------------------
@@ -179,7 +183,7 @@ class Connection:
             raise CallTimedOut(call.name, seconds) from None
 
     def time_limit(self, timeout_seconds: float | None) -> float | None:
-        """Return the time limit of a call: its own, else that of the connection."""
+        """Return the time limit of a call: its own, or else the limit of the connection."""
         return self._timeout_seconds if timeout_seconds is None else timeout_seconds
 
     async def call_typed(
@@ -193,8 +197,8 @@ class Connection:
     ) -> T:
         """Call a tool and return the value of its typed result.
 
-        `is_repeatable`: the call has the same effect if it is made twice, and is made again if the connection was
-        lost before its result.
+        `is_repeatable`: making the call twice has the same effect as making it once, so it is sent again if the
+        connection was lost before its result.
 
         Raises:
             ToolFailed: the tool failed.
@@ -235,7 +239,7 @@ class Connection:
         self._waiting.pop(request_id, None)
 
     def send(self, frame: bytes) -> None:
-        """Send one message, without its line end. It is lost if the connection is."""
+        """Send one message, without its line end. The message is lost if the connection is lost."""
         self.send_raw(frame + b"\n")
 
     def send_raw(self, data: bytes) -> None:
@@ -246,7 +250,9 @@ class Connection:
         self._transport.send(data)
 
     def _is_usable(self) -> bool:
-        """Whether the current task may send: only the handshake may while the connection is made again."""
+        """Return whether the current task may send. While the connection is being restored, only the handshake
+        may.
+        """
         return self._restarting is None or self._restarting is asyncio.current_task()
 
     # --- from the server -----------------------------------------------------------------

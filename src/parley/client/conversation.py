@@ -51,7 +51,7 @@ class EventPage(NamedTuple):
 
 
 class Conversation:
-    """A handle of a conversation, which itself is on the server.
+    """A handle of a conversation on the server.
 
     Every call takes `timeout_seconds`. Every call raises `ToolFailed` if its tool fails, `CallTimedOut` if there is
     no result in time, and `Disconnected` if the server has ended.
@@ -149,7 +149,7 @@ class Conversation:
         await self._call("conversationRename", PlainOk, timeout_seconds, title=title)
 
     async def archive(self, *, archived: bool = True, timeout_seconds: float | None = None) -> None:
-        """Remove the conversation from the list, or add it again."""
+        """Remove the conversation from the list, or with `archived=False` add it again."""
         await self._call("conversationArchive", PlainOk, timeout_seconds, archived=archived)
 
     async def delete(self, *, timeout_seconds: float | None = None) -> None:
@@ -168,7 +168,7 @@ class Conversation:
         )
 
     async def _read(self, tool: str, kind: type[T], timeout_seconds: float | None, **arguments: object) -> T:
-        """Make a call that changes nothing, again if the connection was lost."""
+        """Make a call that changes nothing. If the connection was lost, make it again."""
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True
         )

@@ -1,8 +1,8 @@
 """The events of conversations, received once per conversation and delivered to any number of readers.
 
-The server sends a connection at most one stream of a conversation: a new one takes over. So all streams and turns
-of a conversation in one client are readers of one feed. A reader that needs earlier events takes over with a new
-stream from its own position, and the other readers skip what they have.
+The server sends a connection at most one stream of a conversation; a new stream replaces the one before. So all
+streams and turns of a conversation in one client are readers of one feed. If a reader needs earlier events, the
+feed opens a new stream from that reader's position, and the other readers skip the events that they have.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Reader:
 
         Raises:
             CallLost: the connection was lost; the stream has to be requested again.
-            StreamEnded, Disconnected: there will be none.
+            StreamEnded, Disconnected: there will be no snapshot.
         """
         request = self.request
         while not self.has_joined:
@@ -147,7 +147,7 @@ class Feed:
     """The events of one conversation for all its readers in this client.
 
     A stream is open on the wire while there are readers. If the connection is lost and made again, a new stream
-    continues after the last position, and the readers skip what they have.
+    continues after the last position, and the readers skip events that they have.
     """
 
     def __init__(self, conversation_id: ConversationId, feeds: Feeds, connection: Connection) -> None:
@@ -170,7 +170,9 @@ class Feed:
         """The last delta of each item of the running turn."""
 
     def note(self, seq: Seq) -> None:
-        """Remember a position that the server reported. A stream with readers has a position of its own."""
+        """Remember a position that the server reported. Ignored while a stream is open, which has its own
+        position.
+        """
         if self._request is None and not self._readers and (self.seq is None or seq > self.seq):
             self.seq = seq
 
@@ -258,7 +260,7 @@ class Feed:
         return self._request is not None or bool(self._pending)
 
     def suspend(self) -> None:
-        """Note that the connection was lost. Readers wait until it is restored."""
+        """Record that the connection was lost. Readers wait until it is restored."""
         self._request, self._snapshot_due = None, False
         self._pending.clear()
         if self._joining is not None:
@@ -280,7 +282,7 @@ class Feed:
     # --- from the server -----------------------------------------------------------------
 
     def _confirmed(self, call: Call, result: Raw) -> None:
-        """The server has accepted a requested stream; an earlier one ends here."""
+        """Record that the server has accepted a requested stream. An earlier stream ends here."""
         self._pending.discard(call.request_id)
         try:
             typed_value(TOOL, result, StreamStarted)
@@ -354,7 +356,7 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield what the readers have not had of events from a snapshot, as live events."""
+        """Yield the events of a snapshot that the readers have not had, as live events."""
         for event in events:
             start, last = event.meta.offset, self._items.get(event.meta.item)
             if last is None or isinstance(start, UnsetType) or isinstance(last.meta.offset, UnsetType):
@@ -367,7 +369,7 @@ class Feed:
 
 
 def _after(events: Sequence[StreamEvent], seq: Seq) -> Sequence[StreamEvent]:
-    """Return the events after a position. Deltas have no position of their own and belong to the next that has."""
+    """Return the events after a position. A delta has no position and belongs to the next event with one."""
     count = 0
     for number, event in enumerate(events, 1):
         if not isinstance(event.meta.seq, UnsetType):
@@ -413,7 +415,7 @@ class _KnownEvent(Struct, frozen=True, kw_only=True):
 
 
 class _AnyEvent(Struct, frozen=True, kw_only=True):
-    """The same for an event type of a newer server."""
+    """Params of a live event whose type only a newer server knows."""
 
     meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
     id: EventId | UnsetType = UNSET
@@ -476,7 +478,7 @@ class Feeds:
             feed.receive(StreamEvent(msg, meta, True))
 
     def suspend(self) -> None:
-        """Note that the connection was lost."""
+        """Record in all feeds that the connection was lost."""
         for feed in self._all():
             feed.suspend()
 

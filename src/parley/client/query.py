@@ -26,8 +26,8 @@ async def query(
 ) -> AsyncIterator[Event]:
     """Ask one question in a new conversation and yield the events of its turn.
 
-    Starts a server as `connect` does and ends it after the turn. The other arguments are those of `connect` and
-    `Client.create`.
+    Connects to a server as `connect` does, and disconnects after the turn. The arguments have the meanings that
+    they have in `connect` and `Client.create`.
 
     Raises:
         OSError: the server cannot be started.

@@ -49,10 +49,10 @@ class ResidentSocket:
         cwd: str | PathLike[str] | None = None,
         overrides: Sequence[str] = (),
     ) -> None:
-        """The default path is that of the home of this process.
+        """Create a connection. The default path is the socket in the home of this process.
 
         `env`, `cwd` and `overrides` are the environment, the working directory and the `-c` overrides of the turns
-        that this client begins; by default those of this process, and none.
+        that this client begins. The defaults are the environment and directory of this process, and no overrides.
         """
         self.path = None if path is None else os.fspath(path)
         self.env, self.cwd, self.overrides = env, cwd, overrides
@@ -142,7 +142,7 @@ class _Protocol(asyncio.Protocol):
                 self.transport.abort()
 
     async def close(self) -> None:
-        """Let the server read the end after what was sent, and wait until it has closed its side."""
+        """End the output, and wait until the server has read everything and closed its side."""
         try:
             if not self._lost.is_set():
                 self.transport.write_eof()

@@ -21,8 +21,9 @@ _STDIN: Final = 0
 _STDOUT: Final = 1
 
 END_GRACE_SECONDS: Final = 0.5
-"""Time between the end of the output and the exit of the process, whichever comes first. Usually both come
-together, but a child of the program can hold the pipe open, and a program can run on without output."""
+"""How long to wait for the second of two events: the end of the output and the exit of the process. Usually both
+come together, but a child of the program can hold the pipe open, and a program can run on without output.
+"""
 
 
 class ServerProcess(asyncio.SubprocessProtocol):
@@ -42,7 +43,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         stderr: int | IO[bytes] | None = None,
         new_session: bool = False,
     ) -> None:
-        """`env` is the whole environment and `stderr` the destination of the log, as for `subprocess`.
+        """Create a transport. `env` is the whole environment and `stderr` the destination of the log, as for
+        `subprocess`.
 
         `new_session` keeps the signals of the terminal, such as those of Ctrl-C, from the program.
         """
@@ -107,7 +109,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         return self._transport.get_returncode()
 
     def close_stdin(self) -> None:
-        """Let the program read the end of its input after what was sent."""
+        """Close stdin. The program first reads everything that was sent."""
         self._stdin.close()
 
     def send_signal(self, number: int) -> None:
@@ -168,7 +170,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 on_message(line)
 
     def _end_soon(self) -> None:
-        """End when both the output and the process have ended, or a moment after the first of them."""
+        """Report the end when the output and the process have both ended, or a moment after the first of them."""
         if self._grace is not None:
             self._end()
         elif not self._ended.is_set():

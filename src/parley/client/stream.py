@@ -45,7 +45,9 @@ class Stream:
 
     @property
     def disconnected_code(self) -> str | None:
-        """The code of that reason for programs; None if the server sends no codes."""
+        """The code of the reason why the server ended the stream, for programs; None if the server sends no
+        codes.
+        """
         return self._reader.disconnected_code
 
     @property
@@ -95,7 +97,7 @@ class Stream:
         return event.msg
 
     async def detailed(self) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the same events with their positions."""
+        """Yield the events of the stream with their positions."""
         while (event := await self._next()) is not None:
             yield event
 

@@ -1,4 +1,4 @@
-"""The interface between the client and whatever carries its messages."""
+"""The interface of a transport, which carries the messages of the client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["RestartableTransport", "Transport"]
 class Transport(Protocol):
     """Carries messages between a client and one server.
 
-    `ServerProcess` is the transport to a child process, `ResidentSocket` that to a resident server.
+    `ServerProcess` is the transport to a child process, `ResidentSocket` the transport to a resident server.
     """
 
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
         """Connect to the server.
 
         `on_message` is called with each message of the server. `on_end` is called once, when no more messages can
-        come, with the exit code of the server's process, or None if there is none.
+        come, with the exit code of the server's process, or None if there is no such process.
 
         Raises:
             OSError: the server cannot be started or reached.

@@ -20,8 +20,8 @@ __all__ = ["Turn", "result_of"]
 class Turn:
     """The turn that a message started or joined, from the message to the end of the turn.
 
-    Each iteration yields the events from the beginning; it does not matter when it starts and how many there are. A
-    turn that is not read needs no stream and no memory.
+    Each iteration yields the events from the beginning, whenever it starts. There can be several iterations. A turn
+    that is not read needs no stream and no memory.
     """
 
     def __init__(self, feed: Feed, message_id: MessageId, *, after: Seq, is_followable: bool) -> None:
@@ -30,7 +30,7 @@ class Turn:
         self._summary: TurnSummary | None = None
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Yield the events of the turn and end with it, also if it failed.
+        """Yield the events of the turn until it ends, even if it fails.
 
         Raises:
             StreamEnded: the server ended the stream before the end of the turn.
@@ -43,7 +43,7 @@ class Turn:
                 yield event.msg
 
     async def detailed(self) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the same events with their positions."""
+        """Yield the events of the turn with their positions."""
         if not self._is_followable:
             raise TurnNotFollowable
         reader = Reader(self._after)

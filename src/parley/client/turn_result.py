@@ -74,7 +74,7 @@ class TurnSummary:
 
 
 def ends_turn(event: Event) -> bool:
-    """Tell whether a turn ends with this event; the `error` of a failed turn is followed by `task_complete`."""
+    """Return whether a turn ends with this event. An `error` does not end a turn: `task_complete` follows it."""
     return isinstance(event, TaskComplete) or (isinstance(event, ErrorEvent) and _reason(event) != "failed")
 
 

@@ -1,4 +1,4 @@
-"""The `.git` of a directory, and the files by which it names Git directories, read as Git reads them."""
+"""Finds the Git directories of a project from its `.git`, as Git does."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def git_dir(git_file: str) -> str | None:
 
 
 def common_dir(git_dir: str) -> str | None:
-    """Return the directory that a worktree's Git directory shares with others; None if it names none."""
+    """Return the common directory that a worktree's Git directory names; None if it names none."""
     named = _read(os.path.join(git_dir, "commondir"))
     return os.path.join(git_dir, named) if named else None
 
 
 def git_dirs(git_file: str) -> Iterator[str]:
-    """Yield the Git directory that a `.git` file names, and the common directory that this one names."""
+    """Yield the Git directory that a `.git` file names, then the common directory that the Git directory names."""
     own = git_dir(git_file)
     if own is not None:
         yield own

@@ -20,8 +20,9 @@ from parley.common.paths import is_below
 __all__ = ["DirFds", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""The most open descriptors. Beyond that, the least recently used one is closed; if its directory is opened again,
-it must be the same."""
+"""The most open descriptors. Beyond that, the least recently used one is closed. When a directory is opened again,
+its identity must be the same.
+"""
 
 _MOST_LINKS: Final = 40
 """The most symbolic links that are followed to one file, as in the system."""
@@ -101,7 +102,7 @@ class DirFds:
         return self._reach(path, lambda parent, name, _: os.open(name, _LOOK, dir_fd=parent))
 
     def make(self, path: str, *, made: Callable[[str], None]) -> int:
-        """Like `open`, and create missing directories; `made` is called with each new one.
+        """Open a directory as `open` does, and create missing directories. `made` is called with each new one.
 
         Raises:
             UnexpectedSymlink, OSError: as for `open`, or a directory could not be created.
@@ -248,7 +249,7 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
     """Return at most `limit` bytes of a regular file that a client or the model named, relative to `cwd`.
 
     It may be anywhere except in a `hidden` path. A symbolic link in the project, which is `cwd`, must not lead out
-    of it. A file in the hidden directory `own` is read if the path names it without a link.
+    of it. A file in the hidden directory `own` is read if its path contains no link.
 
     Raises:
         OSError: the file does not exist, is hidden, or cannot be read.
@@ -266,7 +267,9 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Return whether a path that resolves to `place` names it below `folder` without a symbolic link."""
+    """Return whether a path that resolves to `place` names a file below `folder` and goes through no symbolic
+    link.
+    """
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:
         return is_below(path, folder) and place == folders.resolve(folder) + path[len(folder) :]

@@ -17,7 +17,7 @@ class NamedHome(NamedTuple):
 
 
 def named_home(environ: Mapping[str, str], directory: str) -> NamedHome | None:
-    """Return the home that the environment names, without looking whether it exists; None if it names none.
+    """Return the home that the environment names, even if it does not exist; None if the environment names none.
 
     Relative paths begin at `directory`.
     """

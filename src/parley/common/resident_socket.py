@@ -32,10 +32,10 @@ SOCKET: Final = "serve.sock"
 HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"
-"""The kind of line with which a client begins that has an environment of its own."""
+"""The kind of the first line of a client that sends its own environment."""
 
 ANSWER_SECONDS: Final = 10.0
-"""How long the server may take to answer a line; one that was stopped never does."""
+"""How long the server may take to answer a line. A server that is stopped (SIGSTOP) never answers."""
 MOST_ANSWER_BYTES: Final = 64 * 1024
 
 
@@ -89,7 +89,7 @@ def encode_line(kind: str, **members: Any) -> bytes:
 
 
 def decode_answer(line: bytes) -> dict[str, Any]:
-    """Return the server's answer to a line of our own.
+    """Return the server's answer to a line that is not MCP.
 
     Raises:
         NoResident: this is no answer of a resident server.
@@ -108,7 +108,7 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
 
 def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
-    """Send one line of our own to the server and return its answer.
+    """Send one line that is not MCP to the server and return its answer.
 
     Raises:
         NoResident: it ended or did not answer.

@@ -18,7 +18,9 @@ __all__ = ["RESERVED", "Word", "Words", "commands_in", "words_of"]
 Words = tuple[str, ...]
 
 _NEVER: Final = frozenset(map(chr, {*range(0x20), 0x7F, *range(0xD800, 0xE000)} - {ord("\t"), ord("\n")}))
-"""Characters that some shells treat as blanks, some drop, and no argument can carry."""
+"""Characters that are never plain: some shells treat them as blanks, some drop them, and no argument can contain
+NUL.
+"""
 
 _BLANKS: Final = (" ", "\t")
 _OPERATORS: Final = ("&&", "||", ";", "|", "\n")
@@ -42,7 +44,7 @@ RESERVED: Final = frozenset(
     {"case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then"}
     | {"time", "until", "while"}
 )
-"""Reserved words that are plain words; a shell reads a compound command where one of them comes first."""
+"""Reserved words that look like plain words. A shell reads a compound command if one of them comes first."""
 
 _BLANKS_OF_WORDS: Final = (*_BLANKS, "\n")
 _ESCAPED_IN_DOUBLE_QUOTES: Final = frozenset('$`"\\')
@@ -147,9 +149,9 @@ class Word(NamedTuple):
     """A word of a script."""
 
     source: str
-    """With its quotes and escapes."""
+    """The word with its quotes and escapes."""
     value: str
-    """Without them."""
+    """The word without quotes and escapes."""
 
 
 def words_of(script: str) -> list[Word]:

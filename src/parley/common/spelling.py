@@ -1,4 +1,4 @@
-"""Finds the known name that a misspelt one is nearest to.
+"""Finds the known name that is nearest to a misspelt one.
 
 Callers decide whether an unknown name is refused or reported.
 """

@@ -1,4 +1,4 @@
-"""Threads that are started only where there is memory for them, and work in threads whose result a future holds.
+"""Starts threads only if there is memory for them, and returns the results of work in threads as futures.
 
 `threading.Thread.start` returns when the new thread runs. If memory runs out at that moment, the new thread dies
 first and the caller waits forever. So no thread is started below a reserve; the caller gets a `MemoryError`.
@@ -21,7 +21,8 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 ROOM_BYTES: Final = 24 * 1024 * 1024
-"""Memory that must be left: 8 MB for the stack of the thread, and what it needs before it runs our code."""
+"""Memory that must be left: 8 MB for the stack of the thread, and the memory that it needs before it runs our code.
+"""
 
 
 def start_thread(target: Callable[..., object], *args: Any, name: str) -> None:
@@ -51,7 +52,7 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 
 
 def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
-    """Return a function for another thread that does the work and settles the future in its event loop."""
+    """Return a function that does the work in another thread and settles the future `outcome` in its event loop."""
     loop = outcome.get_loop()
 
     def settle(how: Callable[[Any], None], value: object) -> None:
@@ -73,7 +74,7 @@ def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Ca
 
 
 def checked_pool(*, max_workers: int | None = None, name: str) -> ThreadPoolExecutor:
-    """Return a pool of threads whose `submit` raises `MemoryError` where memory is too short for a thread."""
+    """Return a thread pool whose `submit` raises `MemoryError` if there is too little memory for a thread."""
     from concurrent.futures import Future, ThreadPoolExecutor  # start-up does not need it
 
     class CheckedPool(ThreadPoolExecutor):

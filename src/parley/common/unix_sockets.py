@@ -44,7 +44,9 @@ def short_path(directory: str, name: str) -> Iterator[str]:
 
 
 def is_of_same_user(channel: socket.socket) -> bool:
-    """Return whether the other process has the same user; without system support, the file modes must suffice."""
+    """Return whether the other process has the same user; True if the system cannot tell, because the file modes
+    then protect the socket.
+    """
     if sys.platform != "linux":
         return True
     _, user = _peer(channel)
@@ -54,9 +56,9 @@ def is_of_same_user(channel: socket.socket) -> bool:
 def is_confined(channel: socket.socket) -> bool:
     """Return whether the other process is more confined than this one, as the agent's commands are.
 
-    Landlock does not stop a command from connecting to a socket of which it knows the path. The commands have a
-    filter of system calls, which nothing removes, so they have more filters than the server. Without
-    system support, return False.
+    Landlock does not stop a command from connecting to a socket whose path it knows. Commands have a system call
+    filter that they cannot remove, so they have more filters than the server. If the system cannot tell, return
+    False.
     """
     if sys.platform != "linux":
         return False
@@ -73,7 +75,7 @@ def _peer(channel: socket.socket) -> tuple[int, int]:
 
 
 def _filters(process: str) -> int | None:
-    """Return how many filters of system calls a process has; None if the system does not tell."""
+    """Return how many system call filters a process has; None if the system does not tell."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             lines = file.read().splitlines()

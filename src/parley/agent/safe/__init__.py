@@ -1,4 +1,4 @@
-"""Recognises safe commands, which only read and print and so need no approval.
+"""Recognises safe commands. They only read and print, so they need no approval.
 
 An unknown command is not safe, and safe commands run in the sandbox too (docs/security.md). Knows the structure of
 a command. Scripts are read by `common/shell_lexer.py`, options of programs are listed in
@@ -22,19 +22,20 @@ from parley.ports.tools import RunCommand
 __all__ = ["MAX_CHARACTERS", "MAX_COMMANDS", "commands_in", "is_safe"]
 
 MAX_CHARACTERS: Final = 16 * 1024
-"""The longest script that is checked. The check runs on the event loop, and every client waits for it."""
+"""The longest script that is checked. Every client waits while the event loop checks a script."""
 
 MAX_COMMANDS: Final = 100
 """The most commands that a safe script may have: each costs a check of options and look-ups of files."""
 
 _NEVER_FIRST: Final = ("-", "+", "%")
-"""Characters that a command must not begin with: a shell reads a script that begins so as its own options (`-`,
-`+`), and such a command as one of its jobs (`%`)."""
+"""Characters that a command must not begin with. A shell takes `-` or `+` at the start of a script as its own
+options, and a command that begins with `%` as one of its jobs.
+"""
 
 _RESERVED: Final = shell_lexer.RESERVED | {"!", "[[", "]]", "{", "}"}
 
 _SYSTEM: Final = ("/bin/", "/usr/bin/")
-"""Directories with which a safe program may be named."""
+"""Directories that may be in the path of a safe program."""
 
 _BUILT_IN: Final = frozenset({"cd", "echo", "false", "pwd", "true"})
 """Commands that every shell has built in, so that no file is run for them."""
@@ -46,14 +47,14 @@ _LOGIN_PLACES: Final = (
     *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin"),
     *("~/.local/bin", "~/bin"),
 )
-"""Directories in which a login shell may find programs, whatever its PATH: its start-up files set their own."""
+"""Directories in which a login shell may find programs, whatever PATH it is given: its start-up files set PATH."""
 
 
 def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
     """Return whether a command is known to only read and print.
 
-    `writable` are the directories, absolute and without links, to which the agent may have written: a program
-    there may do anything.
+    `writable` are the directories, absolute and without links, to which the agent may have written. A program in
+    one of them is not safe.
     """
     if not action.argv or sum(len(word) + 1 for word in action.argv) > MAX_CHARACTERS:
         return False
@@ -107,7 +108,7 @@ def _is_safe_command(argv: Sequence[str], is_known: Callable[[str], bool]) -> bo
 
 
 def _name(program: str) -> str | None:
-    """Return the name of a program that is named as a program of the system; None for any other."""
+    """Return the name of a program that is given by its name alone or by a system path; None for any other."""
     folder, slash, name = program.rpartition("/")
     return name if folder + slash in ("", *_SYSTEM) else None
 

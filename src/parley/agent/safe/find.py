@@ -1,7 +1,7 @@
-"""Arguments with which `find` only reads and prints.
+"""Checks whether the arguments of `find` make it only read and print.
 
-Its words are an expression, not options. Tests that run a program, delete, or write or read lists of
-files are not known here.
+The arguments of `find` are an expression, not options. Tests that run a program, delete files, or write or read
+lists of files are not known here.
 """
 
 from __future__ import annotations

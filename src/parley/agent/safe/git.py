@@ -1,7 +1,7 @@
-"""Arguments with which `git` only reads and prints.
+"""Checks whether the arguments of `git` make it only read and print.
 
-Git runs programs that a repository's configuration names, such as filters. The sandbox and the settings with which
-Git is started restrict those; this module accepts no argument that makes Git run more of them.
+Git runs programs that a repository's configuration names, such as filters. The sandbox, and the settings with which
+Git is started, restrict these programs. This module accepts no argument that makes Git run further programs.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _FORMAT: Final = re.compile(
         )*""",
     re.VERBOSE,
 )
-"""Formats of a commit. Placeholders for signatures are left out, because a program checks signatures, and so are
-names of formats that a repository may define."""
+"""Formats of a commit. Placeholders for signatures are left out, because Git runs a program to check them. Names of
+formats that a repository may define are left out too.
+"""
 
 _LOG: Final = options(
     plain=_SHOWN_CHANGES
@@ -93,6 +94,8 @@ def git_only_reads(words: Sequence[str]) -> bool:
 
 
 def _asks_for_a_list(words: Sequence[str]) -> bool:
-    """Return whether `git branch` only lists: a name creates a branch, unless an option makes it a pattern."""
+    """Return whether `git branch` only lists branches. A name creates a branch, unless an option makes the name a
+    pattern.
+    """
     before = words[: words.index("--")] if "--" in words else words
     return any(map(_LISTS.fullmatch, before))

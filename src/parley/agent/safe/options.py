@@ -22,11 +22,13 @@ class Options(Struct, frozen=True, kw_only=True):
     """The known options of a program. An abbreviated option is unknown."""
 
     plain: frozenset[str]
-    """Options without a value. Those of one letter may be bundled."""
+    """Options without a value. One-letter options may be bundled."""
     counts: frozenset[str]
     """Options with a number, in the same argument or the next."""
     texts: frozenset[str]
-    """Options with any text, in the same argument or the next; in the next it does not begin with a dash."""
+    """Options with any text, in the same argument or the next. Text in the next argument must not begin with a
+    dash.
+    """
     optional: frozenset[str]
     """Options with an optional simple value in the same argument."""
     formats: frozenset[str]
@@ -61,8 +63,8 @@ def options(
 def operands_of(words: Sequence[str], known: Options) -> list[str] | None:
     """Return the operands; None: there is an unknown option.
 
-    An argument with a dash is an option in any position before `--`. Programs that stop earlier read the rest as
-    operands, which may be anything.
+    An argument with a dash counts as an option in any position before `--`. Some programs stop reading options
+    earlier and take the rest as operands, which may be anything.
     """
     operands: list[str] = []
     left = list(reversed(words))
@@ -90,7 +92,9 @@ def _bundle_fits(letters: str, left: list[str], known: Options) -> bool:
 
 
 def _fits(name: str, value: str | None, left: list[str], known: Options) -> bool:
-    """Return whether an option is known and its value valid. A value in the next argument leaves `left`."""
+    """Return whether an option is known and its value valid. A value in the next argument is removed from
+    `left`.
+    """
     if name in known.plain:
         return value is None
     if name in known.optional:

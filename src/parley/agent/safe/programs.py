@@ -1,8 +1,8 @@
 """Programs, and the options with which they only read and print.
 
-A program or option that is not listed is not safe. Options are left out that write, run another program, read a
-configuration that names one, read options or names from files, or wait for more input. `resolving.py` knows where
-programs are.
+A program or option that is not listed is not safe. The lists leave out options that write, run another program,
+read a configuration that names one, read options or names from files, or wait for more input. `resolving.py` finds
+the files of programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the file of a program, and whether the agent could have written it.
+"""Finds the file of a program, and decides whether the agent could have written that file.
 
 Reads the file system at the time of the call. Does not know what programs do.
 """

@@ -1,4 +1,4 @@
-"""Garbage collection of a home: finds and removes what need not be kept."""
+"""Garbage collection of a home: finds and removes data that is no longer needed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
 
 
 async def _is_as_before(store: SqliteStore, listed: ConversationListing) -> bool:
-    """Return whether a conversation is archived and had no activity since."""
+    """Return whether a conversation is still archived and had no activity since it was listed."""
     try:
         head = await store.head(listed.conversation_id)
     except Unreadable:  # the listing has everything that is needed

@@ -23,7 +23,7 @@ NEEDED: Final = "is a file that the home itself needs"
 ALLOWED: Final = (".jsonl", ".db")
 """Suffixes of files that commands may create in a home."""
 HEAD_BYTES: Final = 1024**2
-"""More than the length of the first line of an export."""
+"""More bytes than the first line of an export can have."""
 
 
 @asynccontextmanager

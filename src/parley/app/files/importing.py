@@ -63,9 +63,10 @@ def files_below(path: str) -> list[str]:
 async def import_file(
     store: Store, path: str, settings: Settings, *, is_named: bool = True, new_id: bool = False
 ) -> Imported:
-    """Create a conversation from a file; `settings` are for a file without settings.
+    """Create a conversation from a file. `settings` are used if the file has none.
 
-    `is_named`: the user named this file, so that a file of another kind is an error; otherwise it is skipped.
+    `is_named`: the user named this file, so it is an error if the file has no conversation; otherwise such a file
+    is skipped.
 
     Raises:
         BadHome: the home cannot be written.
@@ -109,7 +110,7 @@ class _Existing(NamedTuple):
 
 
 async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Existing:
-    """Return the conversation that has the file, or else a free id for it."""
+    """Return the conversation that already contains the file, or else a free id for a new one."""
     for conversation_id in file.ids():
         try:
             if await _is_all_in(store, conversation_id, file):
@@ -143,8 +144,9 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
 
 
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
-    """Yield the entries for the conversation with that id. Approvals get new ids if another conversation has them:
-    an answer names an approval by its id alone."""
+    """Yield the entries for the conversation with that id. Approvals get new ids if another conversation has the
+    same ids, because an answer names an approval by its id alone.
+    """
     is_copy = conversation_id != file.conversation_id or (
         file.approval_ids and await store.has_approvals(file.approval_ids)
     )

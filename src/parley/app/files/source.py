@@ -1,6 +1,6 @@
 """A file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-Reads its entries, and refuses a file with which a conversation could not be continued. Does not know where entries
+Reads its entries, and refuses a file from which a conversation could not continue. Does not know where entries
 are stored.
 """
 
@@ -56,7 +56,7 @@ class SourceFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if it has only the settings that the import adds."""
+        """True if the file has no entries except the settings that the import adds."""
         return self._is_rollout and self.count == 1
 
     def why_not_importable(self) -> str | None:
@@ -80,8 +80,9 @@ class SourceFile:
         return "neither an export of Parley nor a rollout file of Codex CLI"
 
     def ids(self) -> Iterator[ConversationId]:
-        """Yield candidate ids for the conversation: its own, then ids derived from it, which are the same in every
-        import."""
+        """Yield candidate ids for the conversation: first its own, then ids derived from it. Every import yields
+        the same ids.
+        """
         yield self.conversation_id
         for number in count(1):
             yield ConversationId(str(uuid5(UUID(self.conversation_id), str(number))))
