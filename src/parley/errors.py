@@ -64,7 +64,7 @@ INTERNAL_ERROR: Final = "internal_error"
 RESOURCE_LIMIT: Final = "resource_limit"
 """The code of a failure that is a limit of the operating system."""
 LIMIT_REACHED: Final = "limit_reached"
-"""The code of a turn that may not go beyond a limit of the settings."""
+"""The code of a turn that was stopped at a limit of the settings."""
 TOOL_SERVER_FAILED: Final = "tool_server_failed"
 """The code of an event that says that a tool server could not be started."""
 
@@ -188,7 +188,9 @@ class WriteLockHeld(StoreFailed):
     code = "write_lock_held"
 
     def __init__(self, holder: str) -> None:
-        """`holder` describes the process, as `stores/sqlite/lock_holders.py` does."""
+        """Create the error. `holder` describes the process that holds the lock
+        (`stores/sqlite/lock_holders.py`).
+        """
         super().__init__(f"{holder} holds the write lock of the home; nothing was changed")
         self.holder = holder
 
@@ -199,7 +201,7 @@ class HomeLost(StoreFailed):
     code = "home_lost"
 
     def __init__(self, home: str, files: Sequence[str], saved: str) -> None:
-        """`saved` says what was saved of it."""
+        """Create the error. `saved` says which conversations were saved."""
         were = f"{' and '.join(files)} {'were' if len(files) > 1 else 'was'}"
         detail = f"{were} removed or replaced while Parley had the database open. {saved} Restart Parley."
         StoreError.__init__(self, f"{home}: {detail}")
@@ -232,7 +234,7 @@ class OwnedElsewhere(StoreError):
     code = "owned_elsewhere"
 
     def __init__(self, *, node: str = "", pid: int, address: str, lock_holder: str | None = None) -> None:
-        """`node` is empty if the owner runs on the same one as this process.
+        """Create the error. `node` is empty if the owner runs on the same computer or container as this process.
 
         `pid` is 0 while the owner is unknown: it waits for the write lock, which `lock_holder` holds.
         """
@@ -242,7 +244,7 @@ class OwnedElsewhere(StoreError):
 
 
 class NotOwned(StoreError):
-    """A process was asked to act on a conversation whose turn it does not run, or it has exited."""
+    """Another process was asked to act on a conversation, but does not run its turn or has exited."""
 
     code = "not_owned"
 
@@ -256,7 +258,7 @@ class OwnerUnresponsive(StoreError):
     code = "owner_unresponsive"
 
     def __init__(self, process: str) -> None:
-        """`process` describes the owner, as `OwnedElsewhere` does."""
+        """Create the error. `process` describes the owner in the words of `OwnedElsewhere`."""
         super().__init__(f"{process} runs a turn of the conversation and does not answer; was it stopped?")
         self.process = process
 
@@ -274,7 +276,7 @@ class ModelError(VisibleError):
     """The model did not answer, or not as its API promises. The text is what the client reads."""
 
     worth_repeating: ClassVar[bool] = True
-    """Whether the turn may ask again (docs/protocol.md, failures of the model)."""
+    """True if the turn may repeat the request (docs/protocol.md, failures of the model)."""
 
 
 class UnexpectedStatus(ModelError):
@@ -324,7 +326,7 @@ class ReplyTooLarge(ModelError):
         self.what, self.limit, self.setting = what, limit, setting
 
     def of_provider(self, provider: str) -> ReplyTooLarge:
-        """The same error with the provider's id in the name of the setting."""
+        """Return this error with the provider's id in the name of the setting."""
         return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
 
 

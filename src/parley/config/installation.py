@@ -1,4 +1,5 @@
-"""Where Parley itself lies on disk: its package, its Python, and where this Python loads modules from.
+"""Finds the paths where Parley is installed: its package, its Python, and the directories from which this Python
+loads modules.
 
 A confined command that could write there would decide what the server runs. Looked up once, before any command
 has run.
@@ -16,11 +17,13 @@ from typing import Final
 __all__ = ["installed_paths", "remove_cwd_from_sys_path"]
 
 _MOST_LINKS: Final = 40
-"""The system follows no more of them on its way to one path."""
+"""The most symbolic links that the system follows in one path."""
 
 _OF_A_PREFIX: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
-"""The directories of a prefix that belong to Python, or to an OpenSSL beside it (conda), whose `openssl.cnf` names
-libraries to load. The others may be anything: a prefix can be `/usr` or a home directory."""
+"""The directories of a prefix that belong to Python, or to an OpenSSL beside it (conda), whose `openssl.cnf`
+names libraries to load. Other directories of a prefix may hold anything: a prefix can be `/usr` or a home
+directory.
+"""
 
 _LIBRARIES: Final = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
@@ -31,7 +34,9 @@ _LIBRARIES: Final = (
 
 @cache
 def installed_paths() -> tuple[str, ...]:
-    """Return absolute paths, each as it is named and with all links resolved; some may not exist."""
+    """Return the absolute paths where Parley is installed, each as it is named and with all links resolved. Some
+    may not exist.
+    """
     names = dict.fromkeys(os.path.normpath(path) for path in _names() if os.path.isabs(path))
     return tuple(dict.fromkeys((*names, *map(os.path.realpath, names))))
 
@@ -39,7 +44,7 @@ def installed_paths() -> tuple[str, ...]:
 def remove_cwd_from_sys_path(package: str) -> None:
     """Remove the working directory, which commands may write to, from the directories that modules are loaded from.
 
-    `python -m` adds it. It stays if it contains Parley's own directory, `package`.
+    `python -m` adds the working directory. It stays if it contains Parley's own directory, `package`.
     """
     try:
         here = os.getcwd()

@@ -59,14 +59,15 @@ from parley.errors import BadSetting
 __all__ = ["Loader", "check_overrides"]
 
 _REMEMBERED: Final = 64
-"""How many resolved combinations are cached: enough for those that clients really use, and a bound for a client
-that sends a new combination with each call."""
+"""How many resolved combinations of settings are cached. Clients really use fewer, and the limit bounds the
+memory if a client sends a new combination with each call.
+"""
 
 
 _MOST_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
 
 _UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits"}
-"""Settings that conversations have as the sources give them."""
+"""Settings that are copied to conversations unchanged."""
 
 
 class Loader:
@@ -83,7 +84,8 @@ class Loader:
         overrides: Sequence[str] = (),
         home: str | None = None,
     ) -> None:
-        """`overrides` are the texts given with `-c`, in order; `home` replaces the one that the environment names.
+        """Create a loader. `overrides` are the texts given with `-c`, in order; `home` replaces the home that the
+        environment names.
 
         Raises:
             BadSetting: an override cannot be read or does not fit.
@@ -111,7 +113,7 @@ class Loader:
         return home
 
     def choose(self, wanted: SettingsOverrides, before: ResolvedSettings | None = None) -> ResolvedSettings:
-        """Return the settings after a call with the overrides `wanted`, applied to those before it.
+        """Apply the overrides `wanted` of a call to the settings before it, and return the result.
 
         A conversation reads config.toml once, when it begins.
 
@@ -150,9 +152,9 @@ class Loader:
         return ServeSettings(**values.get("serve", {}))
 
     def unknown_keys(self) -> Iterator[str]:
-        """Return a sentence about each key of config.toml that no setting has, with the most similar setting.
+        """Yield a sentence about each unknown key of config.toml, with the most similar setting.
 
-        Each sentence is made when it is asked for: a file may have very many such keys.
+        A caller can stop early: a file may have very many unknown keys.
 
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
@@ -233,7 +235,7 @@ class Loader:
         return self._settings(values, sources)
 
     def _refuse_misspelt_in(self, profile: str) -> None:
-        """Refuse a profile of the file that has a misspelt key, which may be meant to restrict the agent."""
+        """Refuse a profile of config.toml with a misspelt key, which may have been meant to restrict the agent."""
         profiles = self._file.table.get("profiles", {})
         try:
             for _ in refuse_misspelt([{"profiles": {profile: profiles.get(profile)}}]):
@@ -325,7 +327,9 @@ class Loader:
 
 
 def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
-    """Return the variables that hold keys, also of unused providers: the next conversation may use them."""
+    """Return the variables that hold keys, including keys of unused providers: the next conversation may use
+    them.
+    """
     named = {"OPENAI_API_KEY"}
     for provider in values["model_providers"].values():
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
@@ -334,7 +338,7 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
-    """Return the keys of a tool server that a call gave, that were not stored, and that no other source has."""
+    """Return the keys of a tool server that were given by a call, were not stored, and have no other source."""
     lost = (
         path[2:] for path in not_stored if path[:2] == ("mcp_servers", server) and not mentions(table, path[2:])
     )
@@ -364,7 +368,7 @@ def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
 
 
 def _approvals(values: Mapping[str, Any]) -> Approvals:
-    """Leave out `model_may_answer`, which `mcp_settings` reads: clients must not set it."""
+    """Return the table without `model_may_answer`, which clients must not set; `mcp_settings` reads it."""
     return Approvals(**{name: value for name, value in values.items() if name != "model_may_answer"})
 
 
@@ -410,7 +414,7 @@ def _home_of_account() -> str:
 
 
 def _targets_of_links(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the targets of paths that are links: a target stays hidden when the link is removed."""
+    """Yield the targets of paths that are links, because a target must stay hidden when its link is removed."""
     for path in paths:
         try:
             yield os.path.realpath(path, strict=True)

@@ -54,14 +54,14 @@ def _check_of(annotation: Any) -> Check:
 
 
 SETTINGS: Final = _table_of(ConfigFile)
-"""Every setting. One without a reader is checked too, so that a mistake shows when it is made."""
+"""Every setting. Settings that nothing uses are checked too, so that mistakes are reported early."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     name: {} if isinstance(default, Struct) else default
     for name, default in asdict(ConfigFile()).items()
     if default is not None
 }
-"""The values that hold where no source sets them. Those in a table are the defaults of its struct."""
+"""The values of settings that no source sets. Defaults inside a table are the defaults of its struct."""
 
 NAMED_ARGUMENTS: Final = Table(
     {
@@ -73,4 +73,4 @@ NAMED_ARGUMENTS: Final = Table(
         "compact_prompt": text,
     }
 )
-"""Arguments of a call that are settings by themselves."""
+"""Arguments of a call that are settings, besides `config`."""

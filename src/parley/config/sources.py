@@ -76,9 +76,9 @@ def checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> Sour
 
 
 def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
-    """Merge the table `over` into another one, which is changed and returned.
+    """Merge the table `over` into the table `into`, and return `into`.
 
-    Nested tables are copied, so that no source ends up with values of another.
+    Nested tables are copied, so that a later merge does not change another source.
     """
     for key, value in over.items():
         into[key] = merge(value, into=into.get(key, {})) if isinstance(value, dict) else value
@@ -86,7 +86,7 @@ def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
 
 
 def blame(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:
-    """Return an error that names the strongest source of `path`, or of the table that encloses it."""
+    """Return an error that names the winning source of `path`, or of the table that encloses it."""
     for depth in range(len(path), 0, -1):
         for source in reversed(sources):
             if source.mentions(path[:depth]):

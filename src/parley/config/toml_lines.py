@@ -1,6 +1,6 @@
 """TOML as text: the spelling of keys, and the lines on which they are.
 
-Does not know the keys nor their values; the parser of the standard library reads those. The parser and the patterns
+Does not know which keys exist; the parser of the standard library reads their values. The parser and the patterns
 are loaded when the first text is read, so that start-up is quick.
 """
 

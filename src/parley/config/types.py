@@ -67,7 +67,7 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "none"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
 Retries = Annotated[int, integer(0, 100)]
-"""The delay doubles with each retry, so that a hundred of them never end."""
+"""A number of retries, at most 100. The delay doubles with each retry, so even 100 retries would take for ever."""
 Seconds = Annotated[int, integer(0, 2**31 - 1)]
 Hours = Annotated[int, integer(0, 24 * 366)]
 Milliseconds = Annotated[int, integer(1, 2**31 - 1)]
@@ -118,7 +118,9 @@ class Provider(ProviderTable, frozen=True, kw_only=True):
     id: str
     """The name of its table, `[model_providers.ID]`."""
     is_openai: bool = False
-    """The built-in `openai`: the only one that is given `OPENAI_API_KEY` or the key in `auth.json`."""
+    """True for the built-in `openai`, the only provider that is given `OPENAI_API_KEY` or the key in
+    `auth.json`.
+    """
 
 
 class WorkspaceWrite(Struct, frozen=True, kw_only=True):
@@ -148,19 +150,21 @@ class Sandbox(Struct, frozen=True, kw_only=True):
 
 
 class Approvals(Struct, frozen=True, kw_only=True):
-    """`[approvals]`: what happens to a question that no client can be asked."""
+    """`[approvals]`: what happens to an approval request if no client can be asked."""
 
     timeout_seconds: Seconds = 300
     """0: no timeout."""
     on_timeout: OnTimeout = "deny"
     when_nobody: WhenNobody = "deny"
-    """What happens to the question where only `codex` calls wait for the turn and no client can be asked."""
+    """What happens to an approval request if only `codex` calls wait for the turn and no client can be asked."""
     session_hours: Hours = 12
     """How long an approval for the session holds; 0: once."""
 
 
 class ApprovalsTable(Approvals, frozen=True, kw_only=True):
-    """`[approvals]`, with a setting that is not for conversations, which clients configure."""
+    """`[approvals]` with `model_may_answer`, which is not part of a conversation's settings, because clients can
+    change those.
+    """
 
     model_may_answer: bool = False
 
@@ -169,32 +173,32 @@ class McpTable(Struct, frozen=True, kw_only=True):
     """`[mcp]`"""
 
     features: McpFeatures = "auto"
-    """By version and host, none of our additions, or all of them."""
+    """Which additions to MCP clients see: chosen by version and host, none, or all."""
     resident: bool = False
-    """Whether `parley mcp` starts a resident server if none runs."""
+    """True if `parley mcp` starts a resident server when none runs."""
     when_client_leaves: WhenClientLeaves = "continue"
-    """What happens in a resident server to the turns that a client began, when it leaves."""
+    """What a resident server does with the turns that a client began when this client leaves."""
 
 
 class McpSettings(McpTable, frozen=True, kw_only=True):
     """What the server shows to its MCP clients. Set by the file and the command line, never by a client."""
 
     model_may_answer: bool = False
-    """`[approvals] model_may_answer`: whether known hosts are offered `approvalAnswer`."""
+    """`[approvals] model_may_answer`: True if known hosts are offered `approvalAnswer`."""
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
     """`[serve]`: the resident server."""
 
     drain_seconds: Seconds = 30
-    """How long running turns may take to end when the server is told to stop."""
+    """How long the server waits for running turns when it is told to stop."""
     idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
-    """When a server that `parley mcp` started exits, without clients and turns; 0: never."""
+    """After how many minutes without clients and turns a server that `parley mcp` started exits; 0: never."""
     http: WithHttp = "auto"
     """Whether the server also serves HTTP; `auto`: unless `parley mcp` started it."""
     host: str = "127.0.0.1"
     port: Annotated[int, integer(0, 65_535)] = 0
-    """0: a free one."""
+    """The TCP port; 0: any free port."""
     public_url: Address | None = None
     """The address of a proxy in front of the server, which adds TLS."""
     tls_cert: PathOrHomePath | None = None
@@ -202,13 +206,13 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     max_connections: Annotated[int, integer(8, 65_536)] = 1024
     max_sessions: Annotated[int, integer(1, 65_536)] = 1024
     max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024
-    """Of a request with a valid token."""
+    """The largest body of a request with a valid token, in bytes."""
     max_unauthenticated_body_bytes: Annotated[int, integer(0, 2**30)] = 4 * 1024 * 1024
-    """How much of the body of a refused request is read and discarded."""
+    """How many bytes of the body of a refused request are read and discarded."""
     session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
     """How long a session without requests and streams is kept."""
     requests_per_second: Annotated[int, integer(0, 10**6)] = 500
-    """Of each token, on average over ten seconds; 0: no limit."""
+    """The most requests of each token per second, on average over ten seconds; 0: no limit."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -263,11 +267,13 @@ class ToolServer(ToolServerTable, frozen=True, kw_only=True):
 
     name: str
     missing: tuple[str, ...] = ()
-    """Keys that a call gave and that were not stored, being secrets; such a server is not started."""
+    """Keys of a call that were not stored because they are secrets. A server with missing keys is not started."""
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """`[profiles.NAME]`: settings that a profile may have; each is a setting outside of all tables too."""
+    """`[profiles.NAME]`: the settings that a profile may have. Each is also a setting at the top level of
+    config.toml.
+    """
 
     model: str = "gpt-5"
     model_provider: str = "openai"
@@ -290,13 +296,13 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     """Instructions for a summary of the history; empty: Parley's own."""
     model_supports_reasoning_summaries: bool = False
     model_context_window: Count | None = None
-    """In tokens; None: what is known of the model."""
+    """The context window in tokens; None: the known window of the model."""
     show_raw_agent_reasoning: bool = False
     project_doc_max_bytes: Annotated[int, integer(0, 2**31 - 1)] = 32_768
     notify: tuple[str, ...] = ()
     """The program to run after each completed turn; empty: none."""
     notify_argument: bool = True
-    """Whether the notify program gets its payload as its last argument too, besides on stdin."""
+    """True if the notify program gets its payload as its last argument, too, not only on stdin."""
     internal_originator: str = "codex_cli_rs"
 
 
@@ -331,7 +337,9 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The keys of tool servers that the call gave and the log does not have; None in a call of a client."""
+    """The keys of tool servers that the call gave and that were not stored in the log; None in a call of a
+    client.
+    """
 
 
 class Environment(dict[str, str]):
@@ -345,42 +353,46 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     """The settings of one conversation, files and arguments combined."""
 
     environ: Environment
-    """The environment of the client for which they were resolved: its keys, its `PATH`. It is never stored."""
+    """The environment of the client whose settings these are, with its keys and its `PATH`. It is never stored."""
     home: str
     cwd: str
-    """Absolute; need not exist."""
+    """The working directory: absolute; it need not exist."""
     provider: Provider
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
     base_instructions: str | None
-    """Given with the call, or read from `experimental_instructions_file`; None: Parley's own."""
+    """The base instructions, given with the call or read from `experimental_instructions_file`; None: Parley's
+    own.
+    """
     mcp_servers: tuple[ToolServer, ...]
     shell_environment: ShellEnvironment
     key_variables: frozenset[str]
-    """The variables that hold keys of any configured provider or tool server: for the server alone."""
+    """The variables that hold keys of any configured provider or tool server. Only the server may read them."""
     include_plan_tool: bool
 
     @property
     def withheld_paths(self) -> tuple[str, ...]:
-        """Files and directories whose content no model is shown, also those that the server's own files link to."""
+        """Files and directories whose content no model is shown, including targets of links among the server's
+        own files.
+        """
         own = (os.path.join(self.home, name) for name in _OWN_FILES)
         return *self.sandbox.hidden_paths, self.home, *own
 
     @property
     def network_access(self) -> bool:
-        """Whether commands may use the network."""
+        """True if commands may use the network."""
         if self.sandbox_mode == "workspace-write":
             return self.workspace_write.network_access
         return self.sandbox_mode == "danger-full-access"
 
 
 _OWN_FILES: Final = ("config.toml", "auth.json")
-"""Files of the home that may hold secrets, and that people keep elsewhere and link to."""
+"""Files of the home that may hold secrets, and that may be links to files elsewhere."""
 
 
 class ResolvedSettings(Struct, frozen=True):
     """The settings of all calls so far, and what they resolve to."""
 
     values: dict[str, Any]
-    """Every setting by its key: of the file as it was when the conversation began, and of all calls since."""
+    """Every setting by its key: from the file as it was when the conversation began, and from all calls since."""
     settings: Settings

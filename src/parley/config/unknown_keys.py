@@ -1,4 +1,4 @@
-"""Keys that no setting has: where they are, what they were meant to be, and which of them a call may not have.
+"""Unknown keys: finds them, suggests what they were meant to be, and refuses some of them.
 
 A key of config.toml that is not known may belong to another program or version: it is reported. A key of a call, of
 the command line or of the chosen profile is refused if it is nearly a setting that restricts the agent: ignoring
@@ -29,7 +29,7 @@ _MOST_UNKNOWN: Final = 100
 """How many unknown keys a call may have: each is compared with the known ones while all clients wait."""
 
 _FEWEST_LETTERS: Final = 5
-"""Of a name that is looked for outside of its table: a shorter one may mean anything there."""
+"""The length from which a name is recognised outside of its table. A shorter name may mean anything there."""
 
 _MISPLACED: Final[dict[str, KeyPath]] = {
     letters_of(name): (table, name)
@@ -38,7 +38,7 @@ _MISPLACED: Final[dict[str, KeyPath]] = {
     for name in check.fields
     if len(letters_of(name)) >= _FEWEST_LETTERS
 }
-"""Settings that restrict the agent, by their letters: outside of their table they have no effect."""
+"""Settings that restrict the agent, by their letters. Outside of their table they would have no effect."""
 
 
 class UnknownKey(Struct, frozen=True):
@@ -46,18 +46,18 @@ class UnknownKey(Struct, frozen=True):
 
     path: KeyPath
     nearest: KeyPath | None
-    """The most similar one in the same table."""
+    """The most similar known key in the same table."""
 
 
 def unknown_keys(table: Any, check: Check = SETTINGS, at: KeyPath = ()) -> Iterator[UnknownKey]:
-    """Yield the keys of a checked table, and of the tables in it, that no setting has."""
+    """Yield the unknown keys of a checked table and of the tables in it."""
     for path, known, _ in _unknown(table, check, at):
         similar = nearest(path[-1], known)
         yield UnknownKey(path, None if similar is None else (*path[:-1], similar))
 
 
 def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Pass on the tables of a call, but refuse keys that seem to be misspelt or meant to restrict the agent.
+    """Yield the tables of a call, but refuse keys that seem to be misspelt or meant to restrict the agent.
 
     Raises:
         Wrong: there is such a key.

@@ -52,7 +52,9 @@ class ApprovalState:
 
     @classmethod
     def restored(cls, event_id: EventId | None, granted: dict[str, float]) -> ApprovalState:
-        """Return the state while no approval is open, without settlements: a store finds them by their keys."""
+        """Return a state in which no approval is open. It has no earlier settlements, because a store finds them
+        by their keys.
+        """
         approvals = cls()
         approvals.granted = granted
         approvals._event_id = event_id or EventId("")
@@ -71,7 +73,7 @@ class ApprovalState:
         return self.open is None and self._event is None
 
     def learn(self, settled: QuestionSettled) -> None:
-        """Take note of an earlier settlement that a store has found."""
+        """Add an earlier settlement that a store has found."""
         self.settled[settled.approval_id] = settled.decision
         if settled.answer_id:
             self.answer_ids.add(settled.answer_id)
@@ -80,8 +82,8 @@ class ApprovalState:
         """Apply one entry.
 
         Raises:
-            ValueError: the log would contradict itself: a request differs from the event before it, has no such
-            event or was made before, or a settlement is for an approval that is not open.
+            ValueError: the entry contradicts the log. A request differs from the event before it, has no such event
+                or was made before, or a settlement is for an approval that is not open.
         """
         match payload:
             case TurnStarted(event_id=event_id):
@@ -110,7 +112,9 @@ class ApprovalState:
 
 
 def _expected_record(event: ApprovalEvent, request: QuestionAsked) -> QuestionAsked:
-    """Return the record that must follow the event: an approval allows exactly what clients were shown."""
+    """Return the record that must follow the event, so that an approval allows exactly the action that clients
+    were shown.
+    """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):
             return replace(

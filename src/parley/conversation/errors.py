@@ -8,7 +8,9 @@ __all__ = ["EarlierEntriesNeeded", "ParentUnknown", "UnknownMessage"]
 
 
 class EarlierEntriesNeeded(ValueError):
-    """Projections that were restored from a checkpoint do not know a message; fold the log from its first entry."""
+    """A message is missing in projections that were restored from a checkpoint. The log must be folded from its
+    first entry.
+    """
 
     def __init__(self, message_id: str) -> None:
         super().__init__(f"message {message_id} is before the checkpoint")

@@ -1,8 +1,8 @@
 """The file format of an exported conversation: JSON Lines, a head and then one line for each entry.
 
-The file contains everything, also images and command output. Reading is strict, because the entries become a log: a
-file that is truncated, contradicts itself or was written by a newer version is refused, with the line number. Does
-not know where lines come from nor where entries go.
+The file contains everything, including images and command output. Reading is strict, because the entries become a
+log: a file that is truncated, contradicts itself or was written by a newer version is refused, with the line
+number. Does not know where lines come from nor where entries go.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _is_id(text: str) -> bool:
 
 
 def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projections) -> Iterator[Entry]:
-    """Yield the entries after the head, and apply each to `folds`.
+    """Yield the entries after the head, and apply each to `projections`.
 
     Raises:
         BadFile: the next line is invalid. The entries before it must not be used either: only the end of the file

@@ -4,8 +4,8 @@ The projection consists of positions of entries. Their texts are kept beside it,
 again.
 
 The order of items (docs/protocol.md, history): first the input, then the items of each response in the order of
-arrival, each call directly followed by its one output. Input that arrives while the model answers comes once, after
-the outputs of that response. Input stays in the history, however its turn ends.
+arrival, each call directly followed by its one output. Input that arrives while the model responds comes once,
+after the outputs of that response. Input stays in the history even if its turn fails.
 
 A message that names an earlier one as its parent begins a branch: the model sees the history at the end of the
 parent's turn, and nothing later. A summary replaces the items that it summarizes, from the turn on in which it was
@@ -67,7 +67,7 @@ HistoryItem = UserItem | ModelItem | OutputItem
 
 
 class _Kind(IntEnum):
-    """What an entry of the history is, without its text."""
+    """The kind of an entry of the history."""
 
     TEXT = 0
     """Input of the user without attachments."""
@@ -130,7 +130,7 @@ class _Turn:
         return turns[::-1]
 
     def merged(self) -> _Turn:
-        """Return one turn with the items of this one and all before it."""
+        """Return one turn with the items of this turn and of all turns before it."""
         merged = _Turn(None)
         for turn in self.branch():
             begin = len(merged.places)
@@ -145,7 +145,7 @@ class History:
     __slots__ = ("_is_partial", "_root", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """`root` is the parent of a branch that begins before the first message."""
+        """Create an empty history. `root` is the parent of a branch that begins before the first message."""
         self._root = root
         self._seq = START
         """The position of the last entry."""
@@ -173,7 +173,7 @@ class History:
         return history
 
     def positions(self) -> HistoryPositions:
-        """Return the history without texts. It is settled."""
+        """Return the history without texts, for a checkpoint. The history must be settled."""
         refs, cuts = self._refs(), self.cuts
         seqs = [ref // _KINDS for ref in refs]
         return HistoryPositions(
@@ -225,7 +225,9 @@ class History:
 
     @property
     def missing(self) -> list[Seq]:
-        """The positions, in order, of the entries whose texts `items` and `waiting` need and that are not here."""
+        """Return the positions, in order, of the entries whose texts `items` and `waiting` need but that are not
+        in memory.
+        """
         wanted = {_seq_of(ref) for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
 
@@ -254,7 +256,7 @@ class History:
 
     @property
     def waiting(self) -> list[HistoryItem]:
-        """Return the input that the model has not been sent."""
+        """Return the input that was not sent to the model yet."""
         return [self._text(ref) for ref in self._waiting]
 
     @property
@@ -299,7 +301,7 @@ class History:
     # --- the fold ------------------------------------------------------------------------
 
     def apply(self, payload: LogPayload, seq: Seq | None = None) -> None:
-        """Apply one entry; most do not concern the model. By default it is the next one.
+        """Apply one entry, by default at the next position. Most entries do not concern the model.
 
         Raises:
             EarlierEntriesNeeded: it begins a branch at a message that a restored history does not know.
@@ -346,7 +348,7 @@ class History:
         del self._waiting[:number]
 
     def _compact(self, seq: Seq, replaced: int) -> None:
-        """Replace items by a summary. The turns before stay as they are, for branches that begin there."""
+        """Replace items by a summary. Earlier turns stay unchanged, for branches that begin there."""
         compacted = self._turn
         kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
         compacted.places = [_ref(seq, _Kind.TEXT), *kept]
@@ -362,7 +364,9 @@ class History:
             del self._unanswered[call_id]
 
     def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
-        """Return the input with attachments that no answer follows: its turn, the index there, and the item."""
+        """Return the input with attachments to which the model has not responded: its turn, its index in the
+        turn, and the item.
+        """
         found: list[tuple[_Turn, int, _Ref]] = []
         for turn in reversed(self._turn.branch()):
             for place in reversed(range(len(turn.places))):

@@ -1,12 +1,12 @@
 """The log of one conversation: its entries in order, and the open items after the last entry.
 
-Knows positions and open items. Does not know who reads nor how entries travel: a reader is a `Cursor`, and
-`runtime/readers.py` does the waiting.
+Knows positions and open items. Does not know who reads: a reader is a `Cursor`, and `runtime/readers.py` sends the
+entries.
 
 An *entry* has a position and is permanent. An *open item* is a text that is still being written: a delta extends it
 and has no position; the item comes after the last entry. The item ends with the event that supersedes it (`ENDS`),
-or is discarded by an event after which nothing can be in progress (`DISCARDS_OPEN`). Both follow from the events
-alone, so clients reach the same result. The output of a command is an open item as well, one for each stream; it
+or is discarded by an event after which nothing can be in progress (`DISCARDS_OPEN`). Both depend only on the
+events, so clients compute the same result. The output of a command is an open item as well, one for each stream; it
 ends with the record of the stored output, directly before the event that ends the command.
 
 An entry is *durable* once it cannot be lost. No reader passes an entry that is not durable.
@@ -122,7 +122,7 @@ class Entry(Struct, frozen=True, gc=False):
 
     @classmethod
     def stored(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
-        """Return the entry with this body."""
+        """Create an entry from its stored fields."""
         if is_event or kind != _COMMAND_OUTPUT:
             return cls(seq, at, kind, is_event, body)
         return cls(seq, at, kind, is_event, b"", msgspec.json.decode(body, type=CommandOutput))
@@ -258,7 +258,7 @@ class Log:
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Name items from here on by a number that no process has used in this log before."""
+        """Begin a new series of item ids, with a number that no process has used in this log before."""
         self._series, self._items_opened = f"{number}.", 0
 
     def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
@@ -331,7 +331,9 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """Like `extend`, for an item in the log of another process; None if the piece is known already."""
+        """Extend an item that another process writes, as `extend` does; return None if the piece is already
+        known.
+        """
         item = self.open.get(kind)
         if item is None or item.id != item_id:
             item = self.open[kind] = OpenItem(item_id, kind)
@@ -345,7 +347,9 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """Like `extend_output`, for an item in the log of another process; None if the piece is known already."""
+        """Extend an output that another process writes, as `extend_output` does; return None if the piece is
+        already known.
+        """
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
             item = self.outputs[call_id, stream] = OpenOutput(item_id, call_id, stream)
@@ -382,7 +386,7 @@ class Log:
         return deltas
 
     def lengths(self) -> dict[ItemId, int]:
-        """Return the length of each item that is open, or that an entry which is not durable has ended."""
+        """Return the length of each item that is open, or whose final entry is not durable yet."""
         lengths = {item.id: item.length for item in self.open.values()}
         for output in self.outputs.values():
             lengths[output.id] = output.length
@@ -394,9 +398,9 @@ class Log:
 class Cursor:
     """A reader's position in a log: the last entry it has passed, and how much of each open item it has.
 
-    It passes only durable entries. While `live`, the reader has everything, and nothing is recorded for each delta
-    that it is given. `next` returns what the reader lacks, one piece at a time. `appended` and `missed` record the
-    position of a live reader that is not given something new at once.
+    It passes only durable entries. While `live`, the reader has everything, and nothing is recorded for each delta.
+    `next` returns what the reader lacks, one piece at a time. When a live reader is not sent something new at once,
+    `appended` or `missed` records its position.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
@@ -413,14 +417,14 @@ class Cursor:
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:
-        """Create the cursor of a reader that is given records, and so needs no deltas of stored output."""
+        """Create the cursor of a reader that gets records, and therefore no deltas of stored output."""
         cursor = cls(after)
         cursor._takes_records = True
         return cursor
 
     @classmethod
     def at_end_of(cls, log: Log) -> Cursor:
-        """Create the cursor of a reader that has just been given everything."""
+        """Create the cursor of a reader that has everything in the log."""
         cursor = cls(log.durable)
         cursor.live = log.is_durable
         return cursor
@@ -433,13 +437,13 @@ class Cursor:
         return cursor
 
     def appended(self, log: Log, first: Seq) -> None:
-        """Note that entries were appended, `first` and later. A live reader had everything before them."""
+        """Record that entries were appended from position `first` on. A live reader had everything before them."""
         if self.live:
             self.seq, self.live = Seq(first - 1), False
             self._offsets = log.lengths()
 
     def missed(self, log: Log, delta: Delta | OutputDelta) -> None:
-        """Note that the newest delta was not sent. A live reader had everything before it."""
+        """Record that the newest delta was not sent. A live reader had everything before it."""
         if self.live:
             self.seq, self.live = log.last, False
             self._offsets = log.lengths()
@@ -452,8 +456,8 @@ class Cursor:
     def next(self, log: Log) -> Entry | Delta | OutputDelta | Earlier | None:
         """Return the next entry or delta that this reader lacks; entries first, then open items.
 
-        None: the reader has everything that is durable; if that is everything, it is live. `EARLIER`: the entry
-        after `seq` is not in memory and must be supplied.
+        Returns None if the reader has everything that is durable; the reader is live if nothing else exists.
+        Returns `EARLIER` if the entry after `seq` is not in memory and must be supplied.
         """
         if self.live:
             return None

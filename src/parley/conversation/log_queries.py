@@ -27,7 +27,9 @@ _completed: Final = msgspec.json.Decoder(TaskComplete)
 
 
 def without_grant(entry: Entry) -> Entry:
-    """Return an entry as a copy of its conversation has it, where approvals for the session do not hold."""
+    """Return an entry as a fork has it: without the principal of a session grant, because session grants do not
+    hold in a fork.
+    """
     return replace(entry, encoded=_NO_GRANT) if entry.type == _GRANTED and not entry.is_event else entry
 
 

@@ -54,8 +54,9 @@ class _Saved(Struct, frozen=True, array_like=True):
 
 @cache
 def _decoders() -> tuple[Decoders, Decoders]:
-    """Return the decoders of the events and records that a projection depends on, by type. Made at the first call:
-    they take long, and a server starts without them."""
+    """Return the decoders of the events and records that a projection depends on, by type. They are made at the
+    first call, because that takes long and a server starts without them.
+    """
     events = (UserMessage, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
     return (
         {event_type(cls): msgspec.json.Decoder(cls) for cls in events},
@@ -73,7 +74,9 @@ class Projections:
     __slots__ = ("_root", "approvals", "history", "position", "settings_history", "state", "usage")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """`root` is the parent of a branch that begins before the first message: the id of the conversation."""
+        """Create projections of an empty log. `root`, the id of the conversation, is the parent of a branch that
+        begins before the first message.
+        """
         self._root = root
         self.state, self.approvals, self.usage = State(), ApprovalState(), UsageTotals()
         self.history, self.settings_history = History(root), SettingsHistory(root)
@@ -82,7 +85,7 @@ class Projections:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a checkpoint can be made: no approval is open, no input waits, and every call has its output."""
+        """True if a checkpoint can be made: no approval is open, no input waits, and every call has its output."""
         is_asking = self.state.phase is not Phase.IDLE and not self.approvals.is_settled
         return not is_asking and self.history.is_settled
 
@@ -104,8 +107,9 @@ class Projections:
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch can begin at a message. If not, and it exists, fold the log from its first
-        entry."""
+        """Return whether a branch can begin at a message. If False and the message exists, the caller must fold
+        the log from its first entry.
+        """
         return self.history.knows(message_id) and self.settings_history.knows(message_id)
 
     def forget(self, last: Seq) -> None:

@@ -110,7 +110,9 @@ class RecordBase(Struct, frozen=True, kw_only=True, tag_field="record"):
 
 
 class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen"):
-    """Settings of a client, directly after the message that had them, or at the beginning of the conversation."""
+    """Settings that a client gave. The record comes directly after their message, or at the beginning of the
+    conversation.
+    """
 
     model: str
     cwd: str
@@ -204,7 +206,7 @@ class QuestionAsked(RecordBase, frozen=True, kw_only=True, tag="question_asked")
     escalated: bool = False
     """True if the model asked to run the command outside the sandbox."""
     has_failed: bool = False
-    """True if the action failed in the sandbox, and the question is whether to repeat it without."""
+    """True if the action failed in the sandbox, and the question is whether to repeat it without the sandbox."""
     covers: str = ""
     """Identities of directories and files that the approval covers too; compared as one text."""
     changed: Changed | None = None
@@ -232,16 +234,18 @@ class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """The content of named files, for the model: replaces the content of the message `message_id`; without an id,
-    it is further input."""
+    """The content of files that a message named, for the model. Replaces the content of the message
+    `message_id`; without an id, it is further input.
+    """
 
     content: tuple[InputItem, ...]
     message_id: MessageId | None = None
 
 
 class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
-    """The provider refused a request because of its content. Images and files in it that were new are left out of
-    later requests."""
+    """The provider refused a request because of its content. Later requests leave out the images and files that
+    were new in it.
+    """
 
 
 class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):

@@ -1,7 +1,7 @@
-"""The settings that clients gave, message by message: a chain of changes, in which a branch continues from its
+"""The settings that clients gave, message by message: a chain of changes. A branch continues the chain at its
 parent.
 
-A projection: it is given every entry as it is appended. Does not know settings, nor how they are resolved.
+A projection: it is given every entry as it is appended. Does not know what the settings mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["SavedSettingsHistory", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
-    """The settings that one call gave, which override those of the change before."""
+    """The settings that one call gave. They override the settings of the previous change."""
 
     def __init__(self, before: SettingsChange | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
         self.before, self.asked = before, asked
@@ -49,7 +49,7 @@ class SettingsHistory:
     __slots__ = ("_by_message", "_is_partial", "_message", "_root", "_turn_message", "first", "now")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """`root` is the parent of a branch that begins before the first message."""
+        """Create an empty history. `root` is the parent of a branch that begins before the first message."""
         self._root = root
         self.first = self.now = SettingsChange(None, {})
         """The settings before the first message, and the current ones."""
@@ -138,8 +138,8 @@ class SettingsHistory:
         return self.first if self._turn_message is None else self._by_message[self._turn_message]
 
     def after(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
-        """Return the settings after a message; the current ones for None, the first ones for the id of the
-        conversation.
+        """Return the settings after the message `parent`: the current ones if it is None, the first ones if it is
+        the id of the conversation.
 
         Raises:
             ParentUnknown: there is no such message.

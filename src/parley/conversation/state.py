@@ -170,7 +170,7 @@ class State:
         return forgotten
 
     def apply(self, payload: LogPayload, seq: Seq | None = None, *, at: float) -> None:
-        """Apply one entry. By default it is the next one.
+        """Apply one entry, by default at the next position.
 
         Raises:
             ValueError: a turn cannot start or end here; the log would contradict itself.
@@ -217,7 +217,7 @@ class State:
                 pass
 
     def next_event_id(self, wanted: EventId | None = None) -> EventId:
-        """An id for a turn to come: the wanted one, else the next number; never one used before."""
+        """Return an unused id for the next turn: the wanted id, or else the next number."""
         if wanted is not None:
             is_used = int(wanted) in self._numbers if _is_number(wanted) else wanted in self._names
             if not is_used:
@@ -230,7 +230,7 @@ class State:
 
 
 def _is_number(event_id: EventId) -> bool:
-    """Return whether an id is a number as `str` writes it, of a size that a checkpoint can hold."""
+    """Return whether an id is a decimal number without leading zeros that is small enough for a checkpoint."""
     return len(event_id) < 16 and event_id.isascii() and event_id.isdigit() and str(int(event_id)) == event_id
 
 

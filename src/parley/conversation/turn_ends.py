@@ -28,13 +28,13 @@ INTERRUPTED: Final[dict[Interruption, str]] = {
 }
 """The message of a turn that did not end by itself, by its reason."""
 KILLED: Final = "Turn interrupted: the server that ran it was killed"
-"""The message if another server ran the turn, and this one did not restart."""
+"""The message if the turn ran in another server that was killed."""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
 """Output, for the model, of a call that ended with its server."""
 
 
 def limit_message(limit: str) -> str:
-    """Return the message of a turn that may not go beyond a limit."""
+    """Return the message of a turn that was stopped at a limit."""
     return f"Limit reached: {limit}"
 
 
@@ -50,9 +50,9 @@ def turn_end(
 ) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn.
 
-    `message` says why the turn is not done; the default is the sentence for an interruption. `outputs` are the
-    outputs of commands that were still running. `last_message` is the last text of a completed turn. `code` is the
-    error code of a failed turn.
+    `message` says why the turn was not completed; the default is the sentence for an interruption. `outputs` are
+    the outputs of commands that were still running. `last_message` is the last text of a completed turn. `code` is
+    the error code of a failed turn.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]

@@ -1,4 +1,4 @@
-"""The usage of tokens and calls, as the log describes it, and the limits that a person let the turn exceed.
+"""The usage of tokens and calls according to the log, and the limits that a person allowed the turn to exceed.
 
 A projection: it is given every entry as it is appended. Does not know the limits: `agent/limits.py` compares them.
 """
@@ -131,8 +131,9 @@ class UsageTotals:
                 pass
 
     def _agree(self, reached: LimitReached) -> None:
-        """Note that a person allowed the turn to exceed a limit. An imported log may claim a higher usage than it
-        has."""
+        """Record that a person allowed the turn to exceed a limit. Ignores a usage that is higher than the log
+        shows, as an imported log may claim.
+        """
         counted = {
             "turn_tokens": self.turn_tokens,
             "turn_calls": self.turn_calls,

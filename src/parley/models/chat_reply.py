@@ -1,6 +1,6 @@
 """Streamed replies of the Chat Completions API.
 
-The decoder is pure: it is fed bytes and returns chunks. Providers stream the same content in different ways. The
+The decoder is pure: it takes bytes and returns chunks. Providers stream the same content in different ways. The
 decoder accepts all of them from every provider: calls with and without an index or an id, reasoning under three
 names or as parts of the content, errors in the middle of the stream, several ways to end.
 """
@@ -205,7 +205,7 @@ class _Calls:
 
 
 class _Reasoning:
-    """The reasoning of one response, which most responses do not have: as it is shown, and as it is sent back."""
+    """The reasoning of one response, both as it is shown and as it is sent back. Most responses have none."""
 
     def __init__(self, size: ReplySize) -> None:
         self.heard = False
@@ -223,7 +223,7 @@ class _Reasoning:
         self._details = ReasoningDetails()
 
     def extend(self, delta: _Delta, *, splits_pairs: bool, has_halves: bool) -> tuple[str, str]:
-        """Add the reasoning of a delta; return what is shown of it, and the text of the delta.
+        """Add the reasoning of a delta; return its part that is shown, and the text of the delta.
 
         `splits_pairs`: the reply splits surrogate pairs. `has_halves`: this delta was decoded with stand-ins.
         """
@@ -292,8 +292,8 @@ class _Reasoning:
 class ChatDecoder:
     """Decodes one reply. `feed` returns deltas; `end` returns the whole items.
 
-    A finish reason, the end mark, or the end of the body ends the response. If token counts were requested,
-    they come after the finish reason, and the decoder is `whole` but not yet `done` until then.
+    A finish reason, the end mark, or the end of the body ends the response. If token counts were requested, they
+    come after the finish reason. Until then, the decoder is `whole` but not `done`.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -397,7 +397,7 @@ class ChatDecoder:
         return text
 
     def _finishes(self, choice: _Choice) -> bool:
-        """Process a finish reason; return whether it means that the response failed."""
+        """Process a finish reason; return whether the response failed."""
         self.whole = self.heard = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:

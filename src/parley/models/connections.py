@@ -25,11 +25,12 @@ IDLE_SECONDS: Final = 15.0
 MOST_IDLE: Final = 100
 FEWEST_IDLE: Final = 4
 IDLE_SHARE: Final = 8
-"""One in this many of the files that the process may open may be an idle connection."""
+"""The most idle connections: the limit of open files divided by this."""
 
 MOST_CONNECTING: Final = 64
-"""Connections to one provider that are opened at the same time. Of thousands of requests that begin together, most
-wait here and then reuse the connections of requests that have ended."""
+"""The most connections to one provider that are being opened at the same time. If thousands of requests begin
+together, most wait and then reuse the connections of requests that have ended.
+"""
 
 
 def connector() -> aiohttp.TCPConnector:

@@ -65,7 +65,7 @@ def text_in(data: str) -> str | None:
 
 
 def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
-    """Join the texts of a message into one string, which is JSON if a long text is stored as JSON."""
+    """Join the texts of a message into one string; into a JSON string if one of the texts is stored as JSON."""
     if LongTextItem not in set(map(type, content)):
         return text_of(content)
     strings = (
@@ -108,11 +108,11 @@ def _name(item: InputItem) -> str:
 
 _BASE64_DIGITS: Final = re.compile("[A-Za-z0-9+/]*")
 _BASE64_END: Final = re.compile("|[AQgw]==|[AEIMQUYcgkosw048]=")
-"""The last base64 digit and its padding: the unused bits of the digit are zero."""
+"""The last base64 digits and their padding. The unused bits of the last digit are zero."""
 
 
 def flaw_of(item: InputItem) -> str | None:
-    """Return a sentence about what is wrong with an item for every API; None: nothing."""
+    """Return a sentence that says why no API accepts an item; None if its form is valid."""
     match item:
         case ImageItem():
             return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)
@@ -128,7 +128,7 @@ def flaw_of(item: InputItem) -> str | None:
 
 
 def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
-    """Return a sentence unless exactly one of the sources is given."""
+    """Return a sentence that says what is wrong, unless exactly one source is given."""
     named = [name for name, value in sources.items() if isinstance(value, str)]
     match named:
         case []:

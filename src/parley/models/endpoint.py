@@ -32,20 +32,20 @@ LONGEST_RETRY_AFTER_SECONDS: Final = 60
 """The longest pause that a provider may request; with a longer one the request fails."""
 
 AFTERTHOUGHT_SECONDS: Final = 3.0
-"""How long to wait for the token counts of a complete response; they usually follow at once."""
+"""How long to wait for the token counts after a complete response. They usually follow at once."""
 
 
 class Decoder(Protocol):
     """Decodes the bytes of one reply into chunks."""
 
     done: bool
-    """The rest of the body is not needed."""
+    """True if the rest of the body is not needed."""
 
     whole: bool
-    """The response is complete; only token counts may follow."""
+    """True if the response is complete; only token counts may follow."""
 
     heard: bool
-    """The last `feed` had an event that adds to the response."""
+    """True if the last `feed` had an event that adds to the response."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         """Decode the next bytes; return the chunks that they complete.
@@ -121,7 +121,7 @@ class Endpoint:
 
     @contextmanager
     def _limits_named(self) -> Iterator[None]:
-        """Name this provider's setting in an error about too large a reply."""
+        """Add the name of this provider's setting to an error about a reply that is too large."""
         try:
             yield
         except ReplyTooLarge as too_large:

@@ -15,7 +15,7 @@ __all__ = [
 
 
 class RetryLimitExceeded(ModelError):
-    """The provider answered 429 or 5xx, also to the last retry."""
+    """The provider answered 429 or 5xx to every attempt, including the last retry."""
 
     code = "retry_limit_exceeded"
 
@@ -25,7 +25,7 @@ class RetryLimitExceeded(ModelError):
 
 
 class HighDemand(ModelError):
-    """The Responses API answered 500, also to the last retry."""
+    """The Responses API answered 500 to every attempt, including the last retry."""
 
     code = "high_demand"
 

@@ -35,13 +35,13 @@ FINISH_SECONDS: Final = 0.2
 server that delays it costs this pause and a new connection."""
 
 REFUSAL_SECONDS: Final = 5
-"""How long to wait for the body of a refusal, which only explains it."""
+"""How long to wait for the body of a refusal, which contains only an explanation."""
 
 REFUSAL_BYTES: Final = 4096
 """How much of the body of a refusal is read."""
 
 POLITE_SECONDS: Final = 0.0005
-"""The longest that loading the library may hold the interpreter lock at a time."""
+"""How long the thread that loads the library may hold the interpreter lock at a time."""
 
 SILENT: Final = "idle timeout waiting for SSE"
 BROKEN: Final = "the answer broke off"

@@ -22,7 +22,7 @@ SLICE_ITEMS: Final = 1000
 
 
 class _Slice:
-    """Some of the items of a message; `encode_body` writes their parts in its place."""
+    """Some of the items of a message. `encode_body` replaces it by their parts."""
 
     def __init__(self, content: tuple[InputItem, ...], first: int, part: Callable[[InputItem], Any]) -> None:
         self._content, self._first, self._part = content, first, part
@@ -34,7 +34,7 @@ class _Slice:
 
 
 def parts_of(content: tuple[InputItem, ...], part: Callable[[InputItem], Any]) -> list[Any]:
-    """Return what `encode_body` writes as a list of the parts of all items."""
+    """Return a list that `encode_body` encodes as the parts of all items."""
     if len(content) <= SLICE_ITEMS:
         return [part(item) for item in content]
     return [_Slice(content, first, part) for first in range(0, len(content), SLICE_ITEMS)]

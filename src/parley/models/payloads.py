@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | None:
-    """Decode a payload, with U+FFFD for invalid UTF-8; None if it has the wrong shape and is to be skipped."""
+    """Decode a payload, with U+FFFD for invalid UTF-8; return None if it has the wrong shape, so that the caller
+    skips it.
+    """
     try:
         return decoder.decode(payload)  # nearly always, and without a copy
     except (ValueError, RecursionError):
@@ -28,7 +30,9 @@ def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | 
 
 
 def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
-    """Like `read_payload`, but halves of surrogate pairs become stand-ins (`surrogates.py`)."""
+    """Decode a payload as `read_payload` does, but replace halves of surrogate pairs by stand-ins
+    (`surrogates.py`).
+    """
     try:
         return decode_lenient(decoder, payload.decode(errors="replace").encode(), half_as=stand_in)
     except msgspec.DecodeError:
@@ -36,7 +40,7 @@ def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
 
 
 def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
-    """Return the arguments of a call as text, and whether they were text: some models send an object."""
+    """Return the arguments of a call as text, and whether they were sent as text: some models send an object."""
     if raw is UNSET:
         return "", False
     if (text := read_payload(_TEXT, raw)) is not None:

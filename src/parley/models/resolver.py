@@ -1,7 +1,7 @@
 """DNS look-ups in daemon threads.
 
-The event loop joins its own threads when it ends, so that an unresponsive name server would delay the end of the
-server.
+The event loop joins its own threads when it ends. In such a thread, an unresponsive name server would delay the end
+of the server.
 """
 
 from __future__ import annotations

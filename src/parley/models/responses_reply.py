@@ -53,7 +53,7 @@ TEXT_DELTAS: Final = frozenset(
 """The events that carry a piece of text."""
 
 ITEM_CHARACTERS: Final = 100
-"""What each item counts besides its texts: an item without text is stored too."""
+"""How many characters each item counts besides its texts, because an item without text is stored too."""
 
 ESCAPED_BYTES: Final = 12
 """The most bytes of one character in JSON: two escapes of six."""
@@ -143,7 +143,9 @@ class ResponsesDecoder:
     """Decodes one reply. It is complete when the provider reports it as completed or incomplete."""
 
     def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
-        """`by` is the provider: no other one understands the ids and reasoning of its replies."""
+        """Create a decoder. `by` is the provider: no other provider understands the ids and reasoning of its
+        replies.
+        """
         self.done = self.whole = self.heard = False
         self._by = by
         self._framer = SseFramer(limits.max_event_bytes)

@@ -39,7 +39,7 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One step of a reply: exactly one of these fields."""
+    """One step of a reply. Exactly one field is set."""
 
     text: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
@@ -50,7 +50,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replies in order; the first follows the last."""
+    """Replies in order. After the last one, the first is played again."""
 
     replies: Annotated[Sequence[Sequence[Step]], Meta(min_length=1)]
     delta_delay_ms: Milliseconds = 0

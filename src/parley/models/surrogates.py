@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["PairJoiner", "stand_in", "without_stand_ins"]
 
 _OFFSET: Final = 0x102000
-"""From a half (U+D800 to U+DFFF) to its stand-in: the last 2,048 code points."""
+"""The distance from a half (U+D800 to U+DFFF) to its stand-in, which is one of the last 2,048 code points."""
 
 _PAIR_OR_HALF: Final = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff]|[\U0010f800-\U0010ffff]")
 
@@ -49,7 +49,7 @@ class PairJoiner:
         return bool(self._high)
 
     def join(self, piece: str, *, has_halves: bool) -> str:
-        """Return what the piece adds to the text; the first half of a pair waits for the next piece.
+        """Return the text that the piece adds. The first half of a pair waits for the next piece.
 
         `has_halves`: the piece was decoded with stand-ins.
         """

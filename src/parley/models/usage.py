@@ -22,7 +22,7 @@ def token_count(
 ) -> TokenCount:
     """Return the event with the input and output tokens of a response.
 
-    A negative count becomes 0: it would reduce the usage of earlier responses.
+    A negative count becomes 0, because it would reduce the usage of earlier responses.
     """
     return TokenCount(
         input_tokens=max(0, given),

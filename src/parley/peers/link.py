@@ -45,7 +45,7 @@ class SocketLink:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the other process reads what it is sent."""
+        """True if the other process keeps reading the messages that it is sent."""
         return self._connection.outbox.writable
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -63,7 +63,7 @@ class SocketLink:
         self._connection.close()
 
     async def flush(self) -> None:
-        """Return when everything was sent, or the connection has ended."""
+        """Wait until everything was sent, or the connection has ended."""
         await self._connection.outbox.flush()
 
     async def read(self) -> None:

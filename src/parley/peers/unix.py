@@ -51,7 +51,9 @@ class UnixPeers:
     """Implements the port `Peers` with unix sockets. `serve` is awaited for each connection of another process."""
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
-        """`home` is a path, or a function that returns it when it is first needed; `listen` raises its errors."""
+        """Create the peers of a home. `home` is its path, or a function that returns the path when it is first
+        needed; `listen` raises the errors of this function.
+        """
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds
         self._listener: Listener | None = None

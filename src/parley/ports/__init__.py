@@ -1,1 +1,1 @@
-"""Small Protocols: what the core needs from the outside, each with its failures named."""
+"""Small Protocols: the interfaces that the core needs from adapters, each with its errors."""

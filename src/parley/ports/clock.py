@@ -15,5 +15,5 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after a number of seconds; a cancellation ends it at once."""
+        """Wait for a number of seconds; a cancellation ends the wait at once."""
         ...

@@ -1,4 +1,4 @@
-"""The port of commands: running one, in a sandbox or without, until everything that it started has ended.
+"""The port of commands: runs a command, in a sandbox or without, until everything that it started has ended.
 
 The tools use a `CommandRunner`. It uses a `Starter`, which starts processes and knows nothing of sandbox policies.
 """
@@ -53,9 +53,9 @@ class SandboxPolicy(Struct, frozen=True, kw_only=True):
     """Directories with writable contents, except protected files such as `.git`."""
     network: bool = False
     unix_sockets: bool = False
-    """True if it may connect to named Unix sockets, and so use the services that listen there."""
+    """True if the command may connect to named Unix sockets, and so use the services that listen there."""
     hidden: tuple[str, ...] = ()
-    """Absolute paths that it cannot read, if they exist."""
+    """Absolute paths that the command cannot read, if they exist."""
     installed: tuple[str, ...] = ()
     """Absolute paths where Parley is installed. They are read-only, even below a writable root."""
     mechanism: Mechanism = "auto"
@@ -85,7 +85,7 @@ class Command(Struct, frozen=True, kw_only=True):
     files: tuple[bytes, ...] = ()
     """The contents of the descriptors 3, 4, ..., each positioned at its beginning."""
     approved: Approved | None = None
-    """For a command without a sandbox: the directory and program with which alone it may start."""
+    """For a command without a sandbox: it may start only with this directory and program."""
     accepted: tuple[str, ...] = ()
     """Paths that `CommandRunner.unrestored` returned and that a person has accepted as they are."""
 
@@ -99,7 +99,7 @@ class CommandResult(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
-    """Sentences about changes to protected files and their restoration, which its stderr ends with."""
+    """Sentences about changes to protected files and their restoration. They are also at the end of its stderr."""
 
 
 class CommandRunner(Protocol):
@@ -108,9 +108,9 @@ class CommandRunner(Protocol):
     async def run(self, command: Command, *, output: Output) -> CommandResult:
         """Run a command to its end. `output` is called as its output is read, and not after the return.
 
-        When this returns or raises, no process of the command is left, unless an unconfined command acted against
-        its supervisor. Another process that holds its pipes delays the return by at most half a second. A
-        cancellation kills all its processes and raises within that time too, or when protected files are restored.
+        When this returns or raises, no process of the command is left, unless an unconfined command attacked its
+        supervisor. Another process that holds its pipes delays the return by at most half a second. A cancellation
+        kills all its processes; it is raised within half a second, or when protected files are restored.
 
         Raises:
             CommandNotStarted: the program does not exist, or the system refused to start it.
@@ -139,7 +139,7 @@ class CommandRunner(Protocol):
         Return False if this system cannot do that. The thread should end soon afterwards.
 
         Raises:
-            SandboxUnavailable: the system can do it, and it failed.
+            SandboxUnavailable: the system supports this, but it failed.
         """
         ...
 
@@ -160,8 +160,9 @@ class Rule(Struct, frozen=True):
 
 
 class Restriction(Struct, frozen=True, kw_only=True):
-    """What a process gives up irrevocably before it executes the command. A handled right that no rule grants is
-    lost."""
+    """The rights that a process gives up irrevocably before it executes the command. It loses every handled
+    right that no rule grants.
+    """
 
     handled_files: int
     handled_network: int

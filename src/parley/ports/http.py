@@ -1,4 +1,4 @@
-"""The port of HTTP requests: what the server needs of one, whatever library receives it."""
+"""The port of HTTP requests: the interface of a request, independent of the HTTP library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ __all__ = ["HttpRequest", "MessageStream"]
 
 
 class MessageStream(FrameOutbox, Protocol):
-    """An answer that consists of messages, sent one after another. It is an outbox until the client leaves."""
+    """An answer that consists of messages, sent one after another. Can be used as an outbox until the client
+    leaves.
+    """
 
     @property
     def closed(self) -> bool: ...
@@ -25,11 +27,11 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` once, when the client has left or the stream has ended; at once if it has."""
+        """Call `do` once, when the client leaves or the stream ends; at once if that has happened."""
         ...
 
     async def flush(self) -> None:
-        """Return when everything was written, or the stream is closed."""
+        """Wait until everything was written, or the stream is closed."""
         ...
 
     def end(self) -> None:
@@ -65,11 +67,12 @@ class HttpRequest(Protocol):
         ...
 
     def authenticated(self) -> None:
-        """Note that the client is known: its connection is kept when there are too many."""
+        """Record that the client is authenticated: its connection is kept when there are too many connections."""
         ...
 
     async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read the body. `why_too_large` says why there is no memory for so many bytes, if there is none.
+        """Read the body. `why_too_large` is called with a number of bytes and returns why there is no memory for
+        them, or None.
 
         Raises:
             BodyTooLarge: it is larger than `most` bytes, or there is no memory for it.

@@ -17,12 +17,15 @@ class Outbox(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Send one message, without its line end, together with the others of this tick of the event loop."""
+        """Send one message, without its line end. Messages of the same tick of the event loop are written
+        together.
+        """
         ...
 
     def when_writable(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, when the outbox is writable again. Waiters are called in turn, and not after the
-        end."""
+        """Call `wake` once, when the outbox is writable again. Waiters are called in the order of their
+        registration, and not after the client has left.
+        """
         ...
 
 
@@ -39,11 +42,11 @@ class OpenFrame(Protocol):
         ...
 
     async def room(self) -> None:
-        """Return when the client has read enough for the next part, or has left."""
+        """Wait until the client has read enough for the next part, or has left."""
         ...
 
     def end(self) -> None:
-        """End the message, and send what waits."""
+        """End the message, and send the messages that wait for its end."""
         ...
 
 
@@ -51,6 +54,7 @@ class FrameOutbox(Outbox, Protocol):
     """An outbox that can send a message in parts."""
 
     def begin_frame(self) -> OpenFrame:
-        """Begin a message that is sent in parts. The outbox must be writable, and is not until the message ends.
-        Messages that are sent meanwhile wait for its end."""
+        """Begin a message that is sent in parts. The outbox must be writable; it is not writable until the
+        message ends. Messages that are sent meanwhile wait for its end.
+        """
         ...

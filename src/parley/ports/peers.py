@@ -13,11 +13,12 @@ __all__ = ["Link", "Peers"]
 
 
 class Link(Protocol):
-    """A connection to another process. Messages sent after the connection broke are lost; `gone` was called
-    then."""
+    """A connection to another process. When it breaks, `gone` is called; messages sent after that are lost."""
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Send a request. `answered` is called before the next message is handled; never, if the link breaks."""
+        """Send a request. `answered` is called with its answer, before the next message is handled. It is not
+        called if the link breaks.
+        """
         ...
 
     def notify(self, method: str, params: bytes) -> None:
@@ -50,8 +51,8 @@ class Peers(Protocol):
     ) -> Link | None:
         """Connect to the process at an address; return None if it does not listen any more.
 
-        `hear` is called with the method and the parameters of each notification, in order; `gone` once, when
-        the connection breaks.
+        `on_notification` is called with the method and the parameters of each notification, in order. `gone` is
+        called once, when the connection breaks.
         """
         ...
 
@@ -60,7 +61,7 @@ class Peers(Protocol):
         ...
 
     def has_others(self) -> bool:
-        """Whether another process listens now; also where this cannot be found out."""
+        """Return whether another process listens now; True if this cannot be found out."""
         ...
 
     async def close(self) -> None:

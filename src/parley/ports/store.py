@@ -1,9 +1,9 @@
 """The port of a store: durable logs of conversations, shared by all processes that use the same home.
 
-A store keeps entries as they were encoded, and a summary of each log for lists. It reads of an entry only its keys
+A store keeps entries as they were encoded, and a summary of each log for lists. It reads only the keys of an entry
 (`conversation/keys.py`) and the words that a search looks for. A process that writes to a conversation holds its
-*lease*. There is one lease at a time, and each has a higher *epoch* (fencing token) than the one before, which the
-store checks with every append.
+*lease*. There is one lease at a time. Each has a higher *epoch* (fencing token) than the one before, and the store
+checks the epoch with every append.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Owner(Struct, frozen=True, kw_only=True):
     """The process that holds a lease."""
 
     node: str
-    """The id of the computer or container that it runs on; empty if it is not known. A process id has a meaning
-    only together with it."""
+    """The id of the computer or container that the process runs on; empty if it is not known. Process ids are
+    unique only within a node.
+    """
     pid: int
     address: str
     """The address at which the other processes reach it; empty if it does not listen."""
@@ -70,12 +71,14 @@ class Owner(Struct, frozen=True, kw_only=True):
     """When it acquired the lease, in seconds since the epoch."""
 
     def node_unless(self, own: str) -> str:
-        """Return the node if it is known and another one than `own`; otherwise an empty text."""
+        """Return the node if it is known and differs from `own`; otherwise an empty text."""
         return "" if self.node == own else self.node
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a list shows of a conversation: a projection of its log, written together with the entries."""
+    """The fields that a list shows of a conversation: a projection of its log, written together with the
+    entries.
+    """
 
     title: str
     cwd: str
@@ -115,7 +118,9 @@ class Head(Struct, frozen=True, kw_only=True):
     last: Seq
     epoch: int
     owner: Owner | None
-    """The live holder of the lease. An idle conversation may omit one that is about to release it."""
+    """The live holder of the lease; None if there is none. May be None for an idle conversation whose holder is
+    about to release the lease.
+    """
     summary: Summary
     archived: bool
 
@@ -130,7 +135,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 PageCursor = tuple[float, ConversationId]
-"""A position in a list: the time of the last activity, and the id where two times are equal."""
+"""A position in a list: the time of the last activity, and the id for conversations with equal times."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -187,14 +192,15 @@ class Draft(Protocol):
         archived: bool = False,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Make it a conversation, without an owner, with the checkpoint of its log if there is one.
+        """Turn the draft into a conversation without an owner. `checkpoint` is the checkpoint of its log, if there
+        is one.
 
         Raises `StoreFailed` if the id exists.
         """
         ...
 
     async def drop(self) -> None:
-        """Remove it, now or later. Does nothing if it is finished or dropped."""
+        """Remove the draft, now or later. Do nothing if it is finished or dropped."""
         ...
 
 
@@ -202,10 +208,10 @@ class Store(Protocol):
     """All logs of one home.
 
     A write is on disk when its call returns, and survives the end of the process and of the computer. A call raises
-    `StoreFailed` where the system refuses (a full disk), and has changed nothing then. While another process holds
-    the write lock of the home, a write waits `CALL_SECONDS`, or until the time `until` of the event loop's clock,
-    and then raises `WriteLockHeld`. Reads never wait for that lock. A conversation that does not exist raises
-    `UnknownConversation`.
+    `StoreFailed` if the system refuses, for example because the disk is full; nothing is changed then. While
+    another process holds the write lock of the home, a write waits `CALL_SECONDS`, or until the time `until` of the
+    event loop's clock, and then raises `WriteLockHeld`. Reads never wait for that lock. A conversation that does
+    not exist raises `UnknownConversation`.
     """
 
     async def create(
@@ -262,8 +268,8 @@ class Store(Protocol):
     def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
         """Replace the checkpoint of a log, after the appends that were submitted before.
 
-        A checkpoint is an optimisation, and a caller may ignore that it was not saved. It is not saved if it comes
-        less than `CHECKPOINT_ENTRIES` after the saved one.
+        A checkpoint is an optimisation, so a caller may ignore a failure. A checkpoint less than
+        `CHECKPOINT_ENTRIES` after the saved one is not saved.
 
         Fails with:
             ValueError: the data is larger than `CHECKPOINT_BYTES`.
@@ -289,7 +295,7 @@ class Store(Protocol):
         ...
 
     async def writable(self, *, until: float) -> None:
-        """Return once this process has had the write lock of the home. Raises `WriteLockHeld`."""
+        """Wait until this process can get the write lock of the home. Raises `WriteLockHeld`."""
         ...
 
     async def read(

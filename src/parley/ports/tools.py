@@ -43,8 +43,9 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     call_id: CallId
     argv: tuple[str, ...]
     cwd: str
-    """Absolute and, where a call names it, without symbolic links: the approval shows the directory in which it
-    runs."""
+    """Absolute. If a call names the directory, its symbolic links are resolved, so that the approval shows where
+    the command runs.
+    """
     search_path: str | None = None
     """The `PATH` of the command; None if it has none."""
     home: str | None = None
@@ -87,11 +88,11 @@ class Granted(Struct, frozen=True, kw_only=True):
     bounds: SandboxPolicy | None = None
     """The sandbox policy; None for no sandbox."""
     by_person: bool = False
-    """True if a person approved it, and not the settings."""
+    """True if a person approved the action; False if the settings allow it."""
     known_safe: bool = False
     """True for a command that is known to be harmless: if it fails, the sandbox is not the reason."""
     ask_again: bool = False
-    """True if a failure in the sandbox is to be asked about, with `has_failed`."""
+    """True if the tool must ask again, with `has_failed`, after a failure in the sandbox."""
     accepted: tuple[str, ...] = ()
     """Paths of protected files that could not be restored, and that a person has accepted as they are."""
 
@@ -114,13 +115,13 @@ Verdict = Granted | RejectedByPolicy | RejectedByUser
 
 
 class Authorize(Protocol):
-    """Decides by the settings, or asks a person. Only this returns `Granted`.
+    """Decides about an action by the settings, or asks a person. Every `Granted` comes from here.
 
     A person may interrupt the turn instead, which cancels the call.
     """
 
     async def __call__(self, action: Action) -> Verdict:
-        """Return whether an action is allowed."""
+        """Return `Granted`, or why the action is rejected."""
         ...
 
 
@@ -145,8 +146,8 @@ class TurnTools(Protocol):
     async def run(self, call: CallItem) -> str:
         """Run a call and return the output for the model. Events are appended meanwhile.
 
-        Never fails: an error becomes the output. A cancellation ends what runs and leaves no file half written; the
-        caller then records the output of the call.
+        Never fails: an error becomes the output. A cancellation ends running commands and leaves no file half
+            written; the caller then records the output of the call.
         """
         ...
 
@@ -155,15 +156,17 @@ class Tools(Protocol):
     """All tools of this process."""
 
     def open(self, context: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
-        """Open the tools of one turn. The tool servers that it may use keep running until it is closed."""
+        """Open the tools of one turn. The tool servers that the turn may use keep running until the tools are
+        closed.
+        """
         ...
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
-        """Start the tool servers of these settings that do not run, and wait until they have started, at most until
-        ten seconds after the last of them began.
+        """Start the tool servers of these settings that do not run. Wait until they have started, but at most ten
+        seconds after the last of them began to start.
 
-        Return a sentence for each one that could not be started, in the order of the settings. One that needs
-        longer goes on starting and is not reported.
+        Return a sentence for each server that could not be started, in the order of the settings. A server that
+        needs longer continues to start and is not reported.
         """
         ...
 

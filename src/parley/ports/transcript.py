@@ -24,15 +24,17 @@ class Transcript(Protocol):
     def usage(self) -> UsageTotals: ...
 
     async def append(self, *payloads: LogPayload) -> None:
-        """Append entries, all or none, in succession; return when they are durable and readers may see them."""
+        """Append entries, all or none, without others between them; return when they are durable and readers may
+        see them.
+        """
         ...
 
     async def durable(self) -> None:
-        """Return when no append is under way, so that all of the history is durable."""
+        """Wait until no append is under way, so that all of the history is durable."""
         ...
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Extend an open item and show the delta. It is not stored; the event that ends the item is."""
+        """Extend an open item and show the delta. The delta is not stored, but the event that ends the item is."""
         ...
 
     def unfinished(self, kind: ItemKind) -> str:

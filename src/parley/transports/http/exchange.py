@@ -56,7 +56,7 @@ class HttpExchange:
         return list(self._request.headers.getall(name, ()))
 
     def authenticated(self) -> None:
-        """Note that the client is known: its connection is kept when there are too many."""
+        """Record that the client is authenticated: its connection is kept when there are too many connections."""
         self._connection.is_trusted = True
 
     async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
