@@ -195,7 +195,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
     """After how many minutes without clients and turns a server that `parley mcp` started exits; 0: never."""
     http: WithHttp = "auto"
-    """Whether the server also serves HTTP; `auto`: unless `parley mcp` started it."""
+    """True if the server also serves HTTP; `auto`: unless `parley mcp` started it."""
     host: str = "127.0.0.1"
     port: Annotated[int, integer(0, 65_535)] = 0
     """The TCP port; 0: any free port."""

@@ -105,7 +105,7 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """Whether a client can be asked about limits, or all clients know the event `limit_reached`."""
+        """True if a client can be asked about limits, or all clients know the event `limit_reached`."""
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
     @property
@@ -116,7 +116,7 @@ class OpenApprovals:
 
     @property
     def is_returned(self) -> bool:
-        """Whether a waiting call gets the open approval as its result, because no client can be asked."""
+        """True if a waiting call gets the open approval as its result, because no client can be asked."""
         return (
             self.open is not None
             and self._log.is_owner
@@ -126,7 +126,7 @@ class OpenApprovals:
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Whether this approval is or was part of the conversation."""
+        """Return whether this approval is or was part of the conversation."""
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
     # --- asking ------------------------------------------------------------------------
@@ -290,13 +290,13 @@ class OpenApprovals:
         self.recheck()
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:
-        """Note that the open approval was sent to a client."""
+        """Record that the open approval was sent to a client."""
         if self.open is not None:
             self._recipients.deliver(recipient, self.open.approval_id)
             self.recheck()
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Note that a client will not answer."""
+        """Record that a client will not answer."""
         if self._recipients.withdraw(recipient):
             self.recheck()
 

@@ -77,7 +77,7 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Whether there are enough entries after the newest copy for another one."""
+        """Return whether there are enough entries after the newest copy for another one."""
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:
@@ -97,7 +97,7 @@ class Checkpoints:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether the next process that loads the log would fold very many entries."""
+        """True if the next process that loads the log would fold very many entries."""
         return self.newest_position - self._stored > LACKING_ENTRIES
 
     # --- storing -----------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Checkpoints:
             log.debug("%s: the checkpoint was not stored: %s", self._id, error)
 
     async def finish(self, lease: Lease) -> None:
-        """Return when the store has been given the newest copy, if it is due: the lease is about to be released."""
+        """Wait until the store has been given the newest copy, if it is due: the lease is about to be released."""
         while self._encoding is not None:
             await asyncio.wait({self._encoding})
             await asyncio.sleep(0)  # its callback has run then

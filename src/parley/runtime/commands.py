@@ -66,13 +66,13 @@ class Command:
     """One thing to do in a conversation, once."""
 
     needs_turn: ClassVar = False
-    """Whether it concerns an unfinished turn alone: without one it is applied without the lease."""
+    """True if it concerns an unfinished turn alone: without one it is applied without the lease."""
     waits_for_write_lock: ClassVar = False
-    """Whether it waits for the write lock before it is applied while a turn runs."""
+    """True if it waits for the write lock before it is applied while a turn runs."""
     starts_turn: ClassVar = False
-    """Whether it waits for the end of a turn that was interrupted."""
+    """True if it waits for the end of a turn that was interrupted."""
     applies_while_closing: ClassVar = False
-    """Whether it is applied although the server shuts down."""
+    """True if it is applied although the server shuts down."""
 
     def __init__(self, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         self.deadline = deadline
@@ -105,11 +105,11 @@ class Command:
         """Process the owner's answer, before any reader sees its effects."""
 
     def is_repeated(self, local: Local) -> bool:
-        """Whether the command was executed before. The answer is sent when that is durable."""
+        """Return whether the command was executed before. The answer is sent when that is durable."""
         return False
 
     def needs_lookup(self, local: Local) -> bool:
-        """Whether the command refers to an entry that is not in memory and may be in the store."""
+        """Return whether the command refers to an entry that is not in memory and may be in the store."""
         return False
 
     async def look_up(self, local: Local) -> None:
@@ -167,7 +167,7 @@ class SubmitMessage(Command):
         return ids
 
     def _needs_fold(self, local: Local) -> bool:
-        """Whether it would begin a branch at a message that the projections do not know."""
+        """Return whether it would begin a branch at a message that the projections do not know."""
         parent, log = self.message.parent_id, local.log
         if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
             return False

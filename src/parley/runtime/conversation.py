@@ -133,27 +133,27 @@ class Conversation:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a client of this process waits for entries of other processes."""
+        """True if a client of this process waits for entries of other processes."""
         return self._log.is_read or not self._recipients.is_empty
 
     @property
     def needs_polling(self) -> bool:
-        """Whether other processes may write to it without notifying this process."""
+        """True if other processes may write to it without notifying this process."""
         return self._ownership.state not in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     @property
     def has_commands(self) -> bool:
-        """Whether commands of this process wait or are being executed."""
+        """True if commands of this process wait or are being executed."""
         return self._mailbox.has_commands
 
     @property
     def is_closing(self) -> bool:
-        """Whether the server shuts down."""
+        """True if the server shuts down."""
         return self._deps.closing.is_set()
 
     @property
     def is_evictable(self) -> bool:
-        """Whether it can leave memory without any client noticing."""
+        """True if it can leave memory without any client noticing."""
         return not (
             self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
             or self.is_watched
@@ -175,7 +175,7 @@ class Conversation:
     # --- reading -----------------------------------------------------------------------
 
     async def observe(self) -> None:
-        """Return when the log is current, and an unfinished turn is followed or recovered.
+        """Wait until the log is current, and an unfinished turn is followed or recovered.
 
         Waits at most `FOLLOW_SECONDS` for a process that does not answer.
 
@@ -207,7 +207,7 @@ class Conversation:
             stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _catch_up(self) -> None:
-        """Return when the followed log has all that is stored now."""
+        """Wait until the followed log has all that is stored now."""
         head = await self._deps.store.head(self.id)
         ownership = self._ownership
         try:
@@ -281,7 +281,7 @@ class Conversation:
         self._approvals.note_poll(can_answer=can_answer)
 
     async def wait_beyond(self, position: Seq) -> None:
-        """Return when the log has an entry after `position`, or the server shuts down.
+        """Wait until the log has an entry after `position`, or the server shuts down.
 
         Raises:
             UnknownConversation: it was deleted.
@@ -294,7 +294,7 @@ class Conversation:
     # --- commands ----------------------------------------------------------------------
 
     async def _execute(self, command: Command) -> None:
-        """Return when a command is executed and durable."""
+        """Wait until a command is executed and durable."""
         try:
             await self._mailbox.post(command)
         except UnknownConversation:
@@ -452,7 +452,7 @@ class Conversation:
         await self._execute(AppendOutsideTurn(event, Deadline(TURN_SECONDS)))
 
     async def tool_servers_started(self) -> None:
-        """Return when the start of the tool servers has ended, or `stop_waiting_for_tool_servers` was called."""
+        """Wait until the start of the tool servers has ended, or `stop_waiting_for_tool_servers` was called."""
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
@@ -471,12 +471,12 @@ class Conversation:
         return self._approvals.to_deliver()
 
     def has_approval(self, approval_id: ApprovalId) -> bool:
-        """Whether an approval is or was part of this conversation, according to the entries in memory."""
+        """Return whether an approval is or was part of this conversation, according to the entries in memory."""
         return approval_id in self._approvals
 
     @property
     def returns_approval(self) -> bool:
-        """Whether a call that waits for the turn gets the open approval as its result."""
+        """True if a call that waits for the turn gets the open approval as its result."""
         return self._approvals.is_returned
 
     @property
@@ -485,11 +485,11 @@ class Conversation:
         return self._approvals.seconds_for_followers
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:
-        """Note that the open approval was sent to a client."""
+        """Record that the open approval was sent to a client."""
         self._approvals.delivered_to(recipient)
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Note that a client will not answer."""
+        """Record that a client will not answer."""
         self._approvals.withdrawn_from(recipient)
 
     def answer(

@@ -105,22 +105,22 @@ class DurableLog:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this process holds the lease."""
+        """True if this process holds the lease."""
         return self._lease is not None
 
     @property
     def is_writing(self) -> bool:
-        """Whether an append is under way."""
+        """True if an append is under way."""
         return bool(self._in_flight)
 
     @property
     def is_read(self) -> bool:
-        """Whether there are readers, or tasks that wait for an entry."""
+        """True if there are readers, or tasks that wait for an entry."""
         return bool(self._readers or self._waiting)
 
     @property
     def lacks_checkpoint(self) -> bool:
-        """Whether the log is long and has no checkpoint near its end; `acquire` stores one."""
+        """True if the log is long and has no checkpoint near its end; `acquire` stores one."""
         return self._checkpoints.is_lacking
 
     # --- the lease ---------------------------------------------------------------------
@@ -309,7 +309,7 @@ class DurableLog:
     # --- appending ---------------------------------------------------------------------
 
     async def writable(self, *, until: float) -> None:
-        """Return once the store can write.
+        """Wait until the store can write.
 
         A client's write waits for this while a turn runs: the turn's own writes queue after it in the store, and
         would fail with it although they may wait longer.
@@ -361,7 +361,7 @@ class DurableLog:
         return written
 
     async def durable(self) -> None:
-        """Return when no append is pending, whether or not the pending ones succeed."""
+        """Wait until no append is pending, whether or not the pending ones succeed."""
         while self._in_flight:
             await asyncio.wait({self._in_flight[-1].written})
 
@@ -559,7 +559,7 @@ class DurableLog:
             self._readers.remove(reader)
 
     async def wait_beyond(self, position: Seq) -> None:
-        """Return when there may be a durable entry after a position: after an append, or a `wake`."""
+        """Wait until there may be a durable entry after a position: after an append, or a `wake`."""
         if self.log.durable > position:
             return
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -33,12 +33,13 @@ class SessionGrants:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it has anything that cannot be restored from the log."""
+        """True if it has anything that cannot be restored from the log."""
         return self.resolver.has_secrets or not self.roots.is_empty
 
     def holds(self, action: RunCommand, settings: Settings, granted: Mapping[str, float], *, now: float) -> bool:
-        """Whether a person approved this action for the session recently enough; `granted` is the projection of the
-        log."""
+        """Return whether a person approved this action for the session recently enough; `granted` is the
+        projection of the log.
+        """
         if not granted or (key := _key(action, settings)) is None:
             return False
         at = granted.get(key)

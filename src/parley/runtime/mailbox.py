@@ -64,7 +64,7 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no command waits, is being executed or was sent to the owner."""
+        """True if no command waits, is being executed or was sent to the owner."""
         return not (self._queue or self._sent or self._preparing or self._task)
 
     @property
@@ -227,11 +227,11 @@ class Mailbox:
 
     @property
     def _has_log(self) -> bool:
-        """Whether this process knows the whole log."""
+        """True if this process knows the whole log."""
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
-        """Whether a command is applied without the lease, because it concerns a turn and there is none."""
+        """Return whether a command is applied without the lease, because it concerns a turn and there is none."""
         is_idle = self._local.log.projections.state.phase is Phase.IDLE
         return command.needs_turn and command.is_fresh and is_idle
 
@@ -410,7 +410,7 @@ class Mailbox:
         self._wake()
 
     async def stop(self) -> None:
-        """Return when all commands are answered, because the server shuts down.
+        """Wait until all commands are answered, because the server shuts down.
 
         Owners that do not answer are waited for `LAST_ANSWERS_SECONDS`.
         """

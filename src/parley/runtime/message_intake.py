@@ -45,7 +45,7 @@ class Accepted(Struct, frozen=True):
     first: Seq
     """The position of the first entry that it caused."""
     began: bool = False
-    """Whether the message began the turn, in this process."""
+    """True if the message began the turn, in this process."""
 
 
 class MessageIntake:
@@ -58,11 +58,11 @@ class MessageIntake:
         self._closing = closing
 
     def needs_files(self, message: Submit) -> bool:
-        """Whether files must be read before the message can be accepted."""
+        """Return whether files must be read before the message can be accepted."""
         return names_files(message.content)
 
     def is_known(self, message: Submit) -> bool:
-        """Whether a message with this id is in memory. A repeated message is answered when the first one is
+        """Return whether a message with this id is in memory. A repeated message is answered when the first one is
         durable."""
         return message.message_id in self._log.projections.state.messages
 

@@ -104,7 +104,7 @@ class Ownership:
 
     @property
     def is_releasable(self) -> bool:
-        """Whether this process holds the lease and no turn needs it."""
+        """True if this process holds the lease and no turn needs it."""
         return self.state is OwnershipState.OWNER and self._runner.turn is None
 
     # --- taking over -------------------------------------------------------------------

@@ -100,7 +100,7 @@ class PeerRegistry:
         self._peers.notify_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
 
     def has_peers(self) -> bool:
-        """Whether another process uses the home now."""
+        """Return whether another process uses the home now."""
         return self._peers.has_others()
 
     async def connect(self, address: str) -> PeerConnection:

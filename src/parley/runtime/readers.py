@@ -36,7 +36,7 @@ class EventEncoder(Protocol):
     hidden: frozenset[str]
     """Types of events that this client is not sent."""
     sends_records: bool
-    """Whether the client is sent records, too."""
+    """True if the client is sent records, too."""
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
         """Send one entry."""
@@ -94,7 +94,7 @@ class Reader:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the next delta would be sent at once."""
+        """True if the next delta would be sent at once."""
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:

@@ -31,9 +31,9 @@ class ApprovalRecipient(Protocol):
 class _Reader(Struct, frozen=True):
     can_be_asked: bool
     knows_limits: bool
-    """Whether its client knows the event `limit_reached`, and so can be asked about limits."""
+    """True if its client knows the event `limit_reached`, and so can be asked about limits."""
     waits_for_turn: bool
-    """Whether it is a call that waits for the turn, whose client cannot answer meanwhile."""
+    """True if it is a call that waits for the turn, whose client cannot answer meanwhile."""
 
 
 class Recipients:
@@ -56,11 +56,11 @@ class Recipients:
         return self._readers.pop(reader, None) is not None
 
     def deliver(self, recipient: ApprovalRecipient, approval_id: ApprovalId) -> None:
-        """Note that a client was sent an approval."""
+        """Record that a client was sent an approval."""
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Note that a client will not answer; return whether it was sent an approval."""
+        """Record that a client will not answer; return whether it was sent an approval."""
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
         return len(self._delivered) < before
@@ -79,21 +79,23 @@ class Recipients:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no client reads, polls or was asked."""
+        """True if no client reads, polls or was asked."""
         return not (self._readers or self._delivered or self.polled)
 
     @property
     def is_read(self) -> bool:
-        """Whether a client reads or polls."""
+        """True if a client reads or polls."""
         return bool(self._readers) or self.polled
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether a client could be asked something."""
+        """True if a client could be asked something."""
         return bool(self._delivered) or any(one.can_be_asked for one in self._readers.values())
 
     def can_answer_limit(self, approval_id: ApprovalId | None) -> bool:
-        """Whether a client can be asked about a limit; `approval_id` is that of the open approval about one."""
+        """Return whether a client can be asked about a limit; `approval_id` is that of the open approval about
+        one.
+        """
         return approval_id in self.delivered_ids or any(
             one.can_be_asked and one.knows_limits for one in self._readers.values()
         )
@@ -104,7 +106,7 @@ class Recipients:
 
     @property
     def only_waiting_calls(self) -> bool:
-        """Whether every client is a call that waits for the turn."""
+        """True if every client is a call that waits for the turn."""
         polls = self.polled and self.poller_can_answer
         return not polls and all(one.waits_for_turn for one in self._readers.values())
 

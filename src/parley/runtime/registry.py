@@ -154,7 +154,7 @@ class ConversationRegistry:
         return conversation
 
     def changed(self, conversation_id: ConversationId) -> None:
-        """Note that another process has changed a conversation."""
+        """Record that another process has changed a conversation."""
         if (conversation := self._alive.get(conversation_id)) is not None and conversation.is_watched:
             conversation.reconcile()
 
@@ -281,7 +281,7 @@ class ConversationRegistry:
 
     @property
     def closing(self) -> bool:
-        """Whether the server shuts down."""
+        """True if the server shuts down."""
         return self._closing.is_set()
 
     @property

@@ -95,7 +95,7 @@ class LocalTurn(Turn):
 
     @property
     def is_ending(self) -> bool:
-        """Whether messages can no longer join it."""
+        """True if messages can no longer join it."""
         return self.handed_over or self.cut_short is not None or self.work.done()
 
     @property
@@ -133,12 +133,12 @@ class TurnRunner:
 
     @property
     def is_ending(self) -> bool:
-        """Whether there is a turn that messages can no longer join and whose end is not appended yet."""
+        """True if there is a turn that messages can no longer join and whose end is not appended yet."""
         return self.turn is not None and self.turn.is_ending and self._is_unfinished
 
     @property
     def _is_unfinished(self) -> bool:
-        """Whether there is a turn whose end is not appended yet."""
+        """True if there is a turn whose end is not appended yet."""
         turn, state = self.turn, self._log.projections.state
         return turn is not None and state.phase is not Phase.IDLE and state.event_id == turn.event_id
 
@@ -290,7 +290,7 @@ class TurnRunner:
             self.hand_over()
 
     async def ended(self, deadline: Deadline) -> None:
-        """Return when no turn is ending. Tries again to store an end that could not be stored.
+        """Wait until no turn is ending. Tries again to store an end that could not be stored.
 
         Raises:
             StoreFailed: the end still cannot be stored.

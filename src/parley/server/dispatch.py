@@ -112,7 +112,7 @@ class Call:
             do()
 
     def finished(self) -> None:
-        """Note that no part of the request is active: a cancellation has no effect from now on."""
+        """Record that no part of the request is active: a cancellation has no effect from now on."""
         self._on_cancel = None
         if self.closed:
             self._dispatch.forget(self)
@@ -228,11 +228,11 @@ class Dispatch:
             log.exception("failed to handle a message")
 
     def settled(self) -> None:
-        """Note that a request was answered or dropped."""
+        """Record that a request was answered or dropped."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:
-        """Note that a request gets no answer."""
+        """Record that a request gets no answer."""
         self.forget(call)
         self.settled()
 
@@ -246,7 +246,7 @@ class Dispatch:
             del self._calls[call.id]
 
     async def all_answered(self) -> None:
-        """Return when every request is answered or dropped."""
+        """Wait until every request is answered or dropped."""
         while any(not call.closed for call in self._calls.values()):
             self._settled.clear()
             await self._settled.wait()

@@ -35,7 +35,7 @@ class Elicitor(Protocol):
 
     @property
     def can_ask(self) -> bool:
-        """Whether the client can be asked at all."""
+        """True if the client can be asked at all."""
         ...
 
     def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str, out: Outbox) -> None:

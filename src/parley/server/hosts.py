@@ -46,18 +46,18 @@ class Features(Struct, frozen=True, kw_only=True):
     additions: bool = False
     """Parley's additions to the protocol: annotations, output schemas, instructions, structured results, codes."""
     full_version: bool = False
-    """Whether the client negotiated 2025-11-25, which decides what the protocol itself allows.
+    """True if the client negotiated 2025-11-25, which decides what the protocol itself allows.
 
     It also decides that a cancelled request gets no answer, and that an answered send cannot be cancelled.
     """
     event_notifications: bool = True
-    """Whether events are sent; a host ignores them."""
+    """True if events are sent; a host ignores them."""
     explains_results: bool = False
-    """Whether results of `codex` and `codex-reply` also say, for the host's model, how to go on."""
+    """True if results of `codex` and `codex-reply` also say, for the host's model, how to go on."""
     may_answer_approvals: bool = True
-    """Whether the client is offered `approvalAnswer`; in a host, a model would answer."""
+    """True if the client is offered `approvalAnswer`; in a host, a model would answer."""
     dismissal_denies: bool = False
-    """Whether a cancelled elicitation denies instead of stopping the turn. A host without a person cancels all."""
+    """True if a cancelled elicitation denies instead of stopping the turn. A host without a person cancels all."""
     timeout_reasons: tuple[str, ...] = ()
 
     def is_timeout(self, reason: str | None) -> bool:

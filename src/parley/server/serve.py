@@ -43,7 +43,7 @@ LAST_ANSWERS_SECONDS: Final = 0.05
 
 class ClosableOutbox(FrameOutbox, Protocol):
     async def flush(self) -> None:
-        """Return when everything was read, or the client does not read any more."""
+        """Wait until everything was read, or the client does not read any more."""
         ...
 
     def close(self) -> None: ...
@@ -115,7 +115,7 @@ class ClientConnection:
         self._streams.restart(positions)
 
     async def all_answered(self) -> None:
-        """Return when every request is answered or dropped."""
+        """Wait until every request is answered or dropped."""
         await self._dispatch.all_answered()
 
     async def end_streams(self) -> None:

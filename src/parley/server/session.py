@@ -63,7 +63,7 @@ class StreamOutboxes(Protocol):
         ...
 
     def ended(self, conversation: ConversationId) -> None:
-        """Note that a stream has ended."""
+        """Record that a stream has ended."""
         ...
 
 
@@ -127,7 +127,7 @@ class Session:
     # --- requests that concern a conversation --------------------------------------------
 
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """Note that a request creates, calls or streams a conversation; the first one counts."""
+        """Record that a request creates, calls or streams a conversation; the first one counts."""
         self._first_requests.setdefault(conversation, str(request_id))
 
     def first_request(self, conversation: ConversationId) -> str:
@@ -137,7 +137,7 @@ class Session:
     # --- turns that the client began -------------------------------------------------------
 
     def note_turn(self, conversation: Conversation, turn: Turn) -> None:
-        """Note that a message of the client began a turn."""
+        """Record that a message of the client began a turn."""
 
         def ended(_: object) -> None:
             self._turns.pop(turn, None)
@@ -163,7 +163,7 @@ class Session:
             self._on_leave[owner] = undo
 
     def cancel_on_leave(self, owner: Hashable) -> None:
-        """Note that `owner` has removed what it registered."""
+        """Record that `owner` has removed what it registered."""
         self._on_leave.pop(owner, None)
 
     @property

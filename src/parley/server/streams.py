@@ -132,7 +132,7 @@ class _Stream:
 
     @property
     def _is_short(self) -> bool:
-        """Whether the snapshot can be made at once: its entries are in memory, and not many."""
+        """True if the snapshot can be made at once: its entries are in memory, and not many."""
         source = self._conversation.log
         if self._after < source.base or source.durable - self._after > SHORT_ENTRIES:
             return False

@@ -28,13 +28,13 @@ class Dialect(Struct, frozen=True, kw_only=True):
     index: Literal["counted", "zero", "none"] = "counted"
     """The index of a call: its number, 0 for every call, or missing."""
     in_pieces: bool = False
-    """Whether the arguments of a call come in two pieces, the second without id and name."""
+    """True if the arguments of a call come in two pieces, the second without id and name."""
     has_signatures: bool = False
-    """Whether the first call of a reply has a thought signature in `extra_content`."""
+    """True if the first call of a reply has a thought signature in `extra_content`."""
     comment: bytes = b""
     """Bytes before the first event."""
     usage_with_second_finish: bool = False
-    """Whether the finish reason is repeated with the token counts."""
+    """True if the finish reason is repeated with the token counts."""
     extra: dict[str, Any] = {}
     """Additional members of the event with the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None

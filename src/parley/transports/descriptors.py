@@ -109,11 +109,11 @@ class DescriptorOutbox:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the client has more of the open frame to read than the low-water mark."""
+        """True if the client has more of the open frame to read than the low-water mark."""
         return sum(map(len, self._chunks)) > LOW_WATER_BYTES
 
     async def flush(self) -> None:
-        """Return when everything that was sent has been read, or the outbox is closed."""
+        """Wait until everything that was sent has been read, or the outbox is closed."""
         while not self.closed and (self._frames or self._chunks or self._open):
             self._drained.clear()
             await self._drained.wait()

@@ -68,7 +68,7 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether the client accepts forms; one that names only other ways does not."""
+        """True if the client accepts forms; one that names only other ways does not."""
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):
                 return isinstance(form, dict) or not isinstance(url, dict)

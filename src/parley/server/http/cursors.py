@@ -28,7 +28,7 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, position))
 
     def ended(self, conversation: ConversationId) -> None:
-        """Note that a stream has ended."""
+        """Record that a stream has ended."""
         self._positions.pop(conversation, None)
 
     def _moved(self, conversation: ConversationId, position: Position) -> str:

@@ -242,7 +242,7 @@ def _media_types(values: list[str]) -> list[str]:
 
 
 async def _first_of(*waits: Coroutine[None, None, None]) -> None:
-    """Return when the first of some waits ends, and cancel the others."""
+    """Wait until the first of some waits ends, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

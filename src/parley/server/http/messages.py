@@ -52,7 +52,7 @@ class PostedMessage(Struct, frozen=True):
     """None if it is not a request."""
     is_initialize: bool
     is_streamed: bool
-    """Whether its answer is a stream of messages."""
+    """True if its answer is a stream of messages."""
 
 
 def read_messages(body: bytes) -> tuple[list[PostedMessage], bool]:

@@ -83,7 +83,7 @@ class PushOutbox:
             self._request_wake()
 
     async def flush(self) -> None:
-        """Return when everything was written, or no stream is open."""
+        """Wait until everything was written, or no stream is open."""
         if (stream := self._current) is not None:
             await stream.flush()
 

@@ -42,7 +42,7 @@ class JsonReply:
             self._done.set()
 
     async def done(self) -> None:
-        """Return when every request was answered or dropped."""
+        """Wait until every request was answered or dropped."""
         await self._done.wait()
 
 

@@ -62,7 +62,7 @@ class HttpSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in progress and no stream is open."""
+        """True if no request is in progress and no stream is open."""
         return not self._requests and not self.outbox.streams
 
     @contextmanager
@@ -114,7 +114,7 @@ class HttpSession:
             stream.end()
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Return when the session ends; messages arrive by requests."""
+        """Wait until the session ends; messages arrive by requests."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:

@@ -76,7 +76,7 @@ class _HeldLease:
         self.last_append: Future[None] | None = None
 
     def after_idle_append(self, done: Future[None]) -> None:
-        """Note that an append has ended the turn, and removed the owner from the database."""
+        """Record that an append has ended the turn, and removed the owner from the database."""
         if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False
 

@@ -82,7 +82,7 @@ class Executor:
         return result(command.status, timed_out=timed_out, seconds=ended_at - command.started_at)
 
     async def _start(self, command: RunningCommand, request: bytes) -> None:
-        """Return when the command is about to run, or when it will not run."""
+        """Wait until the command is about to run, or when it will not run."""
         fork_server = self._live_fork_server()
         try:
             async with asyncio.timeout(START_SECONDS):

@@ -72,7 +72,7 @@ class _ForkServer:
         self._spare: _Spare | None = None
 
     def serve(self) -> None:
-        """Return when the executor has closed its socket and everything that was started is dead."""
+        """Wait until the executor has closed its socket and everything that was started is dead."""
         poller = select.poll()
         poller.register(self._executor, select.POLLIN)
         poller.register(self._children, select.POLLIN)

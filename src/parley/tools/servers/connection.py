@@ -67,17 +67,17 @@ class Connection:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has started or failed to start."""
+        """True if it has started or failed to start."""
         return self._settled.is_set()
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is starting or can take calls."""
+        """True if it is starting or can take calls."""
         return not (self._is_lost or self._is_ending or self.is_over)
 
     @property
     def is_over(self) -> bool:
-        """Whether its task has ended, and with it the program."""
+        """True if its task has ended, and with it the program."""
         return self._task.done()
 
     async def settled(self) -> None:

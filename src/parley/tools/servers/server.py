@@ -87,7 +87,7 @@ class Server:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether it is starting for the first time: its tools are unknown. Later starts are not waited for."""
+        """True if it is starting for the first time: its tools are unknown. Later starts are not waited for."""
         connection = self.last_connection
         return connection is not None and connection is self._first_connection and not connection.is_settled
 

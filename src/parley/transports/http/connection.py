@@ -106,12 +106,12 @@ class Connection(RequestHandler):
     # --- requests ----------------------------------------------------------------------
 
     def request_began(self) -> None:
-        """Note that the headers of a request have arrived."""
+        """Record that the headers of a request have arrived."""
         self._in_request = True
         self._cancel_deadline()
 
     def request_ended(self) -> None:
-        """Note that a request was answered."""
+        """Record that a request was answered."""
         self._in_request = False
         self._header_bytes, self._seen, self._unwritten = 0, b"", 0
         self._close_after(self._deadlines.idle_seconds)

@@ -81,7 +81,7 @@ class EventStream:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the client has not read enough for the next part of a message."""
+        """True if the client has not read enough for the next part of a message."""
         return self._unread > LOW_WATER_BYTES
 
     def _append(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class EventStream:
             self._on_closed.append(do)
 
     async def flush(self) -> None:
-        """Return when everything was written, or the stream is closed."""
+        """Wait until everything was written, or the stream is closed."""
         await self._drained.wait()
 
     def end(self) -> None:
