@@ -27,7 +27,7 @@ from parley.app.memory import freeze_existing_objects, skip_final_collection
 from parley.app.serving import Server, prepare_process
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.os_errors import os_detail
-from parley.common.resident_socket import HELLO_VERSION, RELAY, SOCKET
+from parley.common.resident_socket import HELLO_VERSION, RELAY, SOCKET, NoResident, Refused, ask, connect
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
 from parley.errors import BadHome, ConfigError, ParleyError
@@ -49,6 +49,9 @@ MOST_HELLO_BYTES: Final = 8 * 1024 * 1024
 """A longer first line is a message of an ordinary client. The environment of a process is smaller."""
 LOOK_SECONDS: Final = 60.0
 """How often a server that exits when idle checks whether it is idle."""
+LOCK_AGAIN_SECONDS: Final = 0.02
+LOCK_TRIES: Final = 250
+"""How long a second server waits for the first to listen, or to end: five seconds."""
 CLOSE_SECONDS: Final = 1.0
 """How long a shutdown waits for the tasks of connections after the clients were removed."""
 
@@ -314,8 +317,7 @@ async def run_resident(
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
         lock = ResidentLock(home)
-        if not lock.acquire():
-            raise AlreadyRunning(read_description(home))
+        await _acquire(lock, home)
         resident = Resident(server, home)
         resident.listen()
         try:
@@ -350,6 +352,23 @@ async def run_resident(
 
 def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
     return settings.http == "on" or (settings.http == "auto" and not exits_when_idle)
+
+
+async def _acquire(lock: ResidentLock, home: str) -> None:
+    """Acquire the lock of the resident server, or wait until the server that holds it can be used.
+
+    Raises:
+        AlreadyRunning: another server holds the lock.
+    """
+    for _ in range(LOCK_TRIES):
+        if lock.acquire():
+            return
+        try:
+            with connect(home) as channel:
+                raise AlreadyRunning(ask(channel, "status"))
+        except (NoResident, Refused):
+            await asyncio.sleep(LOCK_AGAIN_SECONDS)  # it starts or ends
+    raise AlreadyRunning(read_description(home))
 
 
 def _interrupts(loader: Loader) -> bool:
