@@ -49,7 +49,9 @@ class Roots:
     """The writable directories of one conversation, by the names in its settings."""
 
     def __init__(self, granted: set[str] | None = None) -> None:
-        """`granted` holds the roots of all conversations; this one adds its own."""
+        """Create an empty set of roots. `granted` holds the roots of all conversations; this conversation adds
+        its own.
+        """
         self._granted = set() if granted is None else granted
         self._found: dict[str, WritableRoot] = {}
         """The directory that each name was first resolved to."""

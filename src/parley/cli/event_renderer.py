@@ -20,7 +20,7 @@ class EventRenderer:
     """Writes the events of a conversation to a page."""
 
     def __init__(self, page: Page, *, on_question: Callable[[], object] = lambda: None) -> None:
-        """`on_question` is called after the event of an approval request has been written."""
+        """Create a renderer. `on_question` is called after the event of an approval request has been written."""
         self._page, self._on_question = page, on_question
         self.has_patched = False
         self._heading = ""

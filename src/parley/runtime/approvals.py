@@ -1,5 +1,4 @@
-"""The approvals of one conversation: requested by its turn, open until one answer settles them, settled exactly
-once.
+"""The approvals of one conversation. A turn requests an approval, and one answer settles it, exactly once.
 
 Decides how long an open approval waits if no client can be asked. Does not know how a client is asked:
 `server/elicitor.py` does, and reports which clients were sent an approval (`delivered_to`).
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 NOBODY: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
-"""Reasons of denials that no person gave."""
+"""Reasons of denials by which the server, not a person, settles an approval."""
 POLL_SECONDS: Final = 60.0
 """How long a client that polls counts as a reader: longer than one `conversationRead` may wait."""
 
@@ -73,7 +72,9 @@ class OpenApprovals:
         clock: Clock,
         may_be_followed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`may_be_followed` says whether a client that does not follow the conversation yet may begin to."""
+        """Create the approvals of a log. `may_be_followed` returns whether a client that does not follow the
+        conversation yet may begin to follow it.
+        """
         self._log, self._recipients, self._clock = durable_log, recipients, clock
         self._may_be_followed = may_be_followed
         self._turn: _Turn | None = None
@@ -105,7 +106,7 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """True if a client can be asked about limits, or all clients know the event `limit_reached`."""
+        """True if a client can be asked about limits, or if all clients know the event `limit_reached`."""
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
     @property
@@ -126,7 +127,7 @@ class OpenApprovals:
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether this approval is or was part of the conversation."""
+        """Return whether this approval was requested in the conversation; it may be open or settled."""
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
     # --- asking ------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class OpenApprovals:
         self._turn = turn
 
     async def ask(self, shown: ApprovalEvent, asked: QuestionAsked, approvals: Approvals) -> Answered:
-        """Ask, wait, and return the answer. One at a time.
+        """Ask for an approval, wait for the answer, and return it. At most one approval is open at a time.
 
         Does not return if the answer is `abort`: the turn is cancelled. An approval whose caller is cancelled is
         dropped, unless it was left open.
@@ -325,10 +326,10 @@ class OpenApprovals:
     # --- timeouts ----------------------------------------------------------------------
 
     def recheck(self) -> None:
-        """Start, pause or stop the timeout of the open approval.
+        """Start, pause or stop the timeout of the open approval, after the set of clients has changed.
 
-        It runs while clients read and none of them can be asked, pauses while none reads, and starts anew after a
-        client was there that can be asked.
+        The timeout runs while clients read and none of them can be asked. It pauses while no client reads. It
+        starts from the beginning after a client that could be asked has left.
         """
         for call in tuple(self._listeners.values()):
             call()

@@ -1,4 +1,4 @@
-"""A conversation of any length that is stored whole or not at all: a fork, an import, a repaired one."""
+"""Stores a forked, imported or repaired conversation of any length, completely or not at all."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ async def bulk_create(
     *,
     archived: bool = False,
 ) -> None:
-    """Create it whole or not at all, also if the pages raise, the caller is cancelled or the process is killed.
+    """Create a conversation completely or not at all, even if reading the pages fails, the caller is cancelled or
+    the process is killed.
 
-    `summary` is by default what the entries say. A long one gets a checkpoint, so that it is loaded at once.
+    `summary` is by default computed from the entries. A long conversation gets a checkpoint, so that it loads
+    quickly.
 
     Raises:
-        StoreError: the system refuses, or there is one of that id.
+        StoreError: the system refuses, or the id exists.
         ValueError: the entries contradict themselves.
     """
     projections = Projections()

@@ -1,7 +1,7 @@
 """Copies of a log's projections at earlier positions.
 
-The log rolls back to the newest copy, and has the entries after the oldest in memory. The newest is stored as the
-checkpoint from which another process loads the conversation.
+The log rolls back to the newest copy, and keeps the entries after the oldest copy in memory. The newest copy is
+stored as the checkpoint from which another process loads the conversation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory."""
 LACKING_ENTRIES: Final = 10_000
-"""A log that was folded over more entries without a stored checkpoint gets one, although it is only read."""
+"""A log gets a checkpoint, even if it is only read, when more entries than this had to be folded to load it."""
 SMALL: Final = 4000
 """The number of items in projections that are encoded in a few milliseconds. A thread encodes larger ones."""
 
@@ -40,7 +40,9 @@ class Checkpoints:
         every: int = CHECKPOINT_ENTRIES,
         tail: int = TAIL_ENTRIES,
     ) -> None:
-        """`every` is the least distance of two copies, and `tail` the number of entries that stay in memory."""
+        """Create an empty set of copies. `every` is the least distance between two copies in entries, and `tail`
+        the number of entries that stay in memory.
+        """
         self._id, self._store = conversation_id, store
         self.every, self._tail = every, tail
         self._copies: deque[Projections] = deque()
@@ -85,7 +87,7 @@ class Checkpoints:
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
-        """Put a copy in place of all others."""
+        """Replace all copies by one of these projections."""
         self._copies = deque((projections,))
 
     def tail_base(self, last: Seq) -> Seq:
@@ -103,8 +105,9 @@ class Checkpoints:
     # --- storing -----------------------------------------------------------------------
 
     def store_newest(self, lease: Lease) -> None:
-        """Begin to store the newest copy, unless the stored checkpoint is recent enough. A failure costs nothing
-        but time when the conversation is loaded."""
+        """Begin to store the newest copy, unless the stored checkpoint is recent enough. A failure only makes
+        the next load slower.
+        """
         newest = self.newest
         if newest is None or self._encoding is not None or newest.position < self._stored + self.every:
             return
@@ -131,7 +134,7 @@ class Checkpoints:
             log.debug("%s: the checkpoint was not stored: %s", self._id, error)
 
     async def finish(self, lease: Lease) -> None:
-        """Wait until the store has been given the newest copy, if it is due: the lease is about to be released."""
+        """Give the newest copy to the store if it is due, because the lease is about to be released."""
         while self._encoding is not None:
             await asyncio.wait({self._encoding})
             await asyncio.sleep(0)  # its callback has run then

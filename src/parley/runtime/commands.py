@@ -1,8 +1,8 @@
-"""The commands of one conversation, and what each does in the process that owns it.
+"""The commands of one conversation, and their effects in the process that owns it.
 
-A command may be executed again if its owner did not answer, so each is idempotent: a message and an answer by its
-id, an interrupt by the turn that it names, and a title is a value that is set. Applying
-a command never waits; the future that it returns is done when its entries are durable.
+A command is executed again if its owner did not answer, so each command is idempotent. A message and an answer have
+an id, an interrupt names its turn, and a title is simply set. Applying a command never waits; the future that it
+returns is done when its entries are durable.
 """
 
 from __future__ import annotations
@@ -66,13 +66,15 @@ class Command:
     """One thing to do in a conversation, once."""
 
     needs_turn: ClassVar = False
-    """True if it concerns an unfinished turn alone: without one it is applied without the lease."""
+    """True if the command concerns only an unfinished turn. If there is no such turn, it is applied without the
+    lease.
+    """
     waits_for_write_lock: ClassVar = False
-    """True if it waits for the write lock before it is applied while a turn runs."""
+    """True if the command, while a turn runs, waits for the write lock before it is applied."""
     starts_turn: ClassVar = False
-    """True if it waits for the end of a turn that was interrupted."""
+    """True if the command begins a turn, and therefore waits for the end of an interrupted one."""
     applies_while_closing: ClassVar = False
-    """True if it is applied although the server shuts down."""
+    """True if the command is applied even while the server shuts down."""
 
     def __init__(self, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         self.deadline = deadline
@@ -97,7 +99,7 @@ class Command:
     def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
         """Return the request to send to the owner; None if there is nothing to send.
 
-        `unanswered` are messages that were sent before it and not answered.
+        `unanswered` are messages that were sent before this command and are not answered yet.
         """
         return None
 
@@ -105,7 +107,7 @@ class Command:
         """Process the owner's answer, before any reader sees its effects."""
 
     def is_repeated(self, local: Local) -> bool:
-        """Return whether the command was executed before. The answer is sent when that is durable."""
+        """Return whether the command was executed before. It is answered when the first execution is durable."""
         return False
 
     def needs_lookup(self, local: Local) -> bool:
@@ -113,7 +115,7 @@ class Command:
         return False
 
     async def look_up(self, local: Local) -> None:
-        """Find that entry in the store. Raises StoreError."""
+        """Find the entry that the command refers to in the store. Raises StoreError."""
 
 
 class Observe(Command):
@@ -141,7 +143,9 @@ class SubmitMessage(Command):
         ignores_unknown_parent: bool = False,
         is_from_peer: bool = False,
     ) -> None:
-        """`resolve` resolves the settings of a turn that the message begins; by default that of this process."""
+        """Create the command. `resolve` resolves the settings of a turn that the message begins; the default is
+        the resolver of this process.
+        """
         super().__init__(deadline, is_from_peer=is_from_peer)
         self.message, self.resolve = message, resolve
         self.files: tuple[InputItem, ...] | None = None
@@ -160,7 +164,7 @@ class SubmitMessage(Command):
         return self._has_stored_parent and self._needs_fold(local)
 
     def _ids(self, local: Local) -> set[MessageId]:
-        """The messages that it refers to: itself and its parent."""
+        """Return the ids of the message and of its parent."""
         ids = {self.message.message_id}
         if self.message.parent_id not in (None, MessageId(local.log.id)):
             ids.add(self.message.parent_id)
@@ -217,7 +221,9 @@ class SubmitMessage(Command):
 
 
 class Continue(Command):
-    """Begin a turn after one that was cut short or failed. It is refused while another process runs a turn."""
+    """Begin a turn after one that was interrupted or failed. The command is refused while another process runs a
+    turn.
+    """
 
     starts_turn = waits_for_write_lock = True
 
@@ -267,8 +273,9 @@ class AnswerApproval(Command):
 
 
 class Interrupt(Command):
-    """Interrupt a turn. The turn is named when the command is first executed, so that a repetition cannot hit a
-    later one."""
+    """Interrupt a turn. The command gets the id of the turn when it is first executed, so that a repetition
+    cannot interrupt a later turn.
+    """
 
     needs_turn = applies_while_closing = True
 

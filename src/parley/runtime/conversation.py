@@ -1,4 +1,4 @@
-"""One conversation, as clients and other processes know it: what can be read, and what can be done in it.
+"""One conversation, as clients and other processes see it: its state, and the operations on it.
 
 A turn belongs to the conversation and not to the client that started it: clients come and go, and are known here as
 readers only. Commands go through the mailbox (`mailbox.py`), which executes them in the process that owns the turn.
@@ -153,7 +153,7 @@ class Conversation:
 
     @property
     def is_evictable(self) -> bool:
-        """True if it can leave memory without any client noticing."""
+        """True if the conversation can be removed from memory without any client noticing."""
         return not (
             self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
             or self.is_watched
@@ -207,7 +207,7 @@ class Conversation:
             stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _catch_up(self) -> None:
-        """Wait until the followed log has all that is stored now."""
+        """Wait until the followed log has all entries that are stored now."""
         head = await self._deps.store.head(self.id)
         ownership = self._ownership
         try:
@@ -255,14 +255,14 @@ class Conversation:
         self._log.attach(reader)
 
     def detach(self, reader: Reader) -> None:
-        """Remove a reader, and what `register_reader` noted of it."""
+        """Remove a reader and its registration."""
         self._log.detach(reader)
         self._approvals.unregister_reader(reader)
 
     def register_reader(
         self, reader: Hashable, *, can_be_asked: bool, knows_limits: bool, waits_for_turn: bool = False
     ) -> None:
-        """Note what a reader can be asked, which decides how long an open approval waits.
+        """Register what a reader can be asked. This decides how long an open approval waits.
 
         `knows_limits` if its client knows the event `limit_reached`; `waits_for_turn` if it is a call that waits
         for the end of the turn, whose client cannot answer meanwhile.
@@ -272,12 +272,11 @@ class Conversation:
         )
 
     def unregister_reader(self, reader: Hashable) -> None:
-        """Undo `register_reader`; what was delivered to the client stays open there."""
+        """Undo `register_reader`. An approval that was delivered to the client stays open there."""
         self._approvals.unregister_reader(reader)
 
     def note_poll(self, *, can_answer: bool) -> None:
-        """Note a client that polls, and so counts as a reader for a while; `can_answer` if it is offered
-        `approvalAnswer`."""
+        """Count a client that polls as a reader for a while; `can_answer` if it is offered `approvalAnswer`."""
         self._approvals.note_poll(can_answer=can_answer)
 
     async def wait_beyond(self, position: Seq) -> None:
@@ -456,7 +455,7 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Let them start in the background; failures are reported when the next turn begins."""
+        """Let the tool servers start in the background; failures are reported when the next turn begins."""
         self._tool_servers.stop_waiting()
 
     # --- approvals ---------------------------------------------------------------------
@@ -503,7 +502,8 @@ class Conversation:
     ) -> asyncio.Future[None]:
         """Settle an approval, in whichever process its turn is. The future is done when the settlement is durable.
 
-        It fails with UnknownApproval, ApprovalIsSettled, ConfigError or StoreError; none of them is raised here.
+        The future fails with UnknownApproval, ApprovalIsSettled, ConfigError or StoreError; this method itself
+        raises none of them.
         """
         return self._post(self._answer(approval_id, decision, by, reason), deadline)
 
@@ -525,7 +525,9 @@ class Conversation:
     def answer_with_retry(
         self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
     ) -> asyncio.Future[None]:
-        """Like `answer`, but retry while the answer cannot be stored: the client cannot be told that it failed."""
+        """Answer an approval as `answer` does, but retry while the answer cannot be stored, because the client
+        cannot be told that it failed.
+        """
         answer = self._answer(approval_id, decision, by, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))
 

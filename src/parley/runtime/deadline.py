@@ -1,4 +1,4 @@
-"""A moment until which something may take, by the clock of the event loop."""
+"""Deadlines, as times of the event loop's clock."""
 
 from __future__ import annotations
 

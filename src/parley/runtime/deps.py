@@ -28,6 +28,6 @@ class RuntimeDeps(Struct, frozen=True):
     started_at: float
     """When this server started, by the clock."""
     may_be_followed: Callable[[], bool]
-    """True if a client that does not follow a conversation yet may begin to: one of this or another process."""
+    """True if a client of this or another process that does not follow a conversation yet may begin to."""
     closing: asyncio.Event
     """Set when the server shuts down."""

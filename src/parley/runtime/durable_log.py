@@ -1,8 +1,8 @@
 """The log of one conversation in this process: entries, projections, readers, and the lease.
 
-An entry that is appended holds at once for the next decision, and readers see it when it is durable. If the store
-refuses it, the log and its projections go back to what is durable. The newest entries are in memory, earlier ones
-are read from the store.
+An appended entry counts at once for the next decision, and readers see it when it is durable. If the store refuses
+an entry, the log and its projections roll back to the last durable entry. The newest entries are in memory; earlier
+ones are read from the store.
 
 Knows entries, open items and readers. Does not know approvals, turns or other processes.
 """
@@ -139,7 +139,7 @@ class DurableLog:
         self.log.durable, self.phase = self.log.last, self.projections.state.phase
 
     async def load(self) -> None:
-        """Read what other processes have appended since the last look.
+        """Read the entries that other processes have appended since the last read.
 
         Raises:
             UnknownConversation: it does not exist, or was deleted.
@@ -160,7 +160,9 @@ class DurableLog:
 
     @property
     def _may_load(self) -> bool:
-        """False for the owner, which has all entries, and with a source, which alone may add entries."""
+        """Return False if this process is the owner, which has all entries, or if there is a source, which alone
+        may add entries.
+        """
         return self._lease is None and self._source is None
 
     async def _begin(self) -> None:
@@ -218,7 +220,7 @@ class DurableLog:
             self._checkpoints.replace(copied)
 
     async def acquire(self, *, address: str, until: float | None = None) -> None:
-        """Acquire the lease and read what other processes have appended before.
+        """Acquire the lease and read the entries that other processes have appended before.
 
         `address` is where this process listens to others; `until` ends the wait for the write lock.
 
@@ -309,10 +311,9 @@ class DurableLog:
     # --- appending ---------------------------------------------------------------------
 
     async def writable(self, *, until: float) -> None:
-        """Wait until the store can write.
-
-        A client's write waits for this while a turn runs: the turn's own writes queue after it in the store, and
-        would fail with it although they may wait longer.
+        """Wait until the store can write. While a turn runs, a client's write waits here before it enters the queue
+        of the store. Otherwise the turn's writes would queue after it and fail with it, although they may wait
+        longer.
 
         Raises:
             WriteLockHeld: another process holds the write lock of the home.
@@ -334,7 +335,8 @@ class DurableLog:
     def write(
         self, *payloads: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
     ) -> asyncio.Future[None]:
-        """Like `append`, but return a future that is done when the entries are durable and were sent to readers.
+        """Append entries as `append` does, but return a future that is done when the entries are durable and were
+        sent to readers.
 
         `on_durable` is called when they are durable, before any reader sees them.
         """
@@ -380,7 +382,7 @@ class DurableLog:
         self._trim()
 
     def _undo(self, write: _Write, error: BaseException) -> None:
-        """Undo a failed write and those after it. Writes before it may still succeed."""
+        """Undo a failed write and all later writes. Earlier writes may still succeed."""
         log.error("%s: %s", self.id, error)
         if isinstance(error, LeaseLost):
             self._lose_lease()
@@ -390,7 +392,7 @@ class DurableLog:
             self._show()
 
     def _on_lost(self) -> None:
-        """Called by the store when it finds the lease lost."""
+        """Handle the loss of the lease, which the store has found."""
         if self._lease is not None:
             self._lose_lease()
 
@@ -414,7 +416,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """Make a checkpoint if it is time, and drop entries that are not among the newest and are durable."""
+        """Make a checkpoint if it is due, and drop durable entries that are not among the newest."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:

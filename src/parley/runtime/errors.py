@@ -36,7 +36,9 @@ class UnknownApproval(InvalidRequest):
 
 
 class RemoteRefusal(InvalidRequest):
-    """The process that runs the conversation refused the request; text and code are those of that process."""
+    """The process that runs the conversation refused the request. The error has the text and the code of that
+    refusal.
+    """
 
     code = "refused"
 

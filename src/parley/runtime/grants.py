@@ -1,4 +1,4 @@
-"""Session grants: what a person approved for the session, and settings with secrets.
+"""Session grants: actions that a person approved for the session, and settings with secrets.
 
 An approval is a record of the log, so that every process of the home honours it. Secrets are in memory alone.
 """
@@ -33,12 +33,12 @@ class SessionGrants:
 
     @property
     def is_needed(self) -> bool:
-        """True if it has anything that cannot be restored from the log."""
+        """True if this object has anything that cannot be restored from the log."""
         return self.resolver.has_secrets or not self.roots.is_empty
 
     def holds(self, action: RunCommand, settings: Settings, granted: Mapping[str, float], *, now: float) -> bool:
-        """Return whether a person approved this action for the session recently enough; `granted` is the
-        projection of the log.
+        """Return whether a person approved this action for the session recently enough; `granted` are the grants in
+        the log.
         """
         if not granted or (key := _key(action, settings)) is None:
             return False

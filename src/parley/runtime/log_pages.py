@@ -44,10 +44,11 @@ async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> TurnOutcome
 async def entries_of_fork(
     log: LogPages, at: MessageId | None, *, last: Seq, is_idle: bool
 ) -> AsyncIterator[Sequence[Entry]]:
-    """Yield the entries up to the end of the turn that took a message, by page; all up to `last` if none is named.
+    """Yield the entries up to the end of the turn that handled the message `at`, by page; all entries up to `last`
+    if `at` is None.
 
-    A title that was set later comes with them, because it is the title of the whole conversation. Approvals for the
-    session do not. `is_idle` says whether the last turn has ended.
+    A title that was set later is included, because it is the title of the whole conversation. Session grants are
+    not included. `is_idle` says whether the last turn has ended.
 
     Raises:
         UnknownMessage: there is no such message.

@@ -1,7 +1,7 @@
 """The commands of one conversation, executed in the order in which they came, in the process that owns it.
 
-A command is executed as soon as nothing has to be awaited for it; a task waits for what has to be, and lives only
-while there are commands. Commands that were sent to an owner that did not answer go back to the front, in order.
+A command that needs no wait is executed at once. For the others a task waits; it exists only while there are
+commands. Commands that were sent to an owner that did not answer go back to the front, in order.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ __all__ = ["LAST_ANSWERS_SECONDS", "Mailbox"]
 log = logging.getLogger(__name__)
 
 LAST_ANSWERS_SECONDS: Final = 1.0
-"""How long a server that shuts down waits for answers of another process: it needs the rest of its time to pass
-them on."""
+"""How long a server that shuts down waits for answers of another process. It needs the rest of its time to pass
+the answers on.
+"""
 
 
 class Mailbox:
@@ -205,7 +206,7 @@ class Mailbox:
     # --- waiting -----------------------------------------------------------------------
 
     async def _advance(self, command: Command) -> None:
-        """Wait for one condition that the first command needs."""
+        """Wait for the next condition that the first command needs."""
         try:
             if self._closing.is_set() and self._ownership.state is not OwnershipState.OWNER:
                 raise ShuttingDown
@@ -292,7 +293,9 @@ class Mailbox:
     # --- messages that name files ------------------------------------------------------
 
     def _set_aside(self, command: SubmitMessage) -> bool:
-        """Begin to read the files that a message names, after which it is queued; return False if it names none."""
+        """Begin to read the files that a message names, and queue the message when they are read; return False
+        if it names none.
+        """
         if command.files is not None or not self._local.intake.needs_files(command.message):
             return False
         task = asyncio.create_task(self._read_files(command))
@@ -412,7 +415,7 @@ class Mailbox:
     async def stop(self) -> None:
         """Wait until all commands are answered, because the server shuts down.
 
-        Owners that do not answer are waited for `LAST_ANSWERS_SECONDS`.
+        Waits at most `LAST_ANSWERS_SECONDS` for other processes that do not answer.
         """
         self._ownership.stop_waiting_for_owner()
         self._ownership.leave_remote_turn()

@@ -1,4 +1,4 @@
-"""What begins a turn: a message, or the wish to continue after a turn that was cut short.
+"""Begins turns: for a message, or to continue after a turn that was interrupted or failed.
 
 A message starts a turn or joins the one that runs; a message that is sent again does neither.
 """
@@ -31,7 +31,7 @@ from parley.wire.peers import Submit
 __all__ = ["Accepted", "MessageIntake"]
 
 CONTINUE: Final = "Continue."
-"""What the model is told if the history ends with its own words: many APIs want input at the end."""
+"""The input for the model if the history ends with the model's own text: many APIs require input at the end."""
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
 
@@ -45,7 +45,7 @@ class Accepted(Struct, frozen=True):
     first: Seq
     """The position of the first entry that it caused."""
     began: bool = False
-    """True if the message began the turn, in this process."""
+    """True if the message began the turn, and the turn runs in this process."""
 
 
 class MessageIntake:
@@ -90,7 +90,8 @@ class MessageIntake:
         accepted: Callable[[Accepted], None],
         resolve: ResolveSettings | None = None,
     ) -> asyncio.Future[None] | None:
-        """Append a message; the future is done when it is durable. None: it was accepted before.
+        """Append a message and return a future that is done when it is durable; return None if it was accepted
+        before.
 
         `read` is the content with images that were read from disk. `stored` is the message of this id that the
         store has found, if it is not in memory. `accepted` is called when the message is durable, before any reader
@@ -136,8 +137,8 @@ class MessageIntake:
     def continue_turn(
         self, *, until: float, began: Callable[[LocalTurn], None], resolve: ResolveSettings | None
     ) -> asyncio.Future[None]:
-        """Begin a turn without a message, after one that was cut short or failed; the future is done when that is
-        durable. `began` is called then, before any reader sees it.
+        """Begin a turn without a message, after one that was interrupted or failed; the future is done when the
+        start is durable. `began` is called then, before any reader sees the start.
 
         Raises:
             TurnIsRunning, NothingToContinue: there is nothing to continue.
@@ -203,7 +204,9 @@ class MessageIntake:
         return written
 
     def _accepted_before(self, message: Submit, stored: Entry | None) -> Accepted | None:
-        """Return what became of a message that is sent again: it is answered like the first time."""
+        """Return the turn of a message that was accepted before, so that a repeated message gets the same
+        answer.
+        """
         state, message_id = self._log.projections.state, message.message_id
         if (position := state.messages.get(message_id)) is not None:
             stored = self._log.log.between(Seq(position - 1), position)[0]

@@ -1,4 +1,4 @@
-"""Which process owns one conversation, and how that changes: the one place that knows.
+"""The ownership of one conversation: which process owns it, and how that changes. No other module changes it.
 
 The owner holds the lease. It runs the turn and applies commands; other processes follow it. `TRANSITIONS` is the
 whole table of changes: docs/architecture.md draws it and a test walks it.
@@ -49,7 +49,7 @@ class OwnershipState(Enum):
 
 
 class OwnershipEvent(Enum):
-    """What changes the state."""
+    """An event that changes the ownership state."""
 
     ACQUIRE = "acquire"
     GRANTED = "granted"
@@ -79,7 +79,7 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
 
 
 class Ownership:
-    """Which process owns one conversation. `take_over` makes this process its owner or a follower."""
+    """The ownership of one conversation. `take_over` makes this process its owner or a follower of the owner."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Ownership:
     # --- taking over -------------------------------------------------------------------
 
     async def read_new(self) -> None:
-        """Read what other processes have stored.
+        """Read the entries that other processes have stored.
 
         Raises:
             UnknownConversation, Unreadable, StoreFailed: it cannot be read.

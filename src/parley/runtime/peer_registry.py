@@ -22,7 +22,7 @@ __all__ = ["Follower", "PeerConnection", "PeerNews", "PeerRegistry"]
 log = logging.getLogger(__name__)
 
 PeerNews = PeerEntry | PeerDelta | PeerOutput
-"""What an owner tells a process that follows."""
+"""A notification of an owner to a process that follows it."""
 
 _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
     cls.METHOD: msgspec.json.Decoder(cls) for cls in (PeerEntry, PeerDelta, PeerOutput)
@@ -35,7 +35,7 @@ class Follower(Protocol):
     def on_notification(self, news: PeerNews) -> None: ...
 
     def lost(self) -> None:
-        """Called when the connection breaks."""
+        """Handle the loss of the connection."""
         ...
 
 
@@ -49,7 +49,7 @@ class PeerConnection:
         """Those of them whose owner has begun to tell what happens."""
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Send a request and return its result. Raises NotOwned if the connection breaks."""
+        """Send a request; `answered` is called with its answer. Raises NotOwned if the connection is broken."""
         if self.link is None:
             raise NotOwned
         self.link.request(method, params, answered=answered)

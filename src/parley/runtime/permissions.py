@@ -1,6 +1,6 @@
 """Decides which actions of the agent are allowed in one conversation, by the settings or by asking a person.
 
-Does not know who is asked nor how: `approvals.py` does. Approvals for the session are in `grants.py`.
+Does not know which clients are asked: `approvals.py` does. Approvals for the session are in `grants.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PermissionGate:
         self._clock = clock
 
     def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
-        """Return the function that decides about the actions of a turn, which begins or is resumed now."""
+        """Return the function that decides about the actions of a turn that begins or resumes now."""
         bounds = policy_for(settings, self._grants.roots)
 
         async def authorize(action: Action) -> Verdict:

@@ -75,9 +75,10 @@ class Reader:
         on_dropped: Callable[[], None] = lambda: None,
         earlier: ReadEarlier | None = None,
     ) -> None:
-        """`passed` is called after every entry was sent, records included, in order. `on_dropped` is
-        called if an entry could not be sent or read, after which nothing more is sent. `earlier` reads entries that
-        the log does not have in memory."""
+        """Create a reader. `passed` is called after each entry was sent, in order, including records that the
+        client does not see. `on_dropped` is called if an entry could not be sent or read; nothing more is sent
+        then. `earlier` reads entries that the log does not have in memory.
+        """
         self._earlier = earlier
         self._reading: asyncio.Task[None] | None = None
         self.on_dropped = on_dropped
@@ -98,7 +99,7 @@ class Reader:
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
-        """Send the newest delta of the log, or note that it was missed; the hot path."""
+        """Send the newest delta of the log, or record that it was missed. This is the hot path."""
         cursor = self._cursor
         if cursor.live:
             if self._out.writable:
@@ -108,11 +109,11 @@ class Reader:
                 self._wait()
 
     def appended(self, first: Seq) -> None:
-        """Note new entries, `first` and later. The next `pump` after they are durable sends them."""
+        """Record new entries from position `first` on. The next `pump` after they are durable sends them."""
         self._cursor.appended(self._log, first)
 
     def pump(self) -> None:
-        """Send what the client lacks, until the outbox is full or other readers should have their turn."""
+        """Send everything that the client lacks, until the outbox is full or it is the turn of other readers."""
         out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_PER_ROUND):
             if self._closed or self._reading is not None:

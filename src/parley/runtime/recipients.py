@@ -1,4 +1,5 @@
-"""Who can answer an approval of one conversation: readers, clients that poll, and clients that were asked.
+"""The clients that can answer an approval of one conversation: readers, clients that poll, and clients that were
+asked.
 
 Plain data; `approvals.py` does the waiting.
 """
@@ -24,7 +25,7 @@ class ApprovalRecipient(Protocol):
     """A client that was sent an approval."""
 
     def settled(self, approval_id: ApprovalId, decision: Settlement) -> None:
-        """Called when the approval is settled. Must not fail."""
+        """Handle the settlement of the approval. Must not fail."""
         ...
 
 
@@ -74,7 +75,7 @@ class Recipients:
 
     @property
     def delivered_ids(self) -> set[ApprovalId]:
-        """The ids of approvals that clients were sent, and of whose settlement they were not told."""
+        """The ids of approvals that clients were sent, and whose settlement they were not told yet."""
         return {approval_id for _, approval_id in self._delivered}
 
     @property
@@ -93,8 +94,8 @@ class Recipients:
         return bool(self._delivered) or any(one.can_be_asked for one in self._readers.values())
 
     def can_answer_limit(self, approval_id: ApprovalId | None) -> bool:
-        """Return whether a client can be asked about a limit; `approval_id` is that of the open approval about
-        one.
+        """Return whether a client can be asked about a limit; `approval_id` is the id of the open approval, if it
+        is about a limit.
         """
         return approval_id in self.delivered_ids or any(
             one.can_be_asked and one.knows_limits for one in self._readers.values()
@@ -111,7 +112,7 @@ class Recipients:
         return not polls and all(one.waits_for_turn for one in self._readers.values())
 
     def max_wait_seconds(self, approvals: Approvals, *, about_limit: bool, knows_limits: bool) -> float | None:
-        """Return how long clients that cannot be asked may be kept waiting; None: for as long as it takes."""
+        """Return how long an open approval waits while no client can be asked; None: without a limit."""
         if about_limit and not knows_limits:
             return 0.0  # older clients know no such approval, only the end of the turn (docs/protocol.md#limits)
         if self.only_waiting_calls and approvals.when_nobody != "wait":

@@ -48,9 +48,9 @@ __all__ = ["ConversationRegistry"]
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-"""Time between two queries for what other processes did in conversations that are read here."""
+"""Time between two queries for new entries of other processes in conversations that are read here."""
 REEXAMINE_TICKS: Final = 5
-"""Number of polls after which all conversations in memory are examined again, even if no call concerned one."""
+"""Number of polls after which all conversations in memory are examined again, including unused ones."""
 SOONEST_SECONDS: Final = 1.0
 EVICT_SECONDS: Final = 30.0
 """The longest time between two searches for conversations that can be evicted; `SOONEST_SECONDS` is the
@@ -74,8 +74,9 @@ class ConversationRegistry:
         release_memory: Callable[[], None] = lambda: None,
         has_other_clients: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`commands` runs the commands of the tools; `release_memory` is called after conversations have left
-        memory; `has_other_clients` says whether this process has more than one client."""
+        """Create an empty registry. `commands` runs the commands of the tools. `release_memory` is called after
+        conversations were evicted. `has_other_clients` returns whether this process has more than one client.
+        """
         self._store, self._choose = store, choose
         self._closing = asyncio.Event()
         registry = PeerRegistry(peers or NoPeers())
@@ -110,7 +111,7 @@ class ConversationRegistry:
         self._evicting: asyncio.Task[None] | None = None
 
     async def create(self, wanted: SettingsOverrides, resolve: ResolveSettings | None = None) -> Conversation:
-        """Create a conversation. `resolve` resolves its settings, by default that of this process.
+        """Create a conversation. `resolve` resolves its settings; the default is the resolver of this process.
 
         Raises:
             ConfigError: the settings cannot be used.
@@ -127,7 +128,7 @@ class ConversationRegistry:
         return conversation
 
     def get(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation for a command without checking that it exists: the command checks it."""
+        """Return a conversation without checking that it exists. The command for which it is used checks that."""
         conversation = self._alive.get(conversation_id)
         if conversation is None or conversation.is_deleted:
             conversation = self._open(conversation_id)
@@ -154,7 +155,7 @@ class ConversationRegistry:
         return conversation
 
     def changed(self, conversation_id: ConversationId) -> None:
-        """Record that another process has changed a conversation."""
+        """Schedule a read of a conversation that another process has changed."""
         if (conversation := self._alive.get(conversation_id)) is not None and conversation.is_watched:
             conversation.reconcile()
 
@@ -226,7 +227,7 @@ class ConversationRegistry:
         return await self._store.find(query)
 
     async def _find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
-        """Like `find`, but return None for a conversation that cannot be read, for lists."""
+        """Return a conversation as `find` does; None if it cannot be read, so that lists leave it out."""
         try:
             return await self.find(conversation_id)
         except UnknownConversation:
@@ -240,7 +241,7 @@ class ConversationRegistry:
         await self._store.archive(conversation_id, archived=archived)
 
     async def delete(self, conversation_id: ConversationId, *, deadline: Deadline | None = None) -> None:
-        """Delete a conversation, also one that cannot be read.
+        """Delete a conversation, even one that cannot be read.
 
         Raises:
             UnknownConversation, TurnIsRunning, ShuttingDown, StoreError: nothing was changed.
@@ -324,8 +325,9 @@ class ConversationRegistry:
         self._used.pop(conversation_id, None)
 
     async def _poll(self) -> None:
-        """Query once a second for news of conversations that are read here and that other processes may write to: a
-        `parley/changed` may be lost, and a process that was killed sends none."""
+        """Query once a second for new entries of conversations that are read here and that other processes may
+        write to. A notification `parley/changed` may be lost, and a process that was killed sends none.
+        """
         polled = _Polled()
         trouble = ""
         for tick in itertools.count():
@@ -354,8 +356,9 @@ class ConversationRegistry:
                     one.reconcile()
 
     def _lose(self, lost: HomeLost) -> None:
-        """End every turn and every stream because the home was lost. No conversation stays in memory: the store may
-        not have what is there."""
+        """End every turn and every stream because the home was lost. All conversations are removed from memory,
+        because the store may lack entries that are there.
+        """
         for one in self:
             one.lose(lost)
 
@@ -366,7 +369,7 @@ class ConversationRegistry:
             return StoreSettings()
 
     async def _evict_unused(self) -> None:
-        """Evict conversations that are not used, as long as there are any in memory."""
+        """Evict unused conversations from time to time, while there are conversations in memory."""
         while self._kept:
             limits = self._settings()
             await self._deps.clock.sleep(max(SOONEST_SECONDS, min(EVICT_SECONDS, limits.idle_seconds)))
@@ -401,7 +404,7 @@ class _Polled:
         """Conversations with a turn of another process that is not followed: its owner may have died."""
 
     def examine(self, conversation_id: ConversationId, one: Conversation | None) -> None:
-        """Note the state of a conversation; `one` is None if it has left memory."""
+        """Record the state of a conversation; `one` is None if it is no longer in memory."""
         self.ends.pop(conversation_id, None)
         for some in (self.watched, self.with_turns, self.unfinished):
             some.discard(conversation_id)

@@ -1,6 +1,7 @@
 """One conversation whose turn another process owns, followed over a connection to that process.
 
-The owner tells entries and deltas in order, and they are added to the log here. Commands are sent to it.
+The owner sends entries and deltas in order, and they are added to the log of this process. Commands are sent to the
+owner.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ __all__ = ["FOLLOW_SECONDS", "RemoteOwner"]
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS: Final = 2.0
-"""How long another process may take to let us follow. A process that runs needs a moment; the conversations of one
-that was stopped are read from the store."""
+"""How long another process may take to accept this process as a follower. A running process needs a moment. If
+it was stopped (SIGSTOP), its conversations are read from the store.
+"""
 
 
 class RemoteOwner:
@@ -61,8 +63,10 @@ class RemoteOwner:
         applied: Callable[[], None],
         over: Callable[[], None],
     ) -> None:
-        """`process` describes the owner for errors. `applied` is called after each entry of the owner. `over` is
-        called once, when the turn is over or the connection breaks, if following had begun."""
+        """Create the connection. `process` describes the owner for errors. `applied` is called after each entry
+        of the owner. If following has begun, `over` is called once, when the turn is over or the connection
+        breaks.
+        """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
             durable_log,
@@ -141,8 +145,8 @@ class RemoteOwner:
                 self._over()
 
     def send(self, method: str, params: Struct, *, answered: Callable[[Raw | ParleyError], None]) -> None:
-        """Send a request; `answered` is called with the result, before anything that follows from it is shown, or
-        with the refusal. It is not called if following ends first.
+        """Send a request. `answered` is called with the result or the refusal, before clients see any effect of the
+        request. It is not called if following ends first.
 
         Raises:
             NotOwned: following has ended.

@@ -1,4 +1,4 @@
-"""The settings of one conversation at each message, by the files and the environment of this process."""
+"""The settings of one conversation at each message, resolved with the files and the environment of this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SettingsResolver:
         """Whether a client gave settings that are not stored."""
 
     def resolve_for(self, resolve: ResolveSettings | None) -> None:
-        """Resolve with the files and the environment of another client from now on; None: of the same one."""
+        """From now on, resolve with the files and the environment of another client; None changes nothing."""
         if resolve is not None and resolve != self._resolve:
             self._resolve = resolve
             self._known.clear()

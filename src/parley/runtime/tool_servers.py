@@ -1,6 +1,6 @@
 """The tool servers of one conversation: starting them, and reporting which failed to start.
 
-The servers belong to the process; this module knows which failures the log has.
+The servers belong to the process; this module knows which failures are already in the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToolServers:
         self._starting: asyncio.Task[None] | None = None
 
     def begin(self, settings: Settings, append: Append) -> None:
-        """Start them in the background; `append` stores an event outside of a turn."""
+        """Start the servers in the background; `append` stores an event outside of a turn."""
         if settings.mcp_servers:
             self._starting = asyncio.create_task(self._start(settings, append))
 
@@ -48,8 +48,9 @@ class ToolServers:
             self._starting.cancel()
 
     async def ready(self, settings: Settings, append: Append) -> None:
-        """Wait until a turn can begin. Failures are reported before it, so that none comes in the middle of a
-        text."""
+        """Wait until the servers have started, before a turn. Failures are reported before the turn begins, so
+        that none comes in the middle of a text.
+        """
         await self.begun()
         if settings.mcp_servers:
             await self._start(settings, append)

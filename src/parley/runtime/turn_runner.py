@@ -61,7 +61,9 @@ class Turn:
 
 
 class RemoteTurn(Turn):
-    """A turn of another process that took a message from here; its work is cancelled when the turn is over."""
+    """A turn of another process that accepted a message of this process. Its task is cancelled when the turn is
+    over.
+    """
 
     def __init__(self, event_id: EventId, first: Seq) -> None:
         super().__init__(event_id)
@@ -85,7 +87,7 @@ class LocalTurn(Turn):
         """Runs it; None until its start is durable."""
 
     def interrupt(self, why: Interruption = "interrupted") -> None:
-        """Tell it to end."""
+        """Tell the turn to end."""
         self.cut_short = self.cut_short or why
         self.cancel()
 
@@ -95,12 +97,12 @@ class LocalTurn(Turn):
 
     @property
     def is_ending(self) -> bool:
-        """True if messages can no longer join it."""
+        """True if messages can no longer join the turn."""
         return self.handed_over or self.cut_short is not None or self.work.done()
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception of its finished work; None if there is none or the work was cancelled."""
+        """The exception of the finished turn; None if it has none or was cancelled."""
         return None if self.work.cancelled() else self.work.exception()
 
 
@@ -145,12 +147,12 @@ class TurnRunner:
     # --- starting ----------------------------------------------------------------------
 
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
-        """Return a turn whose start is about to be appended; `start` runs it when that is durable."""
+        """Return a turn whose start is about to be appended; `start` runs it when the start is durable."""
         self.turn = LocalTurn(event_id, settings)
         return self.turn
 
     def start(self, turn: LocalTurn) -> None:
-        """Run a turn that was prepared. One that was interrupted meanwhile ends at once."""
+        """Run a turn that was prepared. If it was interrupted meanwhile, it ends at once."""
         assert turn.settings is not None
         self._run(turn, self._work(turn.settings))
 
@@ -163,7 +165,7 @@ class TurnRunner:
             turn.over.set_result(None)
 
     async def recover(self, deadline: Deadline) -> None:
-        """End an orphaned turn that ran; resume one that waits for an answer.
+        """End an orphaned turn that was running, or resume one that waits for an answer.
 
         Raises:
             StoreFailed: its end cannot be stored.

@@ -66,7 +66,7 @@ class Code:
         self._steps.append(_Condition(_JUMP_IF_EQUAL, number, then, otherwise))
 
     def if_above(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """As `if_equal`, for a register that is greater than the number, both unsigned."""
+        """Jump as `if_equal` does, if the register is greater than the number; both are unsigned."""
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 
     def answer(self, number: int) -> None:
@@ -90,7 +90,7 @@ class Code:
         labels: dict[str, int] = {}
 
         def distance(remaining: int) -> int:
-            """Return the distance from the next instruction to the one that starts the `remaining` last ones."""
+            """Return the distance from the next instruction to the first of the last `remaining` instructions."""
             return len(backwards) - remaining
 
         for step in reversed(self._steps):

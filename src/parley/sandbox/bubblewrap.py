@@ -55,7 +55,7 @@ _SHARED_MEMORY_BYTES: Final = 64 * 1024 * 1024
 _FIRST_DESCRIPTOR: Final = 3
 
 _MAX_ARGUMENTS: Final = 9000
-"""Limit of the launcher for its own arguments and those of the command together."""
+"""The most arguments that the launcher accepts, including the arguments of the command."""
 _MAX_ARGUMENT_BYTES: Final = 128 * 1024
 """Limit of the kernel for one argument or variable, including the NUL at its end."""
 _MAX_TOTAL_BYTES: Final = 6 * 1024 * 1024
@@ -128,7 +128,9 @@ def mounts(policy: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
 
 
 def _to_cover(hidden: Iterable[str], policy: ResolvedPolicy) -> tuple[str, ...]:
-    """Return the hidden paths that need a mount: not those in `/dev`, because a command has a `/dev` of its own."""
+    """Return the hidden paths that need a mount. Paths in `/dev` need none, because a command has its own
+    `/dev`.
+    """
     return tuple(
         path
         for path in hidden
@@ -225,7 +227,7 @@ def _refuse_missing(command: Command) -> None:
     """Check that the program exists and is executable: inside the sandbox, the error would not reach us.
 
     Raises:
-        CommandNotStarted: it is not, with the error of the system.
+        CommandNotStarted: it does not exist or is not executable; the text has the error of the system.
     """
     name = command.argv[0]
     folders = [""] if "/" in name else command.env.get("PATH", _DEFAULT_PATH).split(":")
@@ -246,7 +248,7 @@ def _refuse_too_long(command: Command, arguments: int) -> None:
     """Check the limits of the launcher and the kernel for arguments and variables.
 
     Raises:
-        CommandNotStarted: a limit is exceeded, with the error of the system.
+        CommandNotStarted: a limit is exceeded; the text has the error of the system.
     """
     texts = [*command.argv, *(f"{name}={value}" for name, value in command.env.items())]
     sizes = [len(os.fsencode(text)) + 1 for text in texts]
@@ -293,7 +295,7 @@ class Bubblewrap:
         self._has_sizes = has_size_option
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """As `CommandRunner.run`."""
+        """Run a command as `CommandRunner.run` does."""
         placeholders: list[GitPlaceholder] = []
         denials = Denials(output)
         try:

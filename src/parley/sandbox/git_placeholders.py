@@ -1,8 +1,8 @@
 """Placeholders: empty `.git` directories that exist while commands run, where a command must not create a `.git`.
 
 A read-only mount needs a directory to cover. The last command that uses a placeholder removes it. A placeholder in
-use is locked (`flock`), and the kernel releases the locks of a killed process: so several servers can share one,
-and one that a killed server left is removed by the next command.
+use is locked (`flock`), so several servers can share it. The kernel releases the locks of a killed process, so the
+next command removes a placeholder that a killed server left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parley.wire.text import quoted
 __all__ = ["GitPlaceholder", "add_placeholders", "release_all"]
 
 _ATTEMPTS: Final = 1000
-"""An attempt fails only if another process removes the directory at the same time."""
+"""How often locking is tried. An attempt fails only if another process removes the directory at the same time."""
 
 
 class _CannotCreate(SandboxUnavailable):
@@ -81,7 +81,7 @@ class GitPlaceholder:
 
 
 def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> ResolvedPolicy:
-    """Acquire a placeholder for each missing `.git`, add it to the list, and return the policy that then holds.
+    """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the changed policy.
 
     A root of the user in which the server cannot create a placeholder becomes read-only, because a command could
     change the mode of the root. So does a root in which another user keeps the placeholder locked.
@@ -134,7 +134,7 @@ def _lock_shared(name: str, folder: int) -> int | None:
 
 
 def _is_same(name: str, folder: int, descriptor: int) -> bool:
-    """Return whether a name still is the directory of a descriptor."""
+    """Return whether a name still refers to the directory of a descriptor."""
     try:
         found = os.lstat(name, dir_fd=folder)
     except FileNotFoundError:

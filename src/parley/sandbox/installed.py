@@ -18,7 +18,7 @@ __all__ = ["Denials", "refuse_installed"]
 
 _READ_ONLY: Final = (b"read-only file system", b"erofs")
 _FORBIDDEN: Final = (b"permission denied", b"eacces")
-"""How programs report, in lower case, that a mount is read-only, or that Landlock grants no right to write."""
+"""Texts, in lower case, with which programs report that a mount is read-only or that Landlock denies writing."""
 _LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
 _MOST_NAMED: Final = 3
 
@@ -27,7 +27,7 @@ def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
     """Check that the command's working directory does not lie in a root that had to be refused.
 
     Raises:
-        SandboxUnavailable: it does.
+        SandboxUnavailable: the directory lies in such a root.
     """
     if not policy.refused:
         return
@@ -50,7 +50,7 @@ def _refusal(root: str) -> str:
 
 
 class Denials:
-    """Passes on the output of a command, and notices where the command reports that it may not write."""
+    """Passes on the output of a command, and notices if the command reports that it may not write."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

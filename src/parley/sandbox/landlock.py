@@ -36,8 +36,10 @@ from parley.sandbox.seccomp import program
 __all__ = ["Entry", "Landlock", "confine_thread", "entries", "read_rules", "restriction", "write_rules"]
 
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
-"""Devices that programs need. No other device is granted: for root, one may be the disk that holds the hidden
-files. Neither are pseudo-terminals: the right to `/dev/pts` would include the terminals of the user."""
+"""Devices that programs need. No other device is granted, because for root it could be the disk that holds the
+hidden files. Pseudo-terminals are not granted, because the right to `/dev/pts` would include the terminals of
+the user.
+"""
 
 _LIST: Final = int(Files.READ_DIR)
 _USE_DEVICE: Final = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE | Files.IOCTL_DEV)
@@ -156,7 +158,7 @@ def restriction(
 
 
 class Landlock:
-    """Starts commands with a restriction, and has protected files restored that they change."""
+    """Starts commands with a restriction. Protected files that they change are restored afterwards."""
 
     def __init__(self, starter: Starter, protected: ProtectedFiles, *, abi: int) -> None:
         self._starter = starter
@@ -164,7 +166,7 @@ class Landlock:
         self._abi = abi
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """As `CommandRunner.run`; a command that changed protected files has failed."""
+        """Run a command as `CommandRunner.run` does. A command that changed protected files counts as failed."""
         denials = Denials(output)
         ended = await self._protected.run(
             self._starter,
@@ -198,7 +200,7 @@ class Landlock:
 
 
 def confine_thread(bounds: SandboxPolicy) -> bool:
-    """As `CommandRunner.confine_thread`."""
+    """Restrict the calling thread as `CommandRunner.confine_thread` does."""
     from parley.common.landlock import abi_version
     from parley.sandbox.kernel import confine
 

@@ -1,4 +1,4 @@
-"""Probes the mechanisms: whether this system has what each of them needs, and whether it confines commands."""
+"""Probes the mechanisms: whether each is available on this system, and whether it really confines commands."""
 
 from __future__ import annotations
 

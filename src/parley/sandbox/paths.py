@@ -1,4 +1,4 @@
-"""Questions about paths and files that the modules of this package share. Changes nothing."""
+"""Functions about paths and files that the modules of this package share. They change nothing."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def belongs_to_another(found: os.stat_result, folder: os.stat_result) -> bool:
 
 
 def is_of_another_user(path: str, folder: os.stat_result) -> bool:
-    """As `belongs_to_another`, by the path of the file; False if it does not exist."""
+    """Return whether `belongs_to_another` holds for the file at a path; False if it does not exist."""
     try:
         return bool(folder.st_mode & stat.S_IWOTH) and belongs_to_another(os.lstat(path), folder)
     except OSError:

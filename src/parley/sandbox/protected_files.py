@@ -1,8 +1,8 @@
 """Restores protected files that commands have changed, where the sandbox cannot prevent the change.
 
 The server takes a snapshot of protected files before the first command that may write to them, and restores them
-after the last: while a command runs that may write there, the server changes nothing. A change that is made while
-no command runs is never undone. This is detection: until the last command has ended, its changes are in place.
+after the last one. While such a command runs, the server restores nothing, so changes stay in place until then. A
+change that is made while no command runs is never undone.
 
 Knows which commands run. `snapshot` knows which files are protected, and how to restore them.
 """
@@ -47,7 +47,7 @@ class _Unrestored(NamedTuple):
 
     snapshot: Snapshot | MissingGit
     state: tuple[int, ...] | None
-    """What the system knew about the file then."""
+    """The metadata of the file at that time."""
 
 
 class ProtectedFiles:
@@ -113,8 +113,8 @@ class ProtectedFiles:
         return prepare()
 
     def register(self, running: Running, accepted: Collection[str] = ()) -> None:
-        """Register a command: from now on, files that it may write to are not restored. Wait until restoring that
-        is in progress is done.
+        """Register a command: from now on, files that it may write to are not restored. Waits for a restoration in
+        progress.
 
         Raises:
             SandboxUnavailable: as `run`.
@@ -133,7 +133,7 @@ class ProtectedFiles:
                 self._unrestored.pop(path, None)
 
     def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
-        """Take snapshots of these paths, except those of which an earlier command needs the snapshot.
+        """Take snapshots of these paths, except paths for which a running command already has a snapshot.
 
         Raises:
             SandboxUnavailable: something cannot be read, or exceeds the limits.
@@ -176,13 +176,13 @@ class ProtectedFiles:
                         self._unrestored |= left
 
     async def unrestored_files(self, roots: Sequence[str]) -> tuple[str, ...]:
-        """As `unrestored`, without blocking the event loop."""
+        """Return the result of `unrestored`, computed in another thread so that the event loop is not blocked."""
         return await in_thread(lambda: self.unrestored(roots)) if self._unrestored else ()
 
     def unrestored(self, roots: Sequence[str]) -> tuple[str, ...]:
         """Return the paths in these roots that a command has changed and that could not be restored.
 
-        A path is forgotten when it is as it was before the command, or has changed since.
+        A path is no longer returned when it is as it was before the command, or has changed since.
         """
         with self._mutex:
             found = {path: each for path, each in self._unrestored.items() if _is_in(path, roots)}
@@ -203,7 +203,9 @@ def _is_in(path: str, roots: Iterable[str]) -> bool:
 
 
 def _state(path: str) -> tuple[int, ...] | None:
-    """Return what changes with a file, or with the directory that has its name; None if there is nothing."""
+    """Return metadata that differs after any change of the file or directory at a path; None if there is
+    nothing.
+    """
     try:
         found = os.lstat(path)
     except OSError:

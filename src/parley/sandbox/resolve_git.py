@@ -18,7 +18,7 @@ from parley.wire.text import quoted
 __all__ = ["GitPaths", "find_git", "is_replaceable_git_of_another_user"]
 
 _MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
-"""Files and directories in a Git directory that Git obeys, also if they are links."""
+"""Files and directories in a Git directory that Git obeys even if they are links."""
 
 
 class GitPaths(Struct, kw_only=True):
@@ -40,7 +40,7 @@ def find_git(roots: tuple[str, ...]) -> GitPaths:
     """Find `.git` in each root. A `.git` that is a root itself may be written to.
 
     Raises:
-        SandboxUnavailable: a `.git` is a link, or what it leads to cannot be protected.
+        SandboxUnavailable: a `.git` is a link, or the directory that it names cannot be protected.
     """
     found = GitPaths()
     for root in roots:

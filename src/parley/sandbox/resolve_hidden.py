@@ -18,10 +18,10 @@ class Hidden(NamedTuple):
     modes: dict[str, int]
     """By paths without links."""
     links: tuple[str, ...]
-    """Paths by which they are named, if a link leads from there."""
+    """The configured paths of hidden files that contain links."""
 
     def outermost(self, roots: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return directories and files, without those that a hidden directory already covers.
+        """Return the hidden directories and files that no other hidden directory covers.
 
         A root inside a hidden directory is visible, so a hidden path inside that root is not covered.
         """

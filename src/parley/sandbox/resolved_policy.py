@@ -54,7 +54,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def read_only(self) -> tuple[str, ...]:
-        """Paths in the roots that may be read and not written."""
+        """The paths in the roots that may be read but not written."""
         return self.git_directories + self.protected + self.missing_git + self.installed
 
     def hides(self, path: str) -> bool:

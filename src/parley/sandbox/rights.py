@@ -60,7 +60,7 @@ class Scope(IntFlag):
 # Plain integers, because they are combined for every rule of every command.
 
 READ: Final = int(Files.READ_FILE | Files.EXECUTE)
-"""To read and run a file. Listing a directory is another right."""
+"""The rights to read and run a file. Listing a directory is another right."""
 
 WRITE_TO_FILE: Final = int(Files.WRITE_FILE | Files.TRUNCATE)
 
@@ -76,7 +76,7 @@ WRITE: Final = int(
     | Files.REFER
     | Files.TRUNCATE
 )
-"""Does not include creating devices: for root, a device may be the whole disk."""
+"""The rights to write. They do not include creating devices: for root, a device may be the whole disk."""
 
 _SINCE: Final = {Files.REFER: 2, Files.TRUNCATE: 3, Files.IOCTL_DEV: 5, Files.RESOLVE_UNIX: 9}
 _NETWORK_SINCE: Final = 4

@@ -73,11 +73,12 @@ class Sandboxed:
         preload: Callable[[], object] = _load_nothing,
         platform: str = sys.platform,
     ) -> None:
-        """`starter` is called when the first command runs. `home` is called for a self test and returns Parley's
-        home, to which no command can write. `warn` is called when a mechanism is first used that prevents less than
-        another. `preload` is called in another thread before the first command with a root in which Parley is
-        installed: it imports all modules, so that none is imported from a directory that a command may have
-        changed."""
+        """Create the runner. `starter` is called when the first command runs. `home` is called for a self-test
+        and returns Parley's home, to which no command can write. `warn` is called when a mechanism that prevents
+        less than another is first used. `preload` is called in another thread before the first command with a root
+        in which Parley is installed. It imports all modules, so that none is imported later from a directory that a
+        command may have changed.
+        """
         self._make_starter, self._home, self._warn, self._preload = starter, home, warn, preload
         self._loading = asyncio.Lock()
         self._is_loaded = False

@@ -1,6 +1,6 @@
 """Confinement on macOS: a profile for Seatbelt, and the launcher that applies it.
 
-A profile is a text that allows operations; all others are denied. It contains no path: paths are passed as named
+A profile is a text that allows operations and denies all others. It contains no path: paths are passed as named
 parameters. A protected path is an exception within the rule that allows the rest, so the order of rules does not
 matter. Only the rules that keep directories from being moved deny something, and they come last.
 
@@ -62,8 +62,10 @@ _BASE: Final = r"""(version 1)
   (sysctl-name "sysctl.proc_cputype")
   (sysctl-name "vm.loadavg"))
 """
-"""What every command may do. A service resolves names of users. The readable system values do not include arguments
-and variables of other processes (`kern.procargs2`). Of the terminals, a command may use those that it created."""
+"""Operations that every command may do. A service resolves names of users. The readable system values do not
+include arguments and variables of other processes (`kern.procargs2`). A command may use only terminals that it
+created.
+"""
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
 """Terminals of other processes, whose input a command must not read."""
@@ -104,7 +106,7 @@ class Seatbelt:
         self._starter = starter
 
     async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """As `CommandRunner.run`."""
+        """Run a command as `CommandRunner.run` does."""
         start = await in_thread(lambda: _prepared(command, bounds))
         return await self._starter.start(start, output=output)
 
@@ -181,7 +183,9 @@ def _reading(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
 
 
 def _writing(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Yield rules to write to the roots except protected paths, and not to move directories that lead to these."""
+    """Yield rules that allow writing to the roots except protected paths, and deny moving directories that
+    contain protected paths.
+    """
     by_name = {f"{root.rstrip('/')}/{name}" for root in policy.roots for name in (GIT, *AGENTS)}
     protected = {*policy.read_only, *policy.hidden, *by_name} - {*policy.roots}
     for root in policy.roots:
@@ -198,7 +202,7 @@ def _writing(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
 
 
 def _filters(paths: Sequence[str], named: _Named) -> list[str]:
-    """Return filters for protected paths. The literal filter matches also a path that does not exist yet."""
+    """Return filters for protected paths. The literal filter matches even a path that does not exist yet."""
     return [kind(path) for path in paths for kind in (named.at, named.below, named.in_any_spelling)]
 
 

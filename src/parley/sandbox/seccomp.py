@@ -1,11 +1,11 @@
-"""The filter of system calls for confined commands, as a program that the kernel runs before each call.
+"""The system call filter of confined commands, as a program that the kernel runs before each call.
 
-The same rules serve both mechanisms of Linux: they cover what neither mounts nor Landlock control. A filter sees
-numbers and arguments of a call, but not the memory that a pointer leads to.
+Both Linux mechanisms use the same rules, which cover what neither mounts nor Landlock control. A filter sees the
+number and the arguments of a call, but not the memory that a pointer refers to.
 
-A call has one of four results: it is made; it fails with EPERM; it fails with ENOSYS, so that programs use an older
-call whose arguments the filter can see; or it ends the process, if it uses the convention of another machine, in
-which the numbers have other meanings.
+A call has one of four results. It is made. It fails with EPERM. It fails with ENOSYS, so that programs use an older
+call whose arguments the filter can see. Or it ends the process, if it uses the calling convention of another
+machine, in which the numbers have other meanings.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _CREATES: Final = 0o100 | 0o20000000
 
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
-"""Both insert input into a terminal."""
+"""The two requests that insert input into a terminal."""
 _IOCTL_TYPE: Final = 0xFF00
 _FILE_SYSTEM: Final = (0x6600, 0x9400)
 """Types of requests to file systems: `f`, attributes, encryption and sealing; 0x94, subvolumes."""
@@ -155,13 +155,13 @@ _CALLS_ON_ATTRIBUTES: Final = (
     *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
 )
-"""Landlock does not control them."""
+"""Calls on file attributes, which Landlock does not control."""
 
 _CALLS_ON_SHARED_MEMORY_AND_QUEUES: Final = (
     *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
     *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
 )
-"""Their objects have numbers and names outside of the file system."""
+"""Calls on objects that have numbers or names outside of the file system."""
 
 _ALWAYS: Final[Mapping[str, _Rule]] = {
     "clone": ((_is(0, 0, mask=_CLONE_NAMESPACES),),),
@@ -186,7 +186,7 @@ _SCHEDULING: Final = ("sched_setaffinity", "sched_setattr", "sched_setparam", "s
 
 
 def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: bool) -> Iterator[tuple[str, _Rule]]:
-    """Yield each call that is not always made, with its rule."""
+    """Yield each restricted call with its rule."""
     for name in _REFUSED_CALLS:
         yield name, _NEVER
     yield from _ALWAYS.items()
@@ -215,7 +215,7 @@ def _ioctl(*, namespaces: bool) -> _Rule:
 def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[tuple[str, _Rule]]:
     """Yield rules for sockets. A filter cannot see an address, so it restricts which sockets can be created.
 
-    A unix datagram socket, also one of a pair, can send each message to another address. A stream socket of a pair
+    A unix datagram socket, even one of a pair, can send each message to another address. A stream socket of a pair
     keeps its peer.
     """
     stream = _is(0, _AF_UNIX), _is(1, _STREAM, _SEQPACKET, mask=_SOCKET_TYPE)

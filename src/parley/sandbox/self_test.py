@@ -119,7 +119,7 @@ async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidd
 
 
 def _permanent(fault: str) -> str:
-    """Return the fault, if another attempt would find it again.
+    """Return the fault if it is permanent.
 
     Raises:
         CommandNotStarted: it is transient.

@@ -90,7 +90,7 @@ class MissingGit:
         self.roots: set[str] = set()
 
     def restore(self) -> Restored:
-        """Move aside what is there now."""
+        """Move aside the file or directory that is there now."""
         result = Restored()
         try:
             if self._is_added():

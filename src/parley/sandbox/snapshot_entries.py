@@ -84,7 +84,7 @@ ABSENT: Final = Absent()
 
 
 def look(folders: DirFds, path: str, *, at_most: int) -> Entry:
-    """Return what a path is. The content of a file of more than `at_most` bytes is None.
+    """Return the entry at a path. The content of a file of more than `at_most` bytes is None.
 
     Raises:
         OSError: the directory cannot be opened, or is a link.
@@ -110,7 +110,8 @@ def look(folders: DirFds, path: str, *, at_most: int) -> Entry:
 def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
     """Return the content of a regular file, or None if it is larger or cannot be read; and whether it has a writer.
 
-    A process that closes the file after the first check may have changed it before: the content is read later.
+    The content is read after the check for writers: a process that closes the file after the check may have changed
+        it before.
     """
     try:
         descriptor = os.open(name, _READ, dir_fd=folder)
@@ -176,9 +177,9 @@ def with_mode(entry: Entry, mode: int) -> Entry:
 
 
 def create(path: str, entry: Entry) -> bool:
-    """Create a file, link or directory again, and return whether the snapshot holds enough for that.
+    """Create a file, link or directory again; return False if the snapshot does not hold enough for that.
 
-    A file or link that is there is replaced atomically.
+    An existing file or link is replaced atomically.
     """
     folder, name = os.path.split(path)
     new = f".new-{os.urandom(8).hex()}"

@@ -134,10 +134,10 @@ _NUMBERS: Final[Mapping[str, tuple[int, int | None]]] = {
     "utimes": (235, None),
     "vhangup": (153, 58),
 }
-"""Of each call: on x86-64 and on aarch64."""
+"""The numbers of each call on x86-64 and on aarch64."""
 
 MACHINES: Final[Mapping[str, Machine]] = {
     "x86_64": Machine(0xC000003E, {name: number for name, (number, _) in _NUMBERS.items()}),
     "aarch64": Machine(0xC00000B7, {name: number for name, (_, number) in _NUMBERS.items() if number is not None}),
 }
-"""By what `uname` calls them."""
+"""The supported machines, by their names in `uname`."""

@@ -16,7 +16,7 @@ __all__ = ["in_thread"]
 T = TypeVar("T")
 
 _MOST_IDLE: Final = 4
-"""Threads that wait for more work. Beginning one takes as long as much of the work does."""
+"""The most idle threads that are kept. Starting a thread can take as long as the work itself."""
 
 _idle: Final[list[_Worker]] = []
 
@@ -25,11 +25,11 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
     """Run `work` in another thread and return its result. The work itself must be bounded.
 
     A cancellation is raised when the work is done. Work that a file system blocks does not block other work, and
-    the end of the process does not wait for it. Without `needs_one`, the work is done in this thread if the system
-    allows no more threads, or memory is short.
+    the end of the process does not wait for it. Without `needs_one`, the work is done in the calling thread if the
+    system allows no more threads, or memory is short.
 
     Raises:
-        CommandNotStarted: the system has no more threads for us, and the work was not begun.
+        CommandNotStarted: the system allows no more threads; the work was not begun.
     """
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     try:

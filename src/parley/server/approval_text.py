@@ -1,4 +1,4 @@
-"""Words an approval, for clients at each version and for the list of open approvals."""
+"""Writes the texts of an approval, for clients of each version and for the list of open approvals."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _change(path: str, change: FileChange) -> str:
 
 
 def what_is_asked(asked: QuestionAsked) -> str:
-    """Return what an approval is about, as a clause without a subject."""
+    """Return what an approval allows, as a clause without a subject."""
     match asked.kind:
         case "exec":
             return f"run `{quoted_command(asked.command)}` in `{quoted(asked.cwd)}`"

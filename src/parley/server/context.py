@@ -1,4 +1,4 @@
-"""What a request can use: the server that it reached, its sender, and its reply channel."""
+"""The context of a request: the server, the sender, and the reply channel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class ServerContext:
         loader: Loader,
         on_initialized: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_initialized` is called after an `initialize` was answered, for work that start-up skipped."""
+        """Create the context. `on_initialized` is called after an `initialize` was answered, for work that
+        start-up postponed.
+        """
         self.conversations = conversations
         self.loader = loader
         self.request_ids = count()
@@ -38,7 +40,7 @@ class ServerContext:
 
 
 class Role(IntEnum):
-    """What a principal may do. A role includes all lower ones."""
+    """The permissions of a principal. A role includes all lower roles."""
 
     OBSERVER = 1
     DRIVER = 2
@@ -58,16 +60,16 @@ LOCAL_USER: Final = Principal(name="local", role=Role.ADMIN)
 
 
 class Reply(Protocol):
-    """Where the messages go that belong to one request."""
+    """The destination of the messages that belong to one request."""
 
     @property
     def notifications(self) -> Outbox:
-        """Carries notifications until the request is answered."""
+        """The outbox for notifications, until the request is answered."""
         ...
 
     @property
     def questions(self) -> Outbox:
-        """Carries requests of the server, such as approval requests."""
+        """The outbox for requests of the server, such as approval requests."""
         ...
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
@@ -75,7 +77,9 @@ class Reply(Protocol):
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` when the client has closed the channel; one that lasts as long as the client calls nothing."""
+        """Call `do` when the client has closed the channel. Never called if the channel lasts as long as the
+        client.
+        """
         ...
 
     def answer(self, frame: bytes | None) -> None:

@@ -2,7 +2,7 @@
 
 Messages of a client take effect in the order of arrival. Each request runs as a task of its own, so reading never
 waits for a handler. A request is answered exactly once, or dropped when a cancellation has ended it. It can be
-cancelled while any part of it is still active, which may be long after its answer: a stream, a turn. Answers of the
+cancelled while any part of it, such as a stream or a turn, is active, even long after its answer. Answers of the
 client go to the code that sent the request.
 """
 
@@ -56,7 +56,7 @@ class Call:
     """One request of the client."""
 
     context: RequestContext
-    """Set when the handler begins: an `initialize` before it decides the features."""
+    """The context; set when the handler begins, because an earlier `initialize` decides the features."""
 
     def __init__(self, request_id: RequestId, params: Raw | UnsetType, dispatch: Dispatch, reply: Reply) -> None:
         self.id, self.params = request_id, params
@@ -85,7 +85,7 @@ class Call:
             self.cancel()
 
     def stop_on_cancel(self) -> None:
-        """From now on a cancellation stops the current task, which handles the request, and drops the request."""
+        """Let a cancellation from now on stop the current task, which handles the request, and drop the request."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -153,7 +153,9 @@ class Dispatch:
         tasks: asyncio.TaskGroup,
         notices: Mapping[str, Notice] = MappingProxyType({}),
     ) -> None:
-        """`context` makes the context of a request from its reply; `own` gets the answers of the client."""
+        """Create the dispatcher. `context` makes the context of a request from its reply; `own` handles answers
+        of the client to requests of the server.
+        """
         self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices
         self._tasks = tasks
@@ -253,7 +255,7 @@ class Dispatch:
 
     @contextmanager
     def waiting(self, task: asyncio.Task[None]) -> Iterator[None]:
-        """Let `stop_waiting` stop a task meanwhile."""
+        """Mark a task as only waiting during the block, so that `stop_waiting` stops it."""
         self._waiting.add(task)
         try:
             yield
@@ -261,7 +263,7 @@ class Dispatch:
             self._waiting.discard(task)
 
     def stop_waiting(self) -> None:
-        """Stop the handlers that only wait; the others finish what the client asked for."""
+        """Stop the handlers that only wait. The other handlers finish their requests."""
         for task in self._waiting:
             task.cancel()
 

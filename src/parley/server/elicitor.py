@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Elicitor(Protocol):
-    """A way to ask one client."""
+    """The interface that asks one client for decisions."""
 
     @property
     def can_ask(self) -> bool:

@@ -28,7 +28,7 @@ _LOG_MESSAGE: Final = (
     % (LogMessage.METHOD.encode(), CONVERSATION_LOGGER.encode()),
     b"}}}}",
 )
-"""The same for a notification that is the data of a log message."""
+"""The bytes before and after the params of a notification that is the data of a log message."""
 
 Send = Callable[[bytes], None]
 
@@ -105,8 +105,9 @@ class StreamEncoder:
     def snapshot_part(
         self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta] = (), *, is_first: bool
     ) -> bytes:
-        """Encode the next events of a snapshot; empty if clients see none of the entries. `is_first` if there were
-        none before."""
+        """Encode the next events of a snapshot; empty if clients see none of the entries. `is_first`: no event
+        was encoded before.
+        """
         events = self._events(entries)
         events += self._deltas(open_deltas)
         if events and is_first:
@@ -165,7 +166,7 @@ class StreamEncoder:
 
 
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
-    """Yield the output of a command that ended, as a snapshot has it."""
+    """Yield the parts of a finished command's output that a snapshot contains."""
     for stream in output_of(entry):
         yield from stream.preview()
 

@@ -159,7 +159,7 @@ class ResourceLimitReached(RequestRefused):
 
 
 class PeerRefusal(RequestRefused):
-    """The answer to another process whose request failed with `error`; it has the code of that error."""
+    """The refusal of a request of another process that failed with `error`; it has the code of that error."""
 
     def __init__(self, number: int, error: ParleyError, detail: str | None = None) -> None:
         super().__init__(detail or str(error))
@@ -167,5 +167,5 @@ class PeerRefusal(RequestRefused):
 
 
 def error_code(error: ParleyError) -> str:
-    """Return the code of an error; an error that no client should see has the code of a bug."""
+    """Return the code of an error. An unexpected error has the code of a bug."""
     return error.code if isinstance(error, VisibleError) else INTERNAL_ERROR

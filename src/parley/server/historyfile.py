@@ -1,4 +1,4 @@
-"""The file `history.jsonl` of the original server, whose inode and length clients are told."""
+"""The file `history.jsonl` of the original server. Clients are told its inode and its length."""
 
 from __future__ import annotations
 

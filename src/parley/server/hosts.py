@@ -26,7 +26,9 @@ class KnownHost(Struct, frozen=True, kw_only=True):
 
     title: str
     timeout_reasons: tuple[str, ...]
-    """Substrings of the reasons of cancellations that end the waiting, and are not meant to stop the work."""
+    """Substrings of cancellation reasons that mean that the client stopped waiting. Such a cancellation does not
+    stop the turn.
+    """
 
 
 KNOWN_HOSTS: Final[Mapping[str, KnownHost]] = MappingProxyType(
@@ -51,17 +53,21 @@ class Features(Struct, frozen=True, kw_only=True):
     It also decides that a cancelled request gets no answer, and that an answered send cannot be cancelled.
     """
     event_notifications: bool = True
-    """True if events are sent; a host ignores them."""
+    """True if events are sent. Hosts ignore events."""
     explains_results: bool = False
-    """True if results of `codex` and `codex-reply` also say, for the host's model, how to go on."""
+    """True if results of `codex` and `codex-reply` also tell the host's model how to continue."""
     may_answer_approvals: bool = True
-    """True if the client is offered `approvalAnswer`; in a host, a model would answer."""
+    """True if the client is offered `approvalAnswer`. In a host, the model would answer."""
     dismissal_denies: bool = False
-    """True if a cancelled elicitation denies instead of stopping the turn. A host without a person cancels all."""
+    """True if a cancelled elicitation denies the action instead of stopping the turn. A host without a person
+    cancels every elicitation.
+    """
     timeout_reasons: tuple[str, ...] = ()
 
     def is_timeout(self, reason: str | None) -> bool:
-        """Return whether a cancellation with this reason ends only the waiting."""
+        """Return whether a cancellation with this reason is a timeout of the client, after which the turn
+        continues.
+        """
         return reason is not None and any(part in reason for part in self.timeout_reasons)
 
 

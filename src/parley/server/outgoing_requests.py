@@ -21,7 +21,7 @@ class _Open(Struct, frozen=True):
 
     frame: bytes
     out: Outbox
-    """Carried the request, and carries its withdrawal."""
+    """The outbox that carried the request and will carry its withdrawal."""
     answered: Callable[[Message], None]
 
 
@@ -29,7 +29,7 @@ class OutgoingRequests:
     """The open requests to one client. Each is answered at most once."""
 
     def __init__(self, ids: Iterator[int]) -> None:
-        """`ids` are shared by all clients, so that no id is used twice."""
+        """Create an empty set. `ids` are shared by all clients, so that no id is used twice."""
         self._ids = ids
         self._open: dict[RequestId, _Open] = {}
 
@@ -46,8 +46,9 @@ class OutgoingRequests:
         return request_id
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
-        """Send the open requests again that `lost` carried: the client may not have received them. It has received
-        the frames of `but_not`."""
+        """Send the open requests that `lost` carried again, because the client may not have received them. Do
+        not repeat the frames in `but_not`, which it has received.
+        """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:
                 self._open[request_id] = _Open(one.frame, out, one.answered)

@@ -1,7 +1,7 @@
 """Messages with positions, for clients that may reconnect and name the last one that they received.
 
-A position is the entry of a conversation that a client has passed. An entry may be several messages; then the
-position of all but the last one is the entry before and the number of messages after it.
+A position is the entry of a conversation that a client has passed. An entry may be several messages. The position
+of all but the last of them is the entry before, plus the number of messages after that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Position", "PositionEncoder", "PositionedOutbox", "begin_frame_at", 
 
 
 class Position(Struct, frozen=True, array_like=True):
-    """How much of a conversation a client has received."""
+    """The part of a conversation that a client has received."""
 
     seq: int
     """The last entry that it has completely."""
@@ -43,10 +43,10 @@ class PositionedOutbox(FrameOutbox, Protocol):
 
 
 class PositionEncoder:
-    """Sends what an encoder makes of an entry with its position."""
+    """Sends the messages that another encoder makes of an entry, with their positions."""
 
     def __init__(self, encoder: EventEncoder, out: PositionedOutbox, skipped: int) -> None:
-        """The client has `skipped` messages of the first entry already."""
+        """Create the encoder. The client already has the first `skipped` messages of the first entry."""
         self.hidden, self.sends_records = encoder.hidden, encoder.sends_records
         self._encoder, self._out, self._skipped = encoder, out, skipped
         self.delta: Callable[[Delta | OutputDelta, bytes, Callable[[bytes], None]], None] = encoder.delta

@@ -28,7 +28,7 @@ class ProgressReporter:
     """Sends the progress of one call, if its client gave a token."""
 
     def __init__(self, out: Outbox, token: RequestId | None, *, delayed: bool) -> None:
-        """`delayed` is True for clients at 2025-11-25."""
+        """Create the reporter. `delayed` is True for clients at 2025-11-25."""
         self._out, self._token, self._delayed = out, token, delayed
         self._loop = asyncio.get_running_loop()
         self._count = 0
@@ -62,9 +62,9 @@ class ProgressReporter:
                 timer.cancel()
 
     def before_result(self, send_result: Callable[[], None]) -> None:
-        """Stop, and call `send_result`: at once, or in the next loop tick if a notification was sent in this one.
+        """Stop, and call `send_result`: at once, or in the next loop tick if a notification was sent in this tick.
 
-        What is sent in one tick leaves in one write, and the client would read both at once.
+        Everything that is sent in one tick is written together, so the client would read both at once.
         """
         self.stop()
         if self._delayed and self._in_this_tick:

@@ -42,7 +42,7 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Note an approval, or a denial that no person gave."""
+        """Record an approval request, or a denial that no person gave."""
         if entry.type == _ASKED:
             asked = msgspec.json.decode(entry.encoded, type=QuestionAsked)
             self._questions[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
@@ -55,7 +55,7 @@ class ResultNotes:
                     self._not_done.append(f"Not done, because {why}: {what}.")
 
     def earlier_turn(self, text: str) -> None:
-        """Note the end of the turn that an earlier call stopped waiting for."""
+        """Record the end of the turn that an earlier call stopped waiting for."""
         cut = _cut(text, EARLIER_LENGTH)
         self._earlier = f"An earlier call stopped waiting before its turn ended. That turn ended with:\n{cut}"
 

@@ -34,9 +34,11 @@ log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS: Final = 1.5
 """How long a shutdown waits for turns, answers and clients that read. The protocol allows two seconds in all."""
 CLOSE_SECONDS: Final = 0.3
-"""How much longer it waits for the home to be closed: a disk is slow, or another process holds the write lock."""
+"""How much longer the shutdown waits until the home is closed: a disk may be slow, or another process may hold
+the write lock.
+"""
 LEAVE_SECONDS: Final = 1.0
-"""How long a client that has stopped sending is waited for: until its requests are answered and it has read all."""
+"""How long the server waits until a client that has stopped sending has its answers and has read everything."""
 LAST_ANSWERS_SECONDS: Final = 0.05
 """How long the answers to requests that waited for the home may take."""
 
@@ -71,7 +73,9 @@ class ClientConnection:
         principal: Principal = LOCAL_USER,
         loader: Loader | None = None,
     ) -> None:
-        """`tasks` runs the handlers of its requests; `loader` is by default that of the server."""
+        """Create the connection. `tasks` runs the handlers of its requests; `loader` is by default the loader of
+        the server.
+        """
         self.out, self._context = out, context
         self.session = Session(out, context.request_ids, loader or context.loader, principal)
         self._streams = Streams(self.session)
@@ -95,7 +99,7 @@ class ClientConnection:
         position: Position,
         reply: Reply,
     ) -> None:
-        """Continue a `codex` call whose stream was lost, from what the client has received of it.
+        """Continue a `codex` call whose stream was lost, after the part that the client has received.
 
         Raises:
             ParleyError: the conversation does not exist or cannot be read.
@@ -111,7 +115,7 @@ class ClientConnection:
         await TurnWaiter(call, found, skipped=position.messages).resume(Seq(position.seq), event_id)
 
     def restart_streams(self, positions: Mapping[str, Position]) -> None:
-        """Send every stream again, from what the client has received of it."""
+        """Send every stream again, after the part that the client has received."""
         self._streams.restart(positions)
 
     async def all_answered(self) -> None:
@@ -119,7 +123,7 @@ class ClientConnection:
         await self._dispatch.all_answered()
 
     async def end_streams(self) -> None:
-        """Send what the streams have, and then that they end."""
+        """Send the remaining events of all streams, and then their ends."""
         await self.out.flush()  # slow readers go on sending meanwhile
         self._streams.shut_down()
         await self.out.flush()
@@ -150,7 +154,8 @@ class ServerCore:
         loader: Loader | None = None,
         connected: Callable[[ClientConnection], None] = lambda client: None,
     ) -> None:
-        """Serve a client until it leaves or the server shuts down. What it sent is executed; its turns go on.
+        """Serve a client until it leaves or the server shuts down. Requests that it sent before are executed, and
+        its turns go on.
 
         A client that only stopped sending still gets the answers that come within a second.
         """

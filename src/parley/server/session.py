@@ -1,4 +1,4 @@
-"""One connected client: what it negotiated, and everything that is registered for it."""
+"""One connected client: its negotiated features, and everything that is registered for it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ class Session:
     def __init__(
         self, out: FrameOutbox, request_ids: Iterator[int], loader: Loader, principal: Principal = LOCAL_USER
     ) -> None:
-        """`loader` resolves the settings of conversations that the client creates and of turns that it begins."""
+        """Create the session. `loader` resolves the settings of conversations that the client creates and of
+        turns that it begins.
+        """
         self.out, self.loader, self.principal = out, loader, principal
         self.version = PLAIN_VERSION
         self.features = PLAIN
@@ -107,7 +109,7 @@ class Session:
         """The turns that the client began and that run, each with the callback of its end."""
 
     def begin(self, version: str, features: Features, *, can_be_asked: bool) -> None:
-        """Note what the client negotiated by `initialize`."""
+        """Record what the client negotiated by `initialize`."""
         self.version, self.features, self.initialized = version, features, True
         if can_be_asked:
             self.elicitor = FormElicitor(self.requests, features)
@@ -117,11 +119,11 @@ class Session:
         return RequestContext(principal=self.principal, features=self.features, reply=reply)
 
     def events_to(self, out: Outbox) -> Outbox:
-        """Return the outbox for events that would be sent to `out`; a host that ignores events is sent none."""
+        """Return the outbox for events of `out`. For a host that ignores events, it discards them."""
         return out if self.features.event_notifications else SILENT
 
     def stream_out(self, conversation: ConversationId) -> FrameOutbox:
-        """Return the outbox for a new stream; a host that ignores events is sent none."""
+        """Return the outbox for a new stream. For a host that ignores events, it discards them."""
         return self.stream_outboxes.outbox(conversation) if self.features.event_notifications else SILENT
 
     # --- requests that concern a conversation --------------------------------------------
@@ -156,14 +158,14 @@ class Session:
     # --- the end ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
-        """Have `undo` called when the client leaves, to remove what `owner` registered for it."""
+        """Call `undo` when the client leaves, to remove the registrations of `owner`."""
         if self.has_left:
             undo()
         else:
             self._on_leave[owner] = undo
 
     def cancel_on_leave(self, owner: Hashable) -> None:
-        """Record that `owner` has removed what it registered."""
+        """Forget the callback of `owner`, which has removed its registrations itself."""
         self._on_leave.pop(owner, None)
 
     @property

@@ -27,14 +27,16 @@ log = logging.getLogger(__name__)
 
 SHORT_ENTRIES: Final = 2000
 SHORT_BYTES: Final = 1024 * 1024
-"""Limits of a snapshot that is made and sent at once. A longer one is sent page by page."""
+"""Size limit of a snapshot that is sent at once. A longer snapshot is sent page by page."""
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
 """Levels at which a client gets messages of level `info`."""
 
 
 class _LogOutbox:
-    """The outbox of a stream that is sent as log messages: discards them if the client wants severer ones only."""
+    """The outbox of a stream that is sent as log messages: discards them if the client wants only more severe
+    messages.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session, self._out = session, session.out
@@ -141,8 +143,8 @@ class _Stream:
     def _send_by_page(self) -> None:
         """Begin to send a long snapshot page by page, as the client reads it.
 
-        It is one message, so other messages to the client wait for its end. It is sent to its end although the
-        stream is closed meanwhile.
+        The snapshot is one message, so other messages to the client wait for its end. It is sent completely even if
+        the stream is closed meanwhile.
         """
         source = self._conversation.log
         frame = begin_frame_at(self.out, source.durable)
@@ -221,7 +223,7 @@ class Streams:
         stream.begin()
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Send every stream again, from what the client has received of it."""
+        """Send every stream again, after the part that the client has received."""
         for conversation_id, stream in tuple(self._streams.items()):
             stream.restart(positions.get(conversation_id))
 

@@ -48,10 +48,11 @@ class Subscription:
         waits_for_turn: bool = False,
         skipped: int = 0,
     ) -> None:
-        """`questions` carries approval requests. `on_entry` is called after each entry, records included, was
-        sent. `on_dropped` is called if an entry could not be sent for lack of memory; then nothing more is sent.
-        `waits_for_turn` marks a call that waits for the end of the turn. The client has `skipped` messages of the
-        first entry already."""
+        """Create the subscription. `questions` carries approval requests. `on_entry` is called after each entry,
+        including records, was sent. `on_dropped` is called if an entry could not be sent for lack of memory;
+        then nothing more is sent. `waits_for_turn` marks a call that waits for the end of the turn. The client
+        already has the first `skipped` messages of the first entry.
+        """
         self._session, self._conversation = session, conversation
         self._out, self._encoder, self._questions = out, with_positions(encoder, out, skipped), questions
         self._on_entry, self._on_dropped = on_entry, on_dropped
@@ -59,7 +60,7 @@ class Subscription:
         self._reader: Reader | None = None
 
     def register(self) -> None:
-        """Count as a reader of the conversation, before or while it is sent."""
+        """Register as a reader of the conversation, before or while it is sent."""
         self._conversation.register_reader(
             self,
             can_be_asked=self._session.elicitor.can_ask,
@@ -85,7 +86,7 @@ class Subscription:
         self._ask_open_approval()
 
     def send_now(self) -> None:
-        """Send what is durable already."""
+        """Send the entries that are durable now."""
         if self._reader is not None:
             self._reader.pump()
 

@@ -22,7 +22,7 @@ __all__ = ["ToolCall"]
 
 
 class ToolCall:
-    """What the handler of a tool is given."""
+    """One call of a tool, as its handler gets it."""
 
     def __init__(
         self, call: Call, params: CallToolParams, session: Session, streams: Streams, server: ServerContext
@@ -38,7 +38,7 @@ class ToolCall:
 
     @property
     def features(self) -> Features:
-        """What the client sees."""
+        """The features of the client."""
         return self.call.context.features
 
     def take_arguments(self) -> Raw | UnsetType:

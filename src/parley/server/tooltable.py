@@ -40,8 +40,9 @@ class Tool(Generic[Arguments]):
         answers_approvals: bool = False,
         is_addition: bool = False,
     ) -> None:
-        """`plain_args` are the arguments for clients at 2025-06-18 and older, if they differ; `is_addition` if such
-        clients do not know the tool."""
+        """Create a tool. `plain_args` are the arguments for clients at 2025-06-18 and older, if they differ.
+        `is_addition`: such clients do not know the tool.
+        """
         self.answers_approvals, self.is_addition = answers_approvals, is_addition
         self.name, self.title, self.description = name, title, description
         self.args, self.result, self.faults, self.annotations = args, result, faults, annotations

@@ -39,7 +39,7 @@ from parley.wire.tools import CodexResult
 __all__ = ["TurnWaiter"]
 
 RESUME_ENTRIES: Final = 50
-"""How many entries before its position a resumed call looks at, for the text that the client has received."""
+"""How many entries before its position a resumed call reads, to find the text that the client has received."""
 BEFORE_THE_TURN: Final = EventId("0")
 
 _STARTED: Final = record_type(TurnStarted)
@@ -52,7 +52,7 @@ class TurnWaiter:
     """Submits a message, sends the events of its turn, and answers the call when the turn ends."""
 
     def __init__(self, call: ToolCall, conversation: Conversation, *, skipped: int = 0) -> None:
-        """The client has `skipped` messages of the first entry already."""
+        """Create the call. The client already has the first `skipped` messages of the first entry."""
         self._call, self._conversation = call, conversation
         self._features, self._session = call.features, call.session
         reply = call.call.context.reply
@@ -103,8 +103,8 @@ class TurnWaiter:
         await self._submit(content, None, follow_from=None)
 
     async def resume(self, after: Seq, event_id: EventId) -> None:
-        """Continue a call whose connection was lost: send what comes after a position, and answer at the end of the
-        turn, which may be in the log already.
+        """Continue a call whose connection was lost: send the events after a position, and answer at the end of the
+        turn, which may already be in the log.
 
         Raises:
             StoreError: the log cannot be read.
@@ -158,7 +158,7 @@ class TurnWaiter:
         self._return_approval()
 
     def cancel_before_it_begins(self) -> None:
-        """Let the turn begin without waiting for tool servers: it then ends at once."""
+        """Let the turn begin without waiting for tool servers, so that it ends at once."""
         if not self._features.is_timeout(self._call.call.cancel_reason):
             self._conversation.stop_waiting_for_tool_servers()
 

@@ -1,6 +1,6 @@
-"""The store of `--ephemeral`, and of tests: logs in memory, which end with the process.
+"""The store of `--ephemeral` and of tests. It holds logs in memory, which are lost when the process ends.
 
-An append encodes, copies and waits for nothing.
+An append does not encode, copy or wait.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class MemoryStore:
 
 
 def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """Return the entries up to the one that exceeds the limit of bytes."""
+    """Return the first entries, including the one that exceeds the limit of bytes."""
     found: list[Entry] = []
     size = 0
     for entry in entries:

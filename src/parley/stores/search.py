@@ -1,4 +1,4 @@
-"""What all stores share about lists and searches: which text an entry contains, and how lists are ordered."""
+"""Lists and searches in all stores: finds text in entries, and orders lists."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
 """The types of the events that a search reads."""
 
 SLACK_SECONDS: Final = 1.0
-"""How far the clock may be before the newest activity without having been set back: two processes can write in a
-different order than they read the clock."""
+"""How far the clock may be before the newest activity without counting as set back. Two processes can write in
+another order than they read the clock.
+"""
 
 STEP_SECONDS: Final = 0.001
 """The time between two successive activities while the clock is before the newest one."""
@@ -68,7 +69,8 @@ def normalize_path(path: str) -> str:
 
 
 def active_at(summary: Summary, newest: object) -> float:
-    """Return the time of activity to store; `newest` is that of the conversation that is listed first, if any.
+    """Return the time of activity to store; `newest` is the time of the conversation that is listed first, if there
+    is one.
 
     A conversation that is active now is listed first, even after the clock was set back.
     """

@@ -21,7 +21,7 @@ __all__ = ["parley_model", "parley_process", "parley_server"]
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """Return a fixture for async tests; without pytest-asyncio, a fixture that fails and says so."""
+    """Return a fixture for async tests. Without pytest-asyncio, the fixture fails with a text that says so."""
     try:
         import pytest_asyncio
     except ImportError:
@@ -36,7 +36,7 @@ def _async_fixture(function: Callable[..., Any]) -> Any:
 
 @_async_fixture
 async def parley_model() -> AsyncIterator[ScriptedModel]:
-    """A model that replies as the test says."""
+    """Yield a model that replies as the test says."""
     from parley.testing.model import ScriptedModel
 
     async with ScriptedModel() as model:
@@ -47,7 +47,9 @@ async def parley_model() -> AsyncIterator[ScriptedModel]:
 async def parley_process(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> AsyncIterator[Callable[..., Awaitable[ParleyProcess]]]:
-    """Starts servers: `await parley_process(api="responses")`, with the options of `ParleyProcess`."""
+    """Return a function that starts servers: `await parley_process(api="responses")`, with the options of
+    `ParleyProcess`.
+    """
     from parley.testing.process import ParleyProcess
 
     made = 0
@@ -64,5 +66,5 @@ async def parley_process(
 
 @_async_fixture
 async def parley_server(parley_process: Callable[..., Awaitable[ParleyProcess]]) -> ParleyProcess:
-    """A server that uses `parley_server.model` over the chat API, with a client."""
+    """Yield a server that uses `parley_server.model` over the chat API, with a client."""
     return await parley_process()

@@ -96,7 +96,7 @@ class Home:
         return {**kept, "PARLEY_HOME": str(self.path), **self._options.get("env", {})}
 
     def write_config(self, text: str) -> None:
-        """Write config.toml: the usual settings, except those that `text` has."""
+        """Write config.toml: `text`, and the usual settings that `text` does not have."""
         given = tomllib.loads(text)
         ours = {
             "model": MODEL,

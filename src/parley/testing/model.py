@@ -25,14 +25,14 @@ from parley.testing.steps import Call, Data, Delay, Step
 __all__ = ["ScriptedModel"]
 
 PATIENCE_SECONDS: Final = 90.0
-"""Time limit of waits in tests, far longer than any of them takes."""
+"""Time limit of each wait in tests, far longer than any wait takes."""
 
 _EVENTS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 _RAW: Final = {"content-type": "text/event-stream", "connection": "close"}
 
 
 class _Reader(asyncio.StreamReader):
-    """Notices the end of a connection also while nothing is read."""
+    """Notices the end of a connection even while nothing is read."""
 
     def __init__(self) -> None:
         super().__init__()

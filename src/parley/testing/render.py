@@ -31,7 +31,7 @@ def event(data: bytes) -> bytes:
 
 
 def render(writer: Writer, steps: Sequence[Step], *, whole: bool = True) -> Iterator[bytes | Pause]:
-    """Yield the events of a reply and its pauses; without the end if not `whole`."""
+    """Yield the events of a reply and its pauses, with the end of the reply only if `whole`."""
     usage: Usage | None = None
     yield from writer.begin()
     for step in steps:

@@ -74,7 +74,7 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     is_read: bool
     can_be_asked: bool
     full: bool = True
-    """True if a client can be asked about limits, or all clients know the event `limit_reached`."""
+    """True if a client can be asked about limits, or if all clients know the event `limit_reached`."""
 
 
 class Submit(Struct, frozen=True, kw_only=True):

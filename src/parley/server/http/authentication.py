@@ -1,4 +1,4 @@
-"""Which client sent an HTTP request: bearer tokens, and limits for those who guess them or send too much."""
+"""Authentication of HTTP requests by bearer tokens, and limits on wrong tokens and on the rate of requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from parley.server.context import Principal
 __all__ = ["Authenticator", "RateLimit", "new_token"]
 
 FAILURES_PER_MINUTE: Final = 10
-"""After so many wrong tokens within a minute, answers to further ones are delayed."""
+"""After this many wrong tokens within a minute, answers to further wrong tokens are delayed."""
 DELAY_SECONDS: Final = 1.0
 BURST_SECONDS: Final = 10.0
-"""A principal may send at once what its rate allows in this time."""
+"""A principal may send as many requests at once as its rate allows in this time."""
 
 _SCHEME: Final = "bearer "
 
@@ -30,7 +30,7 @@ def new_token() -> str:
 
 
 class Authenticator:
-    """The valid tokens, which it holds as hashes."""
+    """Checks tokens. Holds the valid tokens as hashes."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -52,7 +52,7 @@ class Authenticator:
         return found if token else None
 
     def failed(self) -> float:
-        """Note a wrong token; return for how many seconds its answer is to be delayed."""
+        """Count a wrong token; return for how many seconds its answer must be delayed."""
         now = self._now()
         is_often = len(self._failures) == FAILURES_PER_MINUTE and now - self._failures[0] < 60
         self._failures.append(now)
@@ -63,7 +63,7 @@ class RateLimit:
     """Limits the requests of each principal."""
 
     def __init__(self, per_second: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        """0: no limit."""
+        """Create the limits. `per_second` 0 means no limit."""
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
         """By principal: how many requests it may send at once, and when that was computed."""

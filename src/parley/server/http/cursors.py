@@ -1,4 +1,4 @@
-"""Outboxes that send messages with the ids from which a client can continue."""
+"""Outboxes that send messages with event ids, from which a client can continue after a reconnection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class _StreamOutbox:
     """The outbox of one stream."""
 
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
-        """`moved` notes a position and returns the id of the message after which the client is there."""
+        """Create the outbox. `moved` records the position that the client reaches with a message, and returns
+        the event id of that message.
+        """
         self._push, self._moved = push, moved
         self.send, self.when_writable = push.send, push.when_writable
 

@@ -36,7 +36,7 @@ PATH: Final = "/mcp"
 BATCH_VERSION: Final = "2025-03-26"
 """The only version with JSON-RPC arrays."""
 UNSUPPORTED_VERSION: Final = -32022
-"""The error of later versions of the protocol for a version that the server does not know."""
+"""The error code for a protocol version that the server does not know, from later versions of the protocol."""
 METHODS: Final = "GET, POST, DELETE"
 
 _JSON: Final = {"Content-Type": "application/json"}
@@ -78,7 +78,9 @@ class HttpEndpoint:
         limits: HttpLimits,
         why_too_large: Callable[[int], str | None] = lambda size: None,
     ) -> None:
-        """`why_too_large` says why there is no memory for so many bytes, if there is none."""
+        """Create the endpoint. `why_too_large` is called with a number of bytes and returns why there is no
+        memory for them, or None.
+        """
         self._sessions, self._guard = sessions, guard
         self._authenticator, self._rate = authenticator, rate
         self._limits, self._why_too_large = limits, why_too_large
@@ -191,7 +193,7 @@ class HttpEndpoint:
     def _session(
         self, request: HttpRequest, principal: Principal, message: PostedMessage | None = None
     ) -> HttpSession:
-        """Return the session of a request, whose version is that of the session."""
+        """Return the session of a request. The version of the request must be the version of the session."""
         ids, versions = request.header(SESSION_ID), request.header(PROTOCOL_VERSION)
         if len(versions) > 1 or any(version not in KNOWN_VERSIONS for version in versions):
             raise _Refused(
@@ -213,7 +215,7 @@ class HttpEndpoint:
 
 
 def _cursors(request: HttpRequest, session: HttpSession) -> SessionCursors | None:
-    """Return what the client says that it has received, or None."""
+    """Return the cursors in the client's `Last-Event-ID`, or None."""
     ids = [value for value in request.header(LAST_EVENT_ID) if value]
     if not ids:
         return None
@@ -231,7 +233,7 @@ def _json_answer(answers: list[bytes], *, is_array: bool) -> HttpAnswer:
 
 
 def _accepts(request: HttpRequest, types: frozenset[str]) -> bool:
-    """Return whether the client accepts one of some media types; a client without `Accept` does."""
+    """Return whether the client accepts one of these media types; True without an `Accept` header."""
     accepted = _media_types(request.header("Accept"))
     return not accepted or not types.isdisjoint(accepted)
 
@@ -242,7 +244,7 @@ def _media_types(values: list[str]) -> list[str]:
 
 
 async def _first_of(*waits: Coroutine[None, None, None]) -> None:
-    """Wait until the first of some waits ends, and cancel the others."""
+    """Wait until the first of several awaitables ends, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The ids of server-sent events: what the client has received, signed with the key of the home.
+"""The ids of server-sent events. An id encodes what the client has received, signed with the key of the home.
 
 An id contains all that is needed to continue, so the server keeps nothing for clients that may reconnect. The
 signature covers the session: an id of one session is worthless in another.
@@ -71,5 +71,5 @@ class EventIds:
 
 
 def _encoded(sealed: bytes) -> str:
-    """Encode an id. Decoding forgives other spellings, so each id is compared with this one."""
+    """Encode an id. Base64 decoding accepts several spellings, so a received id is compared with this one."""
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()

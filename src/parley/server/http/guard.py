@@ -1,7 +1,7 @@
-"""Checks of HTTP requests before anything else is read: who may send one from where.
+"""Checks the hosts and origins of HTTP requests before anything else is read.
 
 A web page can make a browser send requests to a server on loopback. The checks of Host, Origin, Sec-Fetch-Site and
-Content-Type stop it, also if its host name was made to point to this computer (DNS rebinding).
+Content-Type stop it, even if its host name was made to point to this computer (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Guard:
-    """Which hosts are accepted. No Origin is: the server has no pages, and other programs send none."""
+    """The accepted hosts. No Origin is accepted: the server has no pages, and programs that are not browsers
+    send none.
+    """
 
     def __init__(self, *, port: int, hosts: Iterable[str] = ()) -> None:
-        """`hosts` are accepted besides loopback, with and without the port of the server."""
+        """Create the guard. `hosts` are accepted besides loopback, with and without the port of the server."""
         names = (*LOOPBACK_NAMES, *(host.lower() for host in hosts))
         self._hosts = frozenset(names) | {f"{name}:{port}" for name in names}
 
     def refusal(self, request: HttpRequest) -> HTTPStatus | None:
-        """Return the status with which a request is refused, or None."""
+        """Return the HTTP status with which a request is refused, or None."""
         if request.header_bytes > MOST_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         host = request.header("Host")

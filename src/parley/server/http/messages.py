@@ -23,7 +23,7 @@ __all__ = ["BadBody", "PostedMessage", "error_body", "read_messages"]
 
 PARSE_ERROR: Final = -32700
 MOST_MESSAGES: Final = 1000
-"""In one array."""
+"""The most messages in one array."""
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
 """Tools whose calls are answered by a stream: they take long and send notifications."""
 

@@ -1,6 +1,6 @@
 """The messages of a session that belong to no request: events of streams, and requests of the server.
 
-They go to the GET stream of the client that was opened last. While the client has none, readers of conversations
+They go to the GET stream that the client opened last. While the client has no GET stream, readers of conversations
 wait at their positions, and the few messages that cannot wait are kept.
 """
 
@@ -17,7 +17,7 @@ from parley.ports.outbox import OpenFrame
 __all__ = ["PushOutbox"]
 
 MOST_STREAMS: Final = 4
-"""GET streams of one session. A client that opens one more has lost the oldest."""
+"""The most GET streams of one session. If a client opens one more, the oldest is closed: the client has lost it."""
 MOST_KEPT: Final = 256
 """Messages that are kept for the next GET stream; the oldest ones are discarded."""
 
@@ -26,7 +26,9 @@ class PushOutbox:
     """The outbox of a session."""
 
     def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
-        """`on_lost` is called when the stream that carried the messages has closed and another one is open."""
+        """Create the outbox. `on_lost` is called when the stream that carried the messages has closed and
+        another one is open.
+        """
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
         self._kept: deque[bytes] = deque(maxlen=MOST_KEPT)
@@ -50,7 +52,7 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """Send to a stream from now on. Send and return what was kept."""
+        """Send to a stream from now on, beginning with the messages that were kept. Return those messages."""
         if self.closed:
             stream.end()
             return []
@@ -115,7 +117,7 @@ class PushOutbox:
                 stream.when_writable(lambda: self._wake(stream))
 
     def _wake(self, stream: MessageStream) -> None:
-        """Wake those who wait for room, in turn, until there is none."""
+        """Wake the senders that wait for room, one after another, until there is no room."""
         if self._asked is stream:
             self._asked = None
         for _ in range(len(self._waiting)):

@@ -1,4 +1,4 @@
-"""How the requests of one POST are answered: as JSON, or as a stream of messages."""
+"""Answers the requests of one POST: as JSON, or as a stream of messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JsonReply:
     notifications: Outbox = SILENT
 
     def __init__(self, requests: int, questions: Outbox) -> None:
-        """`requests` is the number of answers to wait for."""
+        """Create the reply. `requests` is the number of answers to wait for."""
         self.questions = questions
         self.answers: list[bytes] = []
         self._left = requests
@@ -73,7 +73,7 @@ class StreamReply:
     def __init__(
         self, stream: MessageStream, requests: int, questions: Outbox, *, ids: EventIds, session: str
     ) -> None:
-        """If the client closes the stream, its questions go to `questions`."""
+        """Create the reply. If the client closes the stream, requests of the server go to `questions`."""
         self._ids, self._session = ids, session
         self.notifications: Outbox = stream
         self.questions: Outbox = _WhileOpen(stream, questions)

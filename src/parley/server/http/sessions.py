@@ -31,7 +31,7 @@ __all__ = ["HttpSession", "HttpSessions", "TooManySessions"]
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 30.0
-"""How often sessions are looked at that may have expired."""
+"""How often the server looks for expired sessions."""
 
 
 class TooManySessions(Exception):
@@ -67,7 +67,7 @@ class HttpSession:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the session meanwhile."""
+        """Keep the session during the block."""
         self._requests += 1
         try:
             yield
@@ -75,8 +75,9 @@ class HttpSession:
             self._requests -= 1
 
     def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
-        """Send what belongs to no request to a GET stream. `positions` are what the client has received before, if
-        it says so."""
+        """Send the messages that belong to no request to a GET stream. `positions` say what the client has
+        received before, if it names them.
+        """
         had_stream, self._had_stream = self._had_stream, True
         kept = self.outbox.attach(stream)
         if positions is not None or had_stream:  # an earlier stream may be lost without a sign of it
@@ -84,7 +85,9 @@ class HttpSession:
             self.client.restart_streams(positions or {})
 
     def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
-        """Return the reply to requests that are answered on a stream. The session is in use until it closes."""
+        """Return the reply to requests that are answered on a stream. The session is in use until the stream
+        closes.
+        """
         reply = StreamReply(stream, len(requests), self.outbox, ids=self.ids, session=self.id)
         self._requests += 1
         self._calls.update(dict.fromkeys(requests, stream))
@@ -114,7 +117,7 @@ class HttpSession:
             stream.end()
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the session ends; messages arrive by requests."""
+        """Wait until the session ends. Its messages arrive with POST requests, so nothing is read here."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:
@@ -150,8 +153,9 @@ class HttpSessions:
         on_connected: Callable[[ClientConnection], None] = lambda client: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`key` signs event ids. `idle_seconds` is how long a session without requests and streams is kept.
-        `on_connected` is called when a session begins."""
+        """Create an empty set of sessions. `key` signs event ids. `idle_seconds` is how long a session without
+        requests and streams is kept. `on_connected` is called when a session begins.
+        """
         self._core, self._most, self._idle_seconds = core, most, idle_seconds
         self._ids = EventIds(key)
         self._on_connected, self._now = on_connected, now

@@ -1,4 +1,4 @@
-"""`conversationContinue`: begin a turn without a message, after one that was cut short or failed."""
+"""`conversationContinue`: begin a turn without a message, after one that was interrupted or failed."""
 
 from __future__ import annotations
 

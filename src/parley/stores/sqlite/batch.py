@@ -21,21 +21,23 @@ __all__ = ["AT_ONCE", "Batch", "pieces", "placeholders", "values", "write_all"]
 T = TypeVar("T")
 
 SHORTEST: Final = 4096
-"""Bodies of fewer bytes have no blobs."""
+"""The length in bytes from which a body can have blobs."""
 
 AT_ONCE: Final = 32
 """Rows in one statement: few enough to cache a prepared statement for each number of rows."""
 
 BYTES_AT_ONCE: Final = 64 * 1024
 LONG: Final = BYTES_AT_ONCE // 4
-"""A value of this many bytes is written by a statement of its own."""
+"""A value of at least this many bytes is written with a separate statement."""
 
 _ROW_BYTES: Final = 64
 """The approximate size of a row without its body."""
 
 
 class Batch:
-    """Entries of one conversation that are written together. Packing them needs no lock, writing them does."""
+    """Entries of one conversation that are written together. Packing needs no lock; writing needs the write
+    lock.
+    """
 
     __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
 
@@ -79,7 +81,7 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of which only the last column may be long."""
+    """Insert rows. Only the last column may be long."""
     if long := [row for row in rows if len(row[-1]) >= LONG]:
         # SQLite caches the statement with the values that were bound last. Binding none frees a long value.
         one = f"{into} SELECT {placeholders(len(long[0]))} WHERE ?"
@@ -90,7 +92,7 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Like `pieces`, with a limit of bytes for each piece."""
+    """Split rows as `pieces` does, with a limit of bytes for each piece."""
     for some in pieces(rows):
         begin = size = 0
         for place, row in enumerate(some):

@@ -1,7 +1,7 @@
 """Blobs: long runs of base64 that are cut out of the bodies of entries, such as images and outputs of commands.
 
-A blob is stored once, compressed, under the hash of its bytes. A cut is its position in a body. A restored body is
-byte for byte the original.
+A blob is stored once, compressed, under the hash of its bytes. A cut is the position of a blob in a body. A
+restored body equals the original byte for byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 __all__ = ["Blob", "Cut", "cut", "decompress", "restore"]
 
 SHORTEST: Final = 4096
-"""Characters. Shorter runs stay in the body."""
+"""The shortest run that is cut out, in characters."""
 
 _FAST: Final = 1
 """The fastest level of zlib: images are compressed already, and other writes wait meanwhile."""
@@ -77,14 +77,16 @@ def _pieces(body: bytes, runs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
 
 
 def _may_hold_a_run(body: bytes) -> bool:
-    """Return False if the body cannot contain a run. A run fills at least one block, and in prose the first
-    letters of each block rule that out, which is far cheaper than a search for runs."""
+    """Return False if the body cannot contain a run. A run fills at least one block, so it is enough to look at
+    the first letters of each block. In prose that is far cheaper than a search for runs.
+    """
     return any(_WHOLE_BLOCK.match(body, at) for at in range(0, len(body), _BLOCK))
 
 
 def _exact(run: memoryview) -> int:
-    """Return how many characters of the run are the same after decoding and encoding: all, or all but the last
-    few."""
+    """Return how many characters of the run stay the same when they are decoded and encoded again: all, or all
+    but the last few.
+    """
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:
         return len(run)

@@ -1,7 +1,7 @@
 """The SQL of the most frequent writes, for many conversations at once: granting leases and appending entries.
 
-Each statement releases the interpreter lock and has to get it back, which takes long while the event loop is busy.
-So the number of statements does not depend on the number of conversations.
+Each statement releases the interpreter lock and has to acquire it again, which takes long while the event loop is
+busy. So the number of statements does not depend on the number of conversations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""Stands for a column that is not a number. The end of the log is unknown then, and it can only be deleted."""
+"""The value in place of a column that is not a number. The end of the log is then unknown, and the conversation
+can only be deleted.
+"""
 
 
 class LeaseRequest(NamedTuple):
@@ -44,7 +46,7 @@ class Append(NamedTuple):
 
 
 def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease | ParleyError]:
-    """Grant leases with new epochs, which fence the earlier holders."""
+    """Grant leases with new epochs, so that writes of earlier holders fail."""
     heads, _ = _heads(db, [one.row for one in wanted])
     taken: list[Lease | ParleyError] = []
     changes: list[tuple[Any, ...]] = []

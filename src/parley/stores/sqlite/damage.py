@@ -34,7 +34,9 @@ SCANS: Final = (
     "SELECT row, id, NULL, NULL FROM conversations INDEXED BY sqlite_autoindex_conversations_1 ORDER BY id {0}",
     "SELECT row, id, archived, updated_at FROM conversations NOT INDEXED ORDER BY row {0}",
 )
-"""Queries that find conversations in different ways; `{0}` is the direction, since a damaged page ends a scan."""
+"""Queries that find conversations in different ways. `{0}` is the direction: a damaged page ends a scan, so each
+query runs in both directions.
+"""
 
 
 class KnownConversation(Struct, frozen=True):
@@ -82,8 +84,9 @@ def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list
 def fetch_around_damage(
     db: Connection, sql: str, values: Sequence[Any], *, instead: str = "NOT INDEXED"
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a query. If it fails because of damage, run it again with `instead` in place of `{}`: by
-    default with a table scan in place of an index."""
+    """Return the rows of a query. If it fails because of damage, run it again with `instead` in place of `{}`;
+    the default is a table scan instead of an index.
+    """
     try:
         return db.execute(sql.format(""), values).fetchall()
     except Exception as error:

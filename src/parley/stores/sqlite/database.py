@@ -57,7 +57,7 @@ STATEMENTS: Final = 32 + 4 * AT_ONCE
 """The number of cached statements. Those that write many rows differ for each number of rows."""
 
 WAL_BYTES: Final = 64 * 1024 * 1024
-"""The size to which the write-ahead log is truncated after a reader has kept it growing."""
+"""The size to which the write-ahead log is truncated after a long read made it grow."""
 
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first version that can update many rows with one statement."""
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class Home:
-    """The locks of a home and the threads that read it, which are open before the database is."""
+    """The locks of a home and the threads that read it. They exist before the database is open."""
 
     def __init__(self, path: str) -> None:
         """Open the locks of a home and start its reading threads. Raises OSError."""
@@ -85,7 +85,7 @@ class Home:
         self.is_closed = False
 
     def close(self) -> None:
-        """Release everything but the locks of conversations."""
+        """Release everything except the locks of leases."""
         with self.read_only_lock:
             self.is_closed = True
             self.lock.close()
@@ -128,7 +128,8 @@ class Database:
         self.read(lambda db: None)
 
     def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
-        """Check that the files of the home are in place, before `db` is used and before a write is confirmed.
+        """Check that the files of the home are in place. Called before `db` is used and before a write is
+        confirmed.
 
         `has_written`: this process has just written.
 
@@ -182,8 +183,9 @@ class Database:
         self._home.close()
 
     def _abandon(self) -> None:
-        """Leave the connections open until the process ends: closing the last one would checkpoint and remove files
-        that may belong to other processes by now."""
+        """Leave the connections open until the process ends. Closing the last one would checkpoint and remove
+        files, which may belong to other processes by now.
+        """
         import ctypes
 
         for db in (*self._readers, self.writer):
@@ -194,7 +196,7 @@ def open_locks(home: str) -> Home:
     """Create a home if it does not exist, and open its locks, without waiting.
 
     Raises:
-        BadHome: it cannot hold conversations, with the reason.
+        BadHome: the home cannot hold conversations; the text says why.
     """
     refuse_old_sqlite(home)
     prepare_home(home)
@@ -208,7 +210,7 @@ def open_database(home: Home) -> Database:
     """Open the database of a home; create or migrate it if needed. The caller holds the write lock.
 
     Raises:
-        BadHome: it cannot hold conversations, with the reason.
+        BadHome: the home cannot hold conversations; the text says why.
         StoreFailed: a transient error of the system.
     """
     connections: list[Connection] = []
@@ -302,7 +304,8 @@ def is_new(home: str, *, was_used: bool) -> bool:
 
 
 def _make(home: str, path: str) -> None:
-    """Create an empty database, which appears with its first page: a file of 0 bytes is damaged.
+    """Create an empty database. The file appears together with its first page, because a file of 0 bytes counts as
+    damaged.
 
     SQLite gives its log the same mode.
     """

@@ -30,17 +30,21 @@ ELSEWHERE: Final = "/var/tmp"
 
 
 class Saved(NamedTuple):
-    """What was saved."""
+    """The result of saving conversations."""
 
     place: str | None
     """A file or, for several conversations, a directory; None if there was nothing to save, or it failed."""
     conversations: int
     left_out: int | None
-    """How many could not be read or written, or were beyond the limit; None if the number is unknown."""
+    """How many conversations could not be read or written, or were beyond the size limit; None if the number is
+    unknown.
+    """
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
-    """Save what `db` reads and the file `database` lacks: in the home, or in `ELSEWHERE` if that fails."""
+    """Save the conversations that `db` can read and the file `database` lacks: in the home, or in `ELSEWHERE` if
+    that fails.
+    """
     known = _last_positions(database)
     try:
         found = db.execute("SELECT id, last FROM conversations ORDER BY updated_at DESC").fetchall()
@@ -105,8 +109,8 @@ def _last_positions(database: str) -> Mapping[str, int]:
 def _directory(home: str) -> str:
     """Create a directory that only its owner may read. Raises OSError.
 
-    A removed home is created again, because it is hidden from commands. They could change files in /tmp, which the
-    user is then told to import.
+    A removed home is created again, because it is hidden from commands. Commands could change files in /tmp before
+    the user imports them.
     """
     name = time.strftime("saved-%Y%m%d-%H%M%S-")
     try:

@@ -16,13 +16,13 @@ __all__ = ["REPAIR", "opening_error", "store_error"]
 REPAIR: Final = "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
 
 _PRIMARY: Final = 0xFF
-"""Masks the primary result code of SQLite; the higher bytes are the extended code."""
+"""The mask of the primary result code of SQLite; the higher bytes are the extended code."""
 
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def store_error(home: str, error: Exception) -> Exception:
-    """Return the error for the caller. An error of Parley, or of a bug, is returned unchanged."""
+    """Return the error for the caller. An error of Parley, or one that is a bug, is returned unchanged."""
     if isinstance(error, MemoryError):
         return StoreFailed(OUT_OF_MEMORY)
     if isinstance(error, OSError):
@@ -43,7 +43,9 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Like `store_error`, but OS errors become `BadHome` unless they are transient."""
+    """Return the error for the caller as `store_error` does, but turn OS errors into `BadHome` unless they are
+    transient.
+    """
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be stored here: {os_detail(error)}")
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_CANTOPEN:
@@ -56,7 +58,9 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _no_file_can_be_opened() -> str | None:
-    """Return why no file can be opened, if that is so: SQLite reports only that it cannot open its file."""
+    """Return why this process cannot open any file, or None if it can. SQLite reports only that it cannot open
+    its own file.
+    """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:

@@ -1,4 +1,6 @@
-"""The files of a home: where a home may be, the database's files, and files that appear only when complete."""
+"""The files of a home: checks its file system, watches the database's files, and writes files that appear only
+when complete.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,9 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
         "smbfs",
     }
 )
-"""File systems shared by several computers, or by a computer and its guests: their processes do not see each
-other's locks and shared memory. Other FUSE file systems are usually local, and are allowed."""
+"""File systems shared by several computers, or by a computer and its guests. Their processes do not see each
+other's locks and shared memory. Other FUSE file systems are usually local, and are allowed.
+"""
 
 
 # --- the directory -----------------------------------------------------------------------
@@ -130,7 +133,8 @@ def _mounts() -> str:
 class DatabaseFiles:
     """The database, its log and its shared memory, each identified by device and inode.
 
-    SQLite continues to write to files that were removed or replaced, where no other process would read them.
+    Used to find out when a file was removed or replaced: SQLite would continue to write to the old file, which no
+        other process reads.
     """
 
     def __init__(self, home: str) -> None:
@@ -158,8 +162,9 @@ class DatabaseFiles:
 
 
 def file_states(home: str) -> list[tuple[int, int] | None]:
-    """Return size and modification time of the three files, which differ once a process has written to them; None
-    for a file that does not exist."""
+    """Return size and modification time of the three files, which change when a process writes; None for a file
+    that does not exist.
+    """
     found: list[tuple[int, int] | None] = []
     for name in (DATABASE, LOG, SHARED_MEMORY):
         try:
@@ -186,8 +191,8 @@ class AtomicFile:
     """A context manager for a file that appears at `path` only when it is complete.
 
     The block writes to a temporary file `name` in the same directory and then calls `commit`. The end of the block
-    removes the temporary file. The writer holds a lock on it, so that the next writer in that directory can remove
-    what a killed process has left.
+    removes the temporary file. The writer holds a lock on it, so that the next writer in that directory can
+    recognise and remove the files of a killed process.
 
     Raises:
         OSError: nothing can be written there.

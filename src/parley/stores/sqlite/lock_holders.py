@@ -2,8 +2,8 @@
 
 Linux lists all locks in /proc/locks. The process that took an `flock` may have ended and left the lock to a process
 that inherited the open file; /proc/PID/fdinfo shows which one. Processes of other PID namespaces cannot be named.
-This process is never named: it asks because it waits. Only the name of a program is shown: its arguments may
-contain secrets.
+This process is never named, because it is the one that waits. Only the name of a program is shown, because its
+arguments may contain secrets.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ __all__ = ["UNKNOWN", "holder_in", "holder_of"]
 UNKNOWN: Final = "another process"
 
 MAX_READS: Final = 10
-"""How often /proc/locks is read. The kernel returns it in pages. If locks are released between two pages, the next
-page lacks as many of the others."""
+"""How often /proc/locks is read. The kernel returns it in pages, and misses a line for each lock that is
+released between two pages.
+"""
 
 
 def holder_of(*paths: str) -> str | None:
     """Describe the other process that holds an exclusive lock on one of these files.
 
-    `UNKNOWN` where there is one that cannot be named, and None where no lock is found or the system does not tell.
+    Returns `UNKNOWN` if a process holds a lock but cannot be named, and None if no lock is found or the system does
+    not tell.
     """
     inodes = set(_inodes(paths))
     found = (holder_in(_read("/proc/locks") or "", inodes) for _ in range(MAX_READS))
@@ -35,7 +37,7 @@ def holder_of(*paths: str) -> str | None:
 
 
 def holder_in(locks: str, inodes: set[int]) -> str | None:
-    """As `holder_of`, for the text of /proc/locks and the inodes of the files."""
+    """Describe the holder as `holder_of` does, from the text of /proc/locks and the inodes of the files."""
     holders = (_holder(line, inodes) for line in locks.splitlines())
     pids = [pid for pid in holders if pid is not None and pid != os.getpid()]
     if not pids:
@@ -55,9 +57,11 @@ def _inodes(paths: tuple[str, ...]) -> Iterator[int]:
 
 
 def _holder(line: str, inodes: set[int]) -> int | None:
-    """The PID in a line such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:5678 0 EOF`, if it is about one of the files.
+    """Return the PID in a line such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:5678 0 EOF`, if the line is about one
+    of the files.
 
-    The device is not compared: on overlay and btrfs it differs from that of `stat`. A line with `->` is a waiter.
+    The device is not compared, because on overlay and btrfs it differs from the device that `stat` returns. A line
+    with `->` is a waiter.
     """
     fields = line.split()
     if len(fields) < 6 or fields[1] == "->" or fields[3] != "WRITE":
@@ -69,7 +73,7 @@ def _holder(line: str, inodes: set[int]) -> int | None:
 
 
 def _inheritors(inodes: set[int]) -> Iterator[int]:
-    """Processes with an open file that has one of these locks."""
+    """Yield the processes with an open file that has one of these locks."""
     for name in os.listdir("/proc"):
         if not name.isdecimal() or int(name) == os.getpid():
             continue
@@ -86,7 +90,9 @@ def _inheritors(inodes: set[int]) -> Iterator[int]:
 
 
 def _described(pid: int) -> str | None:
-    """`process 4711 (flock, running since 2026-11-16 09:12:03)`; None: there is no such process."""
+    """Return a text such as `process 4711 (flock, running since 2026-11-16 09:12:03)`; None if there is no such
+    process.
+    """
     stat = _read(f"/proc/{pid}/stat") if pid > 0 else None
     if stat is None:
         return None
@@ -103,7 +109,7 @@ def _plain(name: str) -> str:
 
 
 def _booted_at() -> int:
-    """In seconds since the epoch. Raises ValueError."""
+    """Return when the system was started, in seconds since the epoch. Raises ValueError."""
     for line in (_read("/proc/stat") or "").splitlines():
         if line.startswith("btime "):
             return int(line.split()[1])

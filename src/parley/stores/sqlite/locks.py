@@ -1,4 +1,4 @@
-"""Locks between the processes of a home. The kernel releases them when a process ends, however it ends.
+"""Locks between the processes of a home. The kernel releases them when a process ends, even if it is killed.
 
 The `WriteLock` is held for one transaction or checkpoint, and processes wait for it. `LeaseLocks` are held as
 long as the leases of conversations, and no process waits for them. Started programs do not inherit the open files.
@@ -41,8 +41,8 @@ _MODE: Final = 0o600
 class WriteLock:
     """The lock of the process that writes, checkpoints, opens or closes the database; a context manager.
 
-    A process that wants it takes the gate first. So a process that has just written queues after those that wait,
-    and no process starves.
+    A process first acquires a second lock, the gate. So a process that has just written queues after the processes
+    that wait, and none of them starves.
     """
 
     def __init__(self, home: str) -> None:
@@ -120,7 +120,7 @@ def open_lease_locks(home: str) -> LeaseLocks:
 class ByteRangeLocks:
     """Locks of single bytes of one file, a byte for each row.
 
-    The locks belong to the open file and not to the process: two objects in one process exclude each other, and
+    The locks belong to the open file and not to the process. So two objects in one process exclude each other, and
     closing another descriptor of the file releases nothing. Only Linux has them (`F_OFD_SETLK`).
     """
 

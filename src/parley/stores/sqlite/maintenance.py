@@ -1,4 +1,6 @@
-"""Maintenance of a database that other processes go on using: free space, copy it, check it for damage."""
+"""Maintenance of a database that other processes use at the same time: frees space, copies it, and checks it for
+damage.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ __all__ = ["Freed", "copy_to", "find_damage", "reclaimable_bytes", "remove_unuse
 
 BLOBS_A_STEP: Final = 64
 PAGES_A_STEP: Final = 1024
-"""Small steps keep the write lock short."""
+"""Pages that are returned in one step. Small steps hold the write lock only for a short time."""
 
 _UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
 _INCREMENTAL: Final = 2

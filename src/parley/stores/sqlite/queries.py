@@ -1,4 +1,6 @@
-"""The SQL of the store, except its most frequent writes. A function that writes checks first and changes then."""
+"""The SQL of the store, except its most frequent writes. A function that writes makes all checks before it
+changes anything.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ __all__ = [
 OWNER: Final = "owner_node, owner_pid, owner_address, owner_since"
 SUMMARY: Final = "title, cwd, model, state, updated_at"
 _SUMMARY_READ: Final = "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state, updated_at"
-"""Texts are read as bytes, because one that is damaged must not fail the whole list."""
+"""The columns of a summary for reading. Texts are read as bytes, because a damaged text must not fail the whole
+list.
+"""
 
 
 # --- writing -----------------------------------------------------------------------------
@@ -187,7 +191,7 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
 
 @contextmanager
 def read_snapshot(db: Connection) -> Iterator[None]:
-    """Let all statements of this block read the database as it is at the first of them."""
+    """Make all statements of this block read the same snapshot of the database, taken at the first statement."""
     db.execute("BEGIN")
     try:
         yield
@@ -235,7 +239,7 @@ def owner_in(db: Connection, row: int) -> Owner | None:
 def entries_after(
     db: Connection, conversation_id: ConversationId, after: Seq, *, limit: int = PAGE, max_bytes: int = PAGE_BYTES
 ) -> list[Entry]:
-    """Return a page of entries after a position. Often there are none, and then one query is enough."""
+    """Return a page of entries after a position. If there are none, which is frequent, one query is enough."""
     if _end_of(db, conversation_id)[1] <= after:
         return []
     with read_snapshot(db), unreadable_if_damaged(conversation_id):
@@ -269,7 +273,8 @@ def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
 def _page(
     db: Connection, conversation_id: ConversationId, row: int, positions: range, max_bytes: int
 ) -> list[Entry]:
-    """Return the entries at positions that ascend or descend, up to the one that exceeds the limit of bytes.
+    """Return the entries at these positions, which ascend or descend, including the first one that exceeds the
+    limit of bytes.
 
     Raises:
         Unreadable: the first of them is missing, or one of them is damaged.
@@ -311,7 +316,9 @@ def _page(
 
 
 def _entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of the entries at these positions; after a damaged page of the index, by a table scan."""
+    """Yield the columns of the entries at these positions. If a page of the index is damaged, a table scan finds
+    them.
+    """
     direction = "ASC" if positions.step > 0 else "DESC"
     query = (
         "SELECT seq, at, CAST(type AS BLOB), is_event, iif(typeof(body) = 'blob', body, NULL) FROM entries {}"
@@ -512,7 +519,7 @@ def _each(
     known: KnownConversation,
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
-    """Return the row of one conversation, if it belongs to the list."""
+    """Return the columns of one conversation, if it belongs to the list."""
     try:
         return db.execute(f"{wanted} AND row = ?", (*values, known.row)).fetchall()
     except Exception as error:
@@ -559,14 +566,14 @@ def _owner(node: str | None, pid: int | None, address: str | None, since: float 
 # --- change detection --------------------------------------------------------------------
 
 CONVERSATIONS_A_STATEMENT: Final = 400
-"""Each takes two variables of a statement; older releases of SQLite allow 999."""
+"""The most conversations in one statement. Each takes two variables, and older releases of SQLite allow 999."""
 
 
 class ChangeDetector:
-    """Finds which of many logs have grown: with one query for all, and with none while no process writes.
+    """Finds which of many logs have grown. Needs one query for all logs, and no query while no process writes.
 
-    It remembers the last comparison and the data version of its connection, which each commit of another connection
-    changes.
+    It remembers the last comparison and the data version of its connection. Each commit of another connection
+    changes the data version.
     """
 
     def __init__(self) -> None:
@@ -595,7 +602,7 @@ class ChangeDetector:
 
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
-    """Like `_advanced`, for one conversation of a damaged database."""
+    """Return whether the log of one conversation has grown, in a damaged database in which `_advanced` fails."""
     try:
         return head(db, conversation_id, is_leased=lambda row: False).last > end
     except Unreadable:

@@ -1,7 +1,7 @@
 """Reading the database of a home without opening the home, and without changing any file.
 
-A server reads like this while another process holds the write lock, before it could open the home itself. Each read
-has a connection of its own: none may be open when the home is opened.
+A server reads in this way while another process holds the write lock and the home is not open yet. Each read has
+its own connection, because none may be open when the home is opened.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ BUSY_SECONDS: Final = 1.0
 """How long a read waits for the locks of SQLite itself."""
 
 LOOK_SECONDS: Final = 0.02
-"""The interval of checks whether the home is open now."""
+"""How often to check whether the home is open now."""
 
 T = TypeVar("T")
 
 
 class _NotYetOpen(Exception):
-    """The home must be opened before it is read, and no other process is found that holds the write lock: this
-    process may have acquired it, and open the home now."""
+    """The home cannot be read before it is opened, and no other process holds the write lock. So this process
+    may be opening the home now.
+    """
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
@@ -59,7 +60,7 @@ class ReadOnlyHome:
     """Reads like `Database`, from a home that is not open."""
 
     def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
-        """`opened` returns the open database as soon as there is one."""
+        """Create the reader. `opened` returns the open database as soon as there is one."""
         self._home, self._opened = home, opened
         self.lease_locks: LeaseLocks = home.lease_locks
         self.pool: ThreadPoolExecutor = home.pool
@@ -124,12 +125,12 @@ class ReadOnlyHome:
 
 
 def look_at_database(home: str) -> None:
-    """Check whether the database of a home, if there is one, can be opened, also while other processes use it.
+    """Check whether the database of a home can be opened, if there is one, even while other processes use it.
 
-    Changes nothing and waits for nothing. Faults that only show when it is opened are not found.
+    Changes nothing and waits for nothing. Does not find faults that show only when the database is opened.
 
     Raises:
-        BadHome: it cannot, with the reason.
+        BadHome: it cannot be opened; the text says why.
         StoreFailed: the system refuses for the moment.
     """
     refuse_old_sqlite(home)

@@ -36,11 +36,11 @@ __all__ = ["Salvaged", "salvaged"]
 POLL_SECONDS: Final = 0.05
 PAGE_BYTES: Final = 4096
 MOST_IN_VAIN: Final = 100_000
-"""After so many successive unreadable rows the rest of the table is skipped."""
+"""After this many successive unreadable rows the rest of the table is skipped."""
 
 
 class Salvaged(NamedTuple):
-    """What was read of one conversation."""
+    """The readable part of one conversation."""
 
     id: ConversationId | None
     """None if it is lost."""

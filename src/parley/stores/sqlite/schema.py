@@ -11,7 +11,7 @@ from parley.conversation.keys import key_in
 __all__ = ["MIGRATIONS"]
 
 MIGRATIONS: Final[list[Callable[[Connection], None]]] = []
-"""In order. The `user_version` of a database is the number of migrations that it has had."""
+"""All migrations, in order. The `user_version` of a database is the number of migrations that it has had."""
 
 
 def _migration(step: Callable[[Connection], None]) -> Callable[[Connection], None]:
@@ -21,7 +21,7 @@ def _migration(step: Callable[[Connection], None]) -> Callable[[Connection], Non
 
 @_migration
 def m001_conversations_entries_and_blobs(db: Connection) -> None:
-    """The first schema.
+    """Create the first schema.
 
     Row numbers are never reused, because the lock of a lease is identified by the row number.
     """
@@ -82,7 +82,7 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
 
 @_migration
 def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
-    """Owners name their node; entries are found by key; projections have a checkpoint.
+    """Add the nodes of owners, the keys of entries, and checkpoints of projections.
 
     A database whose entries are damaged is not migrated: it has to be repaired first.
     """

@@ -51,8 +51,9 @@ __all__ = ["SqliteStore"]
 
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
-"""A process that acquires a lease has the lock before its name is in the database; one that releases it removes its
-name before it frees the lock."""
+"""How long to wait for the name of a lease holder. A process acquires the lock of a lease before it writes its
+name to the database, and removes its name before it releases the lock.
+"""
 
 OPEN_SECONDS: Final = 0.5
 """How long a read waits for the home to be opened. After that, and while another process holds the write lock, it
@@ -76,7 +77,7 @@ class _HeldLease:
         self.last_append: Future[None] | None = None
 
     def after_idle_append(self, done: Future[None]) -> None:
-        """Record that an append has ended the turn, and removed the owner from the database."""
+        """Record that an append has ended the turn and removed the owner from the database."""
         if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False
 
@@ -88,7 +89,9 @@ class SqliteStore:
     """
 
     def __init__(self, home: str | Callable[[], str]) -> None:
-        """`home` is a path, or a function that finds it on first use; the call that needs it raises its errors."""
+        """Create the store. `home` is a path, or a function that finds the path on first use; its errors are
+        raised by the call that needs the home.
+        """
         self._writer = Writer(home if callable(home) else lambda: home)
         self._node = os.uname().nodename
         self._held: dict[ConversationId, _HeldLease] = {}
@@ -187,7 +190,7 @@ class SqliteStore:
         raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(database))
 
     async def _lock_holder(self, database: Database) -> str | None:
-        """Describe the holder of the write lock. The owner of a lease that names no owner waits for this lock."""
+        """Describe the holder of the write lock. If a lease names no owner yet, its owner waits for this lock."""
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK
 
@@ -312,7 +315,7 @@ class SqliteStore:
     async def _write(
         self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
     ) -> T:
-        """Run `work` in a transaction. It is done completely or not at all, also if the caller is cancelled."""
+        """Run `work` in a transaction. It is done completely or not at all, even if the caller is cancelled."""
         return await asyncio.shield(self._writer.submit(work, batch, until=until))
 
     # --- reading -----------------------------------------------------------------------
@@ -455,7 +458,9 @@ class SqliteStore:
         return self._writer.opened
 
     async def _readable(self) -> Database | ReadOnlyHome:
-        """Return the open home, or one that reads without opening it while another process holds the write lock."""
+        """Return the open home. While another process holds the write lock, return one that reads without
+        opening the home.
+        """
         if self._writer.opened is None and self._writer.waiting_seconds < OPEN_SECONDS:
             if self._opening is None or self._opening.done():
                 self._opening = self._writer.submit(open_only)

@@ -1,4 +1,4 @@
-"""The thread that writes. All jobs that were submitted meanwhile are one transaction, and one sync of the disk.
+"""The thread that writes. It combines all waiting jobs into one transaction, with one sync of the disk.
 
 Its first job opens the home, and its end closes it. It does not know what it writes. It imports SQLite, so that a
 process that never uses the store does not wait for the import.
@@ -35,16 +35,18 @@ __all__ = ["Writer", "open_only"]
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""How far the write-ahead log grows between two checkpoints: far enough to be seldom, little to recover from."""
+"""The size of the write-ahead log at which it is checkpointed: large enough that checkpoints are rare, small
+enough for a quick recovery.
+"""
 
 COMMIT_BYTES: Final = 16 * 1024
-"""What the smallest transaction adds to the write-ahead log: some pages."""
+"""Bytes that the smallest transaction adds to the write-ahead log: some pages."""
 
 INDEX_BYTES: Final = 4096
-"""What a batch adds besides its rows: the last page of its conversation in the index."""
+"""Bytes that a batch adds besides its rows: the last page of its conversation in the index."""
 
 CHECK_SECONDS: Final = 0.25
-"""The interval of checks whether the thread waits for the write lock."""
+"""How often to check whether the thread waits for the write lock."""
 
 CLOSE_SECONDS: Final = 10.0
 """How long closing waits while another process holds the write lock."""
@@ -127,7 +129,7 @@ class Writer:
     def submit_one(
         self, work: WriteMany[A, T], one: A, batch: Batch | None = None, *, until: float | None = None
     ) -> Future[T]:
-        """Like `submit`, for a request that is executed together with others of its kind."""
+        """Submit a request, as `submit` does, that is executed together with other requests of its kind."""
         loop = asyncio.get_running_loop()
         future: Future[T] = loop.create_future()
         if self._closing:
@@ -211,7 +213,9 @@ class Writer:
         naming.add_done_callback(fail)
 
     async def close(self) -> None:
-        """Finish the submitted jobs, and fail those that cannot begin; at once if the caller is cancelled."""
+        """Finish the submitted jobs, and fail the jobs that cannot begin. If the caller is cancelled, fail them
+        at once.
+        """
         if not self._closing:
             self._closing = True
             self._more.put(None)
@@ -265,8 +269,9 @@ class Writer:
         self._tell(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Fail the jobs, as soon as there is memory for it. The thread must not end, because later jobs would wait
-        forever."""
+        """Fail the jobs as soon as there is memory for that. An error must not end the thread, because later
+        jobs would wait forever.
+        """
         while True:
             try:
                 self._begin(jobs)
@@ -398,7 +403,7 @@ class Writer:
 
 
 def open_only(db: Connection) -> None:
-    """A job that only opens the home."""
+    """Do nothing: a job that only makes the thread open the home."""
 
 
 _work_of: Final = attrgetter("work")

@@ -176,7 +176,7 @@ class EventStream:
                 await write(b":\n\n")
 
     def _wake(self) -> None:
-        """Wake those who wait for room, in turn, until there is none."""
+        """Wake the senders that wait for room, one after another, until there is no room."""
         for _ in range(len(self._waiting)):
             if not self.writable or not self._waiting:
                 return
