@@ -1,4 +1,4 @@
-"""Encode events as notifications, for streams and for `codex` calls.
+"""Encodes events as notifications, for streams and for `codex` calls.
 
 An event is encoded once for all readers. An encoder adds the bytes around it, which it caches for each type of
 event. `wire/notifications.py` has the same shapes as structs, and tests compare the two. A stream as log messages

@@ -1,6 +1,6 @@
 """The tools that the model can call, one module for each.
 
-Importing this package is cheap: what a tool needs is imported by the first turn that has tools.
+Importing this package is cheap: the first turn that has tools imports the modules of the tools.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ __all__ = ["Patches"]
 log: Final = logging.getLogger(__name__)
 
 FAILED: Final = 1
-"""The exit code that the model sees for a patch that was not written."""
+"""The exit code that the model sees if a patch was not written."""
 
 
 class Patches:
@@ -82,7 +82,8 @@ class Patches:
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
         """Apply a patch whose paths are relative to `workdir`, and return the text for the model.
 
-        Cancelling while files are written waits until all of them are written or restored, and that is reported.
+        A cancellation while files are written waits until all of them are written or restored. The result is
+        reported.
         """
         try:
             verified = await self._verified(patch, workdir)
@@ -97,10 +98,10 @@ class Patches:
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Ask for permission to write the patch, and write it if that is granted.
+        """Ask for permission to write the patch, and write it if permission is granted.
 
         Raises:
-            PatchRefused: it was approved, but no longer matches the files.
+            PatchRefused: the patch was approved, but no longer matches the files.
         """
         action = ApplyPatch(
             call_id=call_id,
@@ -126,12 +127,12 @@ class Patches:
     async def _write_approved(
         self, action: ApplyPatch, verified: _Verified, verdict: Granted, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Write an approved patch if its files and directories are those that the approval covers.
+        """Write an approved patch if its files and directories are the ones that the approval covers.
 
         If one of them was replaced, the person is asked again.
 
         Raises:
-            PatchRefused: it no longer matches the files.
+            PatchRefused: the patch no longer matches the files.
         """
         for approvals in range(1, MOST_APPROVALS + 1):
             now = await verify()
@@ -187,9 +188,9 @@ class Patches:
     async def _carry_out(
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
-        """Write the patch in a thread; return the result, and the cancellation that arrived meanwhile.
+        """Write the patch in a thread; return the result, and the cancellation if one arrived meanwhile.
 
-        Never fails, because the begin event needs an end event.
+        Never raises, because an end event must follow the begin event.
         """
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -223,7 +224,9 @@ class Patches:
         return _Outcome(stdout=said, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
-        """Return the diff of the turn so far, or nothing if computing it fails: the files are written already."""
+        """Return the diff of the turn so far, or nothing if it cannot be computed. A failure is no error,
+        because the files are already written.
+        """
         try:
             for change in plan.changes:
                 self._touched.before(change.path, change.before, change.mode_before)

@@ -1,4 +1,4 @@
-"""What an approval of a command covers besides its words: its working directory and its program file.
+"""The working directory and the program file of a command, which an approval covers besides the command's words.
 
 Keeps the directory open, so that its inode is not reused while a person decides.
 """
@@ -37,7 +37,7 @@ class CommandTarget:
 
     @property
     def covers(self) -> str:
-        """A text that identifies the directory and the program."""
+        """The text that identifies the directory and the program in an approval."""
         its = self.approved
         numbers = " ".join(f"{device}:{inode}" for device, inode in (its.directory, its.program))
         return f"{numbers} {self._place.decode(errors='backslashreplace')}"

@@ -1,4 +1,4 @@
-"""Errors that only the tools of the model raise. Their text is what the model is told."""
+"""Errors that only the tools of the model raise. The model gets their text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CallFailed(ToolError):
 
 
 class ToolServerFailed(ToolError):
-    """As `CallFailed`, with the names of the server and the tool."""
+    """A tool server returned no result; the text names the server and the tool."""
 
     def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
         why = f": {detail}" if detail else ""

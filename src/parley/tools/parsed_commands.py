@@ -1,7 +1,7 @@
 """Summarises commands for display (docs/protocol.md, `parsed_cmd`).
 
-No permission depends on it: a hostile command can look harmless here. It goes by the usual meaning of program
-names, reads no files and never fails.
+No permission depends on a summary, because a hostile command can look harmless here. The summary follows the usual
+meaning of program names, reads no files and never fails.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _summaries(commands: list[Words], words: Words) -> tuple[ParsedCommand, ...]
 
 
 def _plain_commands(script: str) -> list[Words] | None:
-    """The commands of a script of plain words and connectors; None for any other script."""
+    """Return the commands of a script of plain words and connectors; None for any other script."""
     commands = commands_in(script, words_only=True)
     return commands if commands is not None and all(map(_is_plain, commands)) else None
 

@@ -1,4 +1,4 @@
-"""Asks for a second approval: after a failure in the sandbox, or if what was approved has been replaced."""
+"""Asks for a second approval: after a failure in the sandbox, or if an approved file or directory was replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MOST_APPROVALS: Final = 3
-"""How many approvals one call may use up if something is replaced after each of them."""
+"""The most approvals of one call, if something is replaced after each of them."""
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(
     why=f"what was approved was replaced before it could begin, {MOST_APPROVALS} times in a row"
@@ -26,7 +26,8 @@ _CHANGED: Final[dict[Changed, str]] = {
 
 
 async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> Verdict:
-    """Report why an action failed in the sandbox, ask whether to repeat it without, and report if that is granted.
+    """Report why an action failed in the sandbox and ask whether to repeat it without the sandbox. Report a granted
+    repetition.
 
     The action must have `has_failed` set.
     """

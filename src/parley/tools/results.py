@@ -1,4 +1,4 @@
-"""Texts that tell the model what became of a command or a patch (docs/protocol.md, the shell tool)."""
+"""Texts that tell the model the result of a command or a patch (docs/protocol.md, the shell tool)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def failed_in_sandbox(why: str, bounds: SandboxPolicy | None) -> str:
 
 
 def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
-    """Return why a confined command failed. Whether the sandbox caused the failure cannot be known."""
+    """Return the text about a confined command that failed. It is not known whether the sandbox caused the
+    failure.
+    """
     if stdout is None or stderr is None:
         said = tuple("" if one is None else for_model(one) for one in (stdout, stderr))
     else:

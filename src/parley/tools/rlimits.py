@@ -1,4 +1,5 @@
-"""Limits of open files: the server raises its own, and programs get the one that the server was started with.
+"""Limits of open files: the server raises its own limit, and programs get the limit that the server was started
+with.
 
 A server of many conversations holds many pipes and connections. Programs that use `select`, or that close every
 possible descriptor, work better with the limit of the user.

@@ -51,7 +51,7 @@ DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
 """The tool name in calls of the shell that some models were trained on."""
 MOST_WORDS: Final = 100_000
-"""The longest command that is looked at: working on more words would block the server."""
+"""The longest command, in words, that is processed. A longer one would block the server."""
 NOT_FOUND: Final = 127
 """The exit code of shells for a missing program, which is not the fault of the sandbox."""
 
@@ -123,7 +123,7 @@ class Shell:
     async def _decide_and_run(
         self, action: RunCommand, wanted: _Wanted, authorize: Authorize
     ) -> _Outcome | RejectedByPolicy | RejectedByUser:
-        """Ask for permission to run the command, and run it if that is granted.
+        """Ask for permission to run the command, and run it if permission is granted.
 
         A command that a person approved runs only in the approved directory and with the approved program. If one
         of them was replaced, the person is asked again.
@@ -149,7 +149,9 @@ class Shell:
     async def _run_approved(
         self, action: RunCommand, wanted: _Wanted, verdict: Granted, target: CommandTarget
     ) -> _Outcome | Changed:
-        """Run an approved command, or return what was replaced since the approval; nothing has run then."""
+        """Run an approved command. If something was replaced since the approval, run nothing and return what was
+        replaced.
+        """
         if (changed := target.change()) is not None:
             return changed
         outcome = await self._carry_out(action, wanted, verdict, target.approved)
@@ -292,7 +294,7 @@ def _milliseconds(given: float | None) -> float:
 
 
 class _Outcome(NamedTuple):
-    """The result of a command. The defaults are those of one that did not run to its end."""
+    """The result of a command. The default values are for a command that did not run to its end."""
 
     told: str
     stderr: str

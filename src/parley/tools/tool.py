@@ -15,7 +15,7 @@ class Tool(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names under which a model may call it. The first is the one in its spec."""
+        """All names under which a model may call the tool. The first is the name in its spec."""
         ...
 
     def spec(self) -> ToolSpec | None:

@@ -41,7 +41,8 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
 def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
     """Return both outputs of a failed command, which share the limits.
 
-    Each may use half, and what the other does not need. stderr, which says why it failed, is served first.
+    Each may use half of the limits, and the part that the other does not need. stderr, which says why the command
+    failed, is served first.
     """
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted
@@ -55,7 +56,7 @@ def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str
 
 
 def for_end_event(output: StreamOutput) -> str:
-    """Return the start of the output of one stream for the event, without any text of ours."""
+    """Return the start of the output of one stream for the event, without any added text."""
     head = output.head + output.tail if output.size == len(output.head) + len(output.tail) else output.head
     beginning = _first_lines(head[:MAX_BYTES], MAX_LINES)
     whole = len(beginning) == output.size

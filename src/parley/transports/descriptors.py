@@ -1,7 +1,8 @@
 """Frames over a pair of descriptors, such as stdin and stdout.
 
 Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop tick are written together,
-and what the client has not read yet is buffered. A client that leaves 16 MB unread is not read from until it reads.
+and what the client has not read yet is buffered. If a client leaves 16 MB unread, its input is not read until it
+reads.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
 """Chunk size for files, which are always readable: small, so that unread answers stop the reading early."""
 HIGH_WATER_BYTES: Final = 1024 * 1024
-"""The high-water mark: above it, events wait. More than a client that keeps up leaves unread, even if it is not
-scheduled for some milliseconds, and small enough for every connection to have it."""
+"""The high-water mark: while more bytes are unread, events wait. A client that keeps up leaves less unread, even
+if it is not scheduled for some milliseconds. Every connection may need this much memory.
+"""
 LOW_WATER_BYTES: Final = 256 * 1024
 """The low-water mark: below it, events are sent again. Well below the high-water mark, to avoid oscillation."""
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
 LOOK_SECONDS: Final = 0.25
-"""How often a client that is not read from is polled: it may have left."""
+"""How often to check whether a client has left while its input is not read."""
 LARGE_BYTES: Final = 1024 * 1024
 """Frames of this size are written separately: joining them with others would copy them."""
 PIPE_BYTES: Final = 1024 * 1024
@@ -45,7 +47,7 @@ class DescriptorOutbox:
     def __init__(
         self, fd: int, *, on_closed: Callable[[], None] = lambda: None, most_unread: int = sys.maxsize
     ) -> None:
-        """A client that leaves more than `most_unread` bytes unread is disconnected."""
+        """Create the outbox. A client that leaves more than `most_unread` bytes unread is disconnected."""
         self.writable = True
         self.closed = False
         self.on_room: Callable[[], None] | None = None
@@ -109,7 +111,7 @@ class DescriptorOutbox:
 
     @property
     def is_behind(self) -> bool:
-        """True if the client has more of the open frame to read than the low-water mark."""
+        """True if more bytes of the open frame than the low-water mark are unread."""
         return sum(map(len, self._chunks)) > LOW_WATER_BYTES
 
     async def flush(self) -> None:
@@ -247,10 +249,11 @@ class DescriptorTransport:
         why_too_large: Callable[[int], str | None] = lambda size: None,
         received: bytes = b"",
     ) -> None:
-        """Do not read from a client that leaves `stop_reading_at` bytes unread; disconnect it at `most_unread`.
+        """Create the transport. A client that leaves `stop_reading_at` bytes unread is not read from; at
+        `most_unread` it is disconnected.
 
-        `why_too_large` returns why a message cannot be accepted of which so many bytes were read, or None.
-        `received` was read from `stdin` before, and comes first.
+        `why_too_large` is called with the number of bytes of a message that were read, and returns why the message
+        cannot be accepted, or None. `received` are bytes that were read from `stdin` before; they come first.
         """
         self._received = received
         self._stop_reading_at = stop_reading_at
@@ -349,7 +352,7 @@ class DescriptorTransport:
             self._regulate()
 
     def _rest(self) -> None:
-        """Pause reading until there is memory for what was read."""
+        """Pause reading until there is memory for the frames that were read."""
         assert self._stdin is not None
         if self._reading:
             self._reading = False
@@ -389,8 +392,9 @@ class DescriptorTransport:
             self._ended.set()
 
     def _hand_over(self) -> bool:
-        """Handle the frames in order. Return False if there was no memory for the first one: it is reduced to its
-        outline, to be answered later."""
+        """Handle the frames in order. Return False if there was no memory for the next one, which is then
+        reduced to its outline and answered later.
+        """
         while self._untaken:
             try:
                 self._take(self._untaken[0])

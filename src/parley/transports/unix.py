@@ -1,7 +1,8 @@
 """Frames between processes of one user, over unix sockets in a private directory.
 
 Checks names, modes and the user of the other process. A name stays in the directory while its process listens, and
-afterwards if the process was killed. No name is bound twice, so a process that gets no connection may remove it.
+remains if the process was killed. No name is bound twice, so another process may remove a name that accepts no
+connection.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class Listener:
 
 
 def connect(directory: str, name: str) -> Connection | None:
-    """Connect to the process that listens under a name; if none does, remove the name and return None.
+    """Connect to the process that listens under a name; if no process listens there, remove the name and return
+    None.
 
     Raises:
         BlockingIOError: its backlog is full; try again later.
@@ -197,8 +199,8 @@ def prepare_directory(directory: str) -> None:
 def _bound(directory: str, name: str) -> socket.socket:
     """Return a socket that listens under a name.
 
-    The name appears when the socket already listens. The system shows every process the name that a socket was
-    bound to. Binding to a temporary name hides the real one from commands that may not read the directory.
+    The socket is bound to a temporary name, and renamed when it listens. The system shows every process the name
+    that a socket was bound to, so the real name stays hidden from commands that may not read the directory.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,8 +1,8 @@
 """Names of tool arguments: the accepted spellings, and unknown names that are refused.
 
-If an argument that restricts the agent were ignored, the agent would be unrestricted. So names are accepted in
-kebab, snake and camel case, and a name that is similar to one of them is refused (docs/protocol.md,
-tools.spelling). The other spellings are not in the schemas.
+If a misspelt argument were ignored, an agent that it should restrict would be unrestricted. So names are accepted
+in kebab, snake and camel case, and a similar name is refused (docs/protocol.md, tools.spelling). The other
+spellings are not in the schemas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decode the arguments of tool calls, and explain errors.
+"""Decodes the arguments of tool calls, and explains errors.
 
-The texts are those of the original server (`missing field`, `invalid type`, `unknown variant`). They name the field
-where the original does not.
+The texts are the texts of the original server (`missing field`, `invalid type`, `unknown variant`). Unlike the
+original, they always name the field.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _EXPECTED: Final = {
 
 
 def decode_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
-    """Decode arguments as a value of `kind`; ignore unknown ones.
+    """Decode arguments as a value of `kind`; ignore unknown arguments.
 
     Raises:
-        BadArguments: they do not match the type; the text says what and where.
+        BadArguments: the arguments do not match the type; the text names the field and the fault.
     """
     return _converted(kind, _decoded(arguments))
 
@@ -52,10 +52,12 @@ def decode_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
 def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
     """Decode the arguments of a client's call as a value of `kind`, with their names in any accepted spelling.
 
-    Unknown ones are ignored, but refused if they seem to be misspelled or meant to restrict the agent.
+    Unknown arguments are ignored, unless they seem to be misspelt or meant to restrict the agent: then they are
+        refused.
 
     Raises:
-        BadArguments: they do not match the type, or a name is refused; the text says what and where.
+        BadArguments: the arguments do not match the type, or a name is refused; the text names the field and the
+            fault.
     """
     if len(memoryview(arguments)) >= LARGE_BYTES and (fitted := _decode_directly(kind, arguments)) is not None:
         return fitted

@@ -101,13 +101,15 @@ class TaskStarted(EventBase, frozen=True, kw_only=True, tag="task_started"):
 
 
 class TaskComplete(EventBase, frozen=True, kw_only=True, tag="task_complete"):
-    """A turn ended by itself, well or badly; an interrupted one ends with its `error` alone."""
+    """A turn ended by itself, completed or failed. An interrupted turn ends with its `error` alone."""
 
     last_agent_message: str | None
 
 
 class UserMessage(EventBase, frozen=True, kw_only=True, tag="user_message"):
-    """What the user said: directly after `task_started`, or where the message joined a running turn."""
+    """A message of the user. It follows `task_started` directly, or comes where the message joined a running
+    turn.
+    """
 
     message_id: MessageId
     parent_message_id: MessageId | UnsetType = UNSET
@@ -125,7 +127,7 @@ class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
 
 
 class BackgroundEvent(EventBase, frozen=True, kw_only=True, tag="background_event"):
-    """Something worth knowing that needs no action: a retry, a compaction."""
+    """Information that needs no action, such as a retry or a compaction."""
 
     message: str
 
@@ -213,7 +215,7 @@ class ParsedPlain(Struct, frozen=True, kw_only=True):
 
 
 class ParsedCommand(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """What a command seems to do, for display only: exactly one of these is set."""
+    """The apparent purpose of a command, for display only. Exactly one field is set."""
 
     read: ParsedRead | UnsetType = UNSET
     list_files: ParsedListFiles | UnsetType = UNSET
@@ -242,7 +244,7 @@ class ExecCommandOutputDelta(EventBase, frozen=True, kw_only=True, tag="exec_com
 
 
 class ExecCommandEnd(EventBase, frozen=True, kw_only=True, tag="exec_command_end"):
-    """A command ended; -1 when it did not run to its end."""
+    """A command ended. `exit_code` is -1 if it did not run to its end or failed in the sandbox."""
 
     call_id: CallId
     stdout: str
@@ -273,7 +275,7 @@ class UpdatedFile(Struct, frozen=True, kw_only=True):
 
 
 class OtherChange(Struct, frozen=True, kw_only=True):
-    """A file added or updated: exactly one of the two is set."""
+    """A file that was added or updated. Exactly one of the two fields is set."""
 
     add: AddedFile | UnsetType = UNSET
     update: UpdatedFile | UnsetType = UNSET
@@ -330,7 +332,7 @@ class Invocation(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallOutcome(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The answer of a tool server: exactly one of the two is set."""
+    """The answer of a tool server. Exactly one of the two fields is set."""
 
     ok: Any | UnsetType = UNSET
     err: str | UnsetType = UNSET
@@ -354,7 +356,7 @@ SettledBy = Literal["client", "tool", "timeout", "interrupt"]
 
 
 class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settled"):
-    """An approval was decided, or its turn ended before."""
+    """An approval was decided, or its turn ended before a decision."""
 
     approval_id: ApprovalId
     call_id: CallId
@@ -364,7 +366,7 @@ class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settle
 
 
 class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
-    """The agent waits for the decision whether it may go beyond a limit of `[limits]`."""
+    """The agent waits for a decision whether it may exceed a limit of `[limits]`."""
 
     limit: str
     """The name of the limit in `[limits]`."""
@@ -456,7 +458,9 @@ _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
 
 @cache
 def _decoder() -> msgspec.json.Decoder[EventMsg]:
-    """Return the decoder of all events. Made at the first call: it takes long, and servers do not need it."""
+    """Return the decoder of all events. It is made at the first call, because that takes long and servers do not
+    need it.
+    """
     return msgspec.json.Decoder(EventMsg)
 
 

@@ -1,4 +1,4 @@
-"""Split bytes into frames: lines of JSON, and server-sent events. Does no I/O."""
+"""Splits bytes into frames: lines of JSON, and server-sent events. Does no I/O."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The longest accepted message, and the longest accepted event of a stream."""
 
 PREFIX_BYTES: Final = 4096
-"""How much of the beginning of an overlong message is kept, to find its id."""
+"""How many bytes of the beginning of an overlong message are kept, to find its id."""
 
 SUFFIX_BYTES: Final = 4096
-"""How much of its end is kept: many clients write the id last."""
+"""How many bytes of the end of an overlong message are kept: many clients write the id last."""
 
 SUFFIX_PARTS: Final = 64
 """How many of the last chunks of a line are searched for its end; chunks are usually much larger than the end."""
@@ -48,7 +48,9 @@ class LineFramer:
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _accept
     ) -> None:
-        """`why_too_large` gets the size of a long line so far, and returns why the line is refused, or None."""
+        """Create the framer. `why_too_large` gets the size of a long line so far, and returns why the line is
+        refused, or None.
+        """
         self._limit, self._why_too_large = limit, why_too_large
         self._parts: list[bytes] = []
         self._held = 0
@@ -67,7 +69,7 @@ class LineFramer:
         return frames
 
     def end(self) -> list[bytes | Overlong]:
-        """Return what is left when the stream ends without a line end."""
+        """Return the rest of the stream if it ends without a line end."""
         return [self._finish(b"")] if self._held else []
 
     def _hold(self, data: bytes) -> None:
@@ -112,14 +114,14 @@ def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
 
 
 FIRST_OF_DATA: Final = ord("d")
-"""The first byte of a data line. Other lines are recognised by it without copying a part of them."""
+"""The first byte of a data line. A line with another first byte is skipped without copying a part of it."""
 
 
 class SseFramer:
     """Splits a byte stream into the data of server-sent events; all other fields are skipped.
 
     Lines end in `\\n` or `\\r\\n`. An event that the stream leaves unfinished is dropped, as the
-    standard requires. The time is linear in the bytes, however they are cut.
+    standard requires. The time is linear in the number of bytes, whatever the sizes of the chunks.
     """
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:

@@ -18,7 +18,7 @@ MAX_IMAGE_BYTES: Final = 20 * 1024 * 1024
 """The largest accepted image: more than any provider accepts."""
 
 MAX_IMAGE_SIZE: Final = f"{MAX_IMAGE_BYTES // 1024**2} MiB"
-"""The same limit, for messages."""
+"""`MAX_IMAGE_BYTES` as a text for error messages."""
 
 
 def image_type(data: bytes) -> str | None:

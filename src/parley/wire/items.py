@@ -27,7 +27,7 @@ LONG_TEXT: Final = 256 * 1024
 """Length in characters from which a text is kept as JSON."""
 
 BEGINNING_BYTES: Final = 4096
-"""Length of the beginning of a long text."""
+"""Length in bytes of the text that `beginning` returns."""
 
 
 class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", gc=False):
@@ -74,7 +74,7 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
 
 
 class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image", gc=False):
-    """An image, by URL (also `data:`) or by the provider's file id."""
+    """An image, by URL (including `data:`) or by the provider's file id."""
 
     image_url: str | UnsetType | None = UNSET
     file_id: str | UnsetType | None = UNSET
@@ -106,12 +106,12 @@ def text_of(content: tuple[InputItem, ...]) -> str:
 
 
 def is_text(content: tuple[InputItem, ...]) -> bool:
-    """Return whether all items are texts. Fast also for a million items."""
+    """Return whether all items are texts. Fast even for a million items."""
     return all(issubclass(kind, TextItem) for kind in set(map(type, content)))
 
 
 def beginning_of(content: tuple[InputItem, ...]) -> str:
-    """Return the beginning of the text of a message, at least `BEGINNING_BYTES` if it has as many."""
+    """Return the beginning of the text of a message: at least `BEGINNING_BYTES`, or all of a shorter text."""
     words: list[str] = []
     size = 0
     for item in content:
@@ -124,7 +124,9 @@ def beginning_of(content: tuple[InputItem, ...]) -> str:
 
 
 def compact(content: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
-    """Return the content with long texts that are not ASCII as `LongTextItem`; the same object if there is none."""
+    """Return the content with each long text that is not ASCII as a `LongTextItem`; the same object if it has no
+    such text.
+    """
     if not any(type(item) is TextItem and _is_worth_packing(item.text) for item in content):
         return content
     return tuple(

@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 envelopes.
 
-Decoding is lenient where the protocol asks for it: a missing `jsonrpc`, unknown members, lone surrogates. Encoding
-concatenates bytes, because a body is often encoded already.
+Decoding accepts a missing `jsonrpc`, unknown members and lone surrogates, as the protocol asks. Encoding
+concatenates bytes, because a body is often already encoded.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ErrorObject(Struct, frozen=True):
 
     @property
     def name(self) -> str | None:
-        """`data.code`: the stable name of the error, if the server sent one."""
+        """The stable name of the error, from `data.code`, if the server sent one."""
         try:
             return None if self.data is UNSET else _named_decoder.decode(self.data).code
         except msgspec.DecodeError:

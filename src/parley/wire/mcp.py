@@ -45,7 +45,7 @@ FULL_VERSION: Final = "2025-11-25"
 """Clients at this version see Parley's additions."""
 
 PLAIN_VERSION: Final = "2025-06-18"
-"""Clients at this version or below, or before `initialize`, see the plain shapes."""
+"""Clients at this version or an older one, and clients before `initialize`, see the plain shapes."""
 
 KNOWN_VERSIONS: Final = (FULL_VERSION, PLAIN_VERSION, "2025-03-26", "2024-11-05")
 
@@ -57,7 +57,7 @@ class Implementation(Struct, frozen=True, kw_only=True):
 
 
 class ElicitationCapability(Struct, frozen=True, kw_only=True):
-    """How a client can be asked: an empty object and `form` both mean with a form."""
+    """How a client can be asked. An empty object and `form` both mean that it accepts forms."""
 
     form: dict[str, Any] | UnsetType | None = UNSET
     url: dict[str, Any] | UnsetType | None = UNSET
@@ -68,7 +68,7 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_asked(self) -> bool:
-        """True if the client accepts forms; one that names only other ways does not."""
+        """True if the client accepts forms. A client that names only other ways does not."""
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):
                 return isinstance(form, dict) or not isinstance(url, dict)
@@ -98,10 +98,12 @@ class ServerCapabilities(Struct, frozen=True, kw_only=True):
 
 
 FULL_CAPABILITIES: Final = ServerCapabilities(logging=LoggingCapability())
-"""For clients at 2025-11-25. The list of tools never changes, and they are not told that it may."""
+"""The capabilities for clients at 2025-11-25. The list of tools never changes, so `listChanged` is not
+announced.
+"""
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
-"""For clients at 2025-06-18 and older, as Codex announced them."""
+"""The capabilities for clients at 2025-06-18 and older, as Codex announced them."""
 
 
 class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -120,7 +122,7 @@ class Ping(Struct, frozen=True):
 
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-"""From the least severe to the most severe."""
+"""The levels of log messages, from the least severe to the most severe."""
 
 
 class SetLevelParams(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Notifications of the server about conversations.
 
-These structs are the contract: tests compare with them, and the client decodes into them. The hot path of the
-server adds the same shapes as bytes to an encoded event (`server/encoders.py`), and tests compare the two.
+These structs are the contract: tests compare with them, and the client decodes into them. In its hot path the
+    server adds the same shapes as bytes to an encoded event (`server/encoders.py`). Tests compare the two.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ CONVERSATION_LOGGER: Final = "parley.conversation"
 
 
 class LoggedNotification(Struct, frozen=True, kw_only=True):
-    """The `data` of such a log message: the notification that it replaces."""
+    """The `data` of a log message that replaces a notification: the replaced notification."""
 
     method: str
     params: Raw

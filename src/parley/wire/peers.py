@@ -1,8 +1,8 @@
 """The protocol between processes of one home: JSON-RPC with its own methods.
 
-A process that needs a conversation whose turn another process runs sends `parley/follow` to that process. It gets
-every entry and delta after a position, in order, while the turn runs. Messages, answers and interrupts go the same
-way.
+If another process runs the turn of a conversation, a process that needs the conversation sends `parley/follow` to
+it. It then gets every entry and delta after a position, in order, while the turn runs. Messages, answers and
+interrupts are sent over the same connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Follow(Struct, frozen=True, kw_only=True):
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """The answer to `Follow`. The running turn ends after `last`; earlier ends belong to other turns."""
+    """The answer to `Follow`. The running turn ends after the position `last`; ends before it belong to earlier
+    turns.
+    """
 
     last: Seq
 
@@ -114,7 +116,7 @@ class AnswerQuestion(Struct, frozen=True, kw_only=True):
 
 
 class InterruptTurn(Struct, frozen=True, kw_only=True):
-    """Interrupts the running turn, if it is the one that is named. Sent again when the owner has not answered."""
+    """Interrupts the running turn if it is the named one. Repeated if the owner did not answer."""
 
     METHOD: ClassVar = "parley/interrupt"
 
@@ -122,7 +124,9 @@ class InterruptTurn(Struct, frozen=True, kw_only=True):
     event_id: EventId | None = None
     """The turn; None: any, unless `messages` names one."""
     messages: tuple[MessageId, ...] = ()
-    """Messages that were sent before and not answered; the turn that took one of them is meant as well."""
+    """Messages that were sent before and not answered yet. A turn that accepted one of them is interrupted as
+    well.
+    """
 
 
 class RenameConversation(Struct, frozen=True, kw_only=True):
@@ -135,7 +139,9 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """A turn begins in a conversation, or it was deleted: processes whose clients read it check. A notification."""
+    """A turn begins in a conversation, or the conversation was deleted. A process whose clients read the
+    conversation checks its state. A notification.
+    """
 
     METHOD: ClassVar = "parley/changed"
 

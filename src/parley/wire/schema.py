@@ -29,8 +29,8 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 def schema_of(struct: type[Struct], *, nulls: bool = False) -> dict[str, Any]:
     """Return the schema of an object with the fields of `struct`.
 
-    With `nulls`, for messages of the server, optional fields may also be null. In the schema of a tool, clients
-    that generate forms would offer it.
+    With `nulls`, for messages of the server, optional fields may also be null. The schema of a tool has no null,
+    because clients that generate forms would offer it.
     """
     properties: dict[str, Any] = {}
     required: list[str] = []

@@ -23,7 +23,7 @@ _ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'", ord("`"): "\\x60"}
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates by `?`. They cannot be encoded as UTF-8, and stand for bytes that were not UTF-8."""
+    """Replace lone surrogates by `?`. They stand for bytes that were not UTF-8, and cannot be encoded as UTF-8."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -57,6 +57,6 @@ def quoted(path: str) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join texts with commas. Of many texts, show the first few and count the others."""
+    """Join texts with commas. If there are many, show the first few and the number of the others."""
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

@@ -1,4 +1,4 @@
-"""Arguments and results of the tools we offer. Their schemas are made from these types.
+"""Arguments and results of the tools that the server offers. Their schemas are made from these types.
 
 An optional argument may be null, which means the same as leaving it out.
 """
@@ -98,7 +98,7 @@ class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, rename="camel"):
-    """For clients at 2025-06-18 and older."""
+    """The arguments for clients at 2025-06-18 and older."""
 
     thread_id: Annotated[str, Meta(description="The conversation to continue.")] = field(name="sessionId")
     prompt: Annotated[str, Meta(description="The next message of the user.")]
@@ -107,7 +107,7 @@ class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, r
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """Structured content of `codex` and `codex-reply`, for clients at 2025-11-25.
 
-    Clients of different releases of Codex read different names: each value has two.
+    Clients of different releases of Codex read different names, so each value has two.
     """
 
     thread_id: ConversationId
@@ -147,7 +147,7 @@ class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
 
 
 class PlainConversationCreateArguments(ConversationCreateArguments, frozen=True, kw_only=True):
-    """For clients at 2025-06-18 and older."""
+    """The arguments for clients at 2025-06-18 and older."""
 
     prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
     model: Annotated[str, Meta(description="Name of the model to use.")]

@@ -51,8 +51,8 @@ __all__ = ["SqliteStore"]
 
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
-"""How long to wait for the name of a lease holder. A process acquires the lock of a lease before it writes its
-name to the database, and removes its name before it releases the lock.
+"""The pause between two attempts to acquire a lease or to find its owner. A process acquires the lock of a lease
+before it writes its name to the database, and removes its name before it releases the lock.
 """
 
 OPEN_SECONDS: Final = 0.5

@@ -1,3 +1,3 @@
-"""Runs commands: chooses their environment, starts them, and kills everything they leave."""
+"""Runs commands: chooses their environment, starts them, and kills the processes that they leave."""
 
 __all__: list[str] = []

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""Enough for everything but processes that fork without end."""
+"""How often children are killed without stopping them first. Only processes that fork without end need more
+attempts.
+"""
 LIST_BYTES: Final = 64 * 1024
 
 
@@ -25,7 +27,7 @@ class Children:
     """All children of the current process, and the signals that wake it."""
 
     def __init__(self, *wakers: signal.Signals) -> None:
-        """Replace the handlers of `wakers`, which must have no other purpose."""
+        """Replace the handlers of the signals `wakers`, which must have no other purpose."""
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -70,11 +72,11 @@ class Children:
             ended.append((pid, status))
 
     def kill(self, *, spare: Container[int] = (), known: Sequence[int] = ()) -> bool:
-        """Kill all children except `spare`, with their process groups; return False if there is none to kill.
+        """Kill all children except `spare`, and their process groups; return False if there was no child to kill.
 
-        A process that changed its user cannot be killed and does not count. Where the system does not list
-        children, those in `known` are killed. Call it after `reap`, and again whenever a child has ended, until it
-        returns False: the children of a killed process become children of the current one.
+        A process that changed its user cannot be killed and does not count. On systems that do not list children,
+        the processes in `known` are killed. Call this method after `reap`, and again whenever a child has ended,
+        until it returns False: the children of a killed process become children of the current process.
         """
         if self._childless:
             return False
@@ -91,9 +93,9 @@ class Children:
     def _stop_all_below(self, children: Sequence[int]) -> list[int]:
         """Stop these processes and all of their descendants; return all that were stopped.
 
-        For processes that fork faster than they are killed. A stopped process cannot fork, and still counts where
-        the number of processes is limited. Each is stopped before its children are listed, so only children whose
-        parent ends meanwhile are missed; the next attempt finds them.
+        Used if processes fork faster than they are killed. A stopped process cannot fork, and still counts towards
+        a limit of processes. Each process is stopped before its children are listed. Children whose parent ends
+        meanwhile are missed, and the next attempt finds them.
         """
         found: list[int] = []
         waiting = list(children)
@@ -110,7 +112,7 @@ class Children:
         return found
 
     def _pids(self) -> list[int]:
-        """Return all children. Only reaping removes one, so that none is missed while the list is read."""
+        """Return all children. Only reaping removes a child, so none is missed while the list is read."""
         if self._list is None:
             return []
         os.lseek(self._list, 0, os.SEEK_SET)

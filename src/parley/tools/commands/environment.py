@@ -1,6 +1,6 @@
 """Chooses which of the server's environment variables a command gets (docs/config.md).
 
-The names decide; only for proxies the value counts, which must not contain a password.
+The name of a variable decides. Proxy variables are also excluded if their value contains a password.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parley.config.types import ShellEnvironment
 __all__ = ["CORE", "NEVER", "SAFE", "SECRETS", "command_environment", "with_tame_git"]
 
 CORE: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP")
-"""What `inherit = "core"` starts from."""
+"""The variables that `inherit = "core"` starts with."""
 
 PROXIES: Final = ("ALL_PROXY", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
@@ -138,7 +138,7 @@ SAFE: Final[Mapping[str, tuple[str, ...]]] = {
         "VOLTA_HOME",
     ),
 }
-"""What `inherit = "safe"` starts from, by what the variables are for."""
+"""The variables that `inherit = "safe"` starts with, grouped by purpose."""
 
 SECRETS: Final = (
     "*KEY*",
@@ -204,7 +204,7 @@ NEVER: Final = (
     "PAGER",
     "RIPGREP_CONFIG_PATH",
 )
-"""Variables that make a program run or load something. They are never inherited; the user may set them."""
+"""Variables that make programs run or load other files. They are never inherited, but the user may set them."""
 
 
 _TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
@@ -239,7 +239,9 @@ sandbox confines them."""
 def command_environment(
     environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the environment of a command: the allowed part of `environ` without `keys`, and what the user sets."""
+    """Return the environment of a command: the allowed part of `environ` without `keys`, and the variables that
+    the user sets.
+    """
     environ = {name: value for name, value in environ.items() if name not in keys}
     hidden = (*NEVER, *policy.exclude)
     if not policy.ignore_default_excludes:

@@ -1,8 +1,8 @@
-"""Starts commands, each in the care of a supervisor process.
+"""Starts commands, each with a supervisor process.
 
-Owns the fork server and limits how many commands start at the same time. Does not know what a command's
-output means, nor what the command may do. `running_command.py` follows one command, `forkserver.py` and
-`supervisor.py` are the processes that start it and kill what it leaves.
+Owns the fork server and limits how many commands start at the same time. Does not interpret output and does not
+know what a command may do. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` are the
+processes that start it and kill the processes that it leaves.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from parley.tools.commands.running_command import RunningCommand
 __all__ = ["Executor"]
 
 STARTS_AT_ONCE: Final = 16
-"""Requests that no supervisor has answered yet. Few enough for the fork server's socket and for the limit of
-descriptors in flight, and more than can be forked at the same time."""
+"""The most requests that no supervisor has answered yet. Few enough for the fork server's socket and for the
+limit of descriptors in flight, and more than can be forked at the same time.
+"""
 START_SECONDS: Final = 10.0
 """How long a supervisor may take to be ready. The first one includes the start of the fork server, on a busy
 computer."""
@@ -33,7 +34,9 @@ class Executor:
     """A `Starter` that uses one fork server, which the first command starts."""
 
     def __init__(self, *, root: str = "/") -> None:
-        """Create an executor that looks below `root` for systemd, which can limit what commands use."""
+        """Create an executor that looks below `root` for systemd, which can limit the memory and processes of
+        commands.
+        """
         self._root = root
         self._fork_server: ForkServerLink | None = None
         self._running: set[RunningCommand] = set()
@@ -82,7 +85,7 @@ class Executor:
         return result(command.status, timed_out=timed_out, seconds=ended_at - command.started_at)
 
     async def _start(self, command: RunningCommand, request: bytes) -> None:
-        """Wait until the command is about to run, or when it will not run."""
+        """Wait until the command is about to run, or it is known that it will not run."""
         fork_server = self._live_fork_server()
         try:
             async with asyncio.timeout(START_SECONDS):

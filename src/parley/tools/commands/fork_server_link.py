@@ -24,8 +24,9 @@ for name, folder in ("parley", sys.argv[1]), ("parley.tools", sys.argv[1] + "/to
 from parley.tools.commands.forkserver import main
 main()
 """
-"""The fork server as a program. Its first argument is the directory of the package `parley`. It imports the modules
-that it needs without the `__init__.py` of the packages above them."""
+"""The source of the fork server program. Its first argument is the directory of the package `parley`. It imports
+only the modules that it needs, and not the `__init__.py` of their packages.
+"""
 CLOSE_SECONDS: Final = 0.6
 """How long the fork server may take to kill everything and exit, before it is killed: the whole server has two
 seconds to stop (docs/protocol.md#lifecycle)."""
@@ -63,7 +64,7 @@ class ForkServerLink:
         self._loop.add_reader(self._socket, self.abandon)
 
     def start(self, descriptors: list[int]) -> bool:
-        """Have a supervisor take over these descriptors; return False if the fork server is gone."""
+        """Make a supervisor take over these descriptors; return False if the fork server has ended."""
         try:
             socket.send_fds(self._socket, [START], descriptors)
         except ConnectionError:
@@ -81,7 +82,7 @@ class ForkServerLink:
         await asyncio.wait([self._reaped], timeout=CLOSE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the fork server if it is still there. Its supervisors kill their commands then."""
+        """Kill the fork server if it still runs. Its supervisors then kill their commands."""
         if self.lost.done():
             return
         self._loop.remove_reader(self._socket)

@@ -2,8 +2,8 @@
 
 Runs as a separate program with an empty environment and the standard library alone. It holds no secrets, reads no
 output and keeps no deadlines. If a supervisor dies before its command has ended, the command's processes become
-children of the fork server, which kills them and then closes its copy of the control socket: so the executor sees
-the end of the control socket only when they are dead.
+children of the fork server. The fork server kills them and then closes its copy of the control socket, so the
+executor sees the end of the control socket only when they are dead.
 
 In this process the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because importing
 them would take longer than all the rest.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 DESCRIPTORS: Final = 3
-"""Those of a supervisor: control, stdout, stderr."""
+"""The number of descriptors of a supervisor: control, stdout, stderr."""
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -72,7 +72,7 @@ class _ForkServer:
         self._spare: _Spare | None = None
 
     def serve(self) -> None:
-        """Wait until the executor has closed its socket and everything that was started is dead."""
+        """Serve the executor until it has closed its socket and everything that was started is dead."""
         poller = select.poll()
         poller.register(self._executor, select.POLLIN)
         poller.register(self._children, select.POLLIN)
@@ -145,7 +145,7 @@ class _ForkServer:
                 pass  # if forking still fails then, the next command reports it
 
     def _forked(self, *descriptors: int) -> _Spare:
-        """Fork a supervisor that has no command yet, and none of these descriptors."""
+        """Fork a supervisor that has no command yet and does not inherit these descriptors."""
         fork_server = os.getpid()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -210,7 +210,7 @@ def _received(sender: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _limit_open_files(count: int) -> None:
-    """Give the command the limit that the server was started with."""
+    """Set the limit of open files that the server was started with, for the command."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))

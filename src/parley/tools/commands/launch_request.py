@@ -1,4 +1,4 @@
-"""Encodes a command for its supervisor, and rejects what no program can be given."""
+"""Encodes a command for its supervisor, and rejects words and variables that cannot be passed to a program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The messages between the executor, the fork server and the supervisors.
 
-Uses the standard library alone, because the fork server loads it. Both ends always have the same version, and a
-command never sends any of it.
+Uses the standard library alone, because the fork server loads it. Both ends always have the same version. A command
+cannot send these messages.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ __all__ = [
 ]
 
 MESSAGE: Final = struct.Struct("=cqq")
-"""A report: a kind, a number, and when it was sent, in nanoseconds of the monotonic clock, which all processes
-share. All have the same size, so that one read is one report."""
+"""The format of a report: a kind, a number, and the time of sending, in nanoseconds of the monotonic clock,
+which all processes share. All reports have the same size, so that one read returns one report.
+"""
 
 START: Final = b"s"
-"""To the fork server, with three descriptors (control, stdout, stderr): have a supervisor take them over. The fork
-server sends the same to the supervisor that was forked in advance."""
+"""To the fork server, with three descriptors (control, stdout, stderr): make a supervisor take them over. The
+fork server sends the same message to the supervisor that was forked in advance.
+"""
 READY: Final = b"r"
-"""From a supervisor, whose process id is the number: the command is about to run."""
+"""From a supervisor: the command is about to run. The number is the process id of the supervisor."""
 FAILED: Final = b"f"
 """From a supervisor: the command could not be started; the number is the errno."""
 UNCONFINED: Final = b"u"
@@ -74,12 +76,12 @@ STEPS: Final = (
 )
 """The steps that restrict a command, in order."""
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
-"""What an approval of a command covers besides its words."""
+"""The parts of a command that an approval covers besides its words."""
 ERROR_NUMBERS: Final = 4096
-"""More than any system has."""
+"""A number above every errno."""
 
 REQUEST_SIZE: Final = struct.Struct("=Q")
-"""The length of a request in bytes, sent before it."""
+"""The format of the length of a request in bytes, which precedes the request."""
 
 
 class Restriction:

@@ -1,7 +1,7 @@
-"""Checks what a launcher has mounted against what it was told to mount, before its command runs.
+"""Compares the mounts of a launcher with the requested mounts, before its command runs.
 
-Uses the standard library alone. A launcher mounts by path, and another process can replace a directory on the way
-by a symbolic link meanwhile. The kernel reports what was mounted where in names that do not depend on links; see
+Uses the standard library alone. A launcher mounts by path, and another process can meanwhile replace a directory of
+the path by a symbolic link. The kernel reports mounts with names that do not depend on links; see
 docs/decisions/mounts-are-checked.md.
 """
 
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
 FINAL: Final = (b"/", b"/dev")
-"""Mount points at which no other process can put a link. The last step of a launcher is to make its new root the
-root: when these two are mounted, all other mounts are made."""
+"""Mount points that no other process can replace by a link. In its last step, a launcher makes its new root the
+root: when these two are mounted, all other mounts exist.
+"""
 CREATED: Final = (b"tmpfs", b"proc")
 """The types of the file systems that a launcher creates for a command."""
 ESCAPED: Final = (b"\\", b" ", b"\t", b"\n")
 """Characters that the kernel writes as a backslash and three digits. The backslash must be replaced first."""
 NAMELESS: Final = b"nfs"
-"""The prefix of file system types whose mounts do not show which directory is mounted: they always show `/`."""
+"""The prefix of file system types that always show `/` as the mounted directory, whichever is mounted."""
 REPORT_BYTES: Final = 4096
 """More than a launcher writes before it waits."""
 TABLE_BYTES: Final = 64 * 1024
@@ -40,8 +41,9 @@ ENDED: Final = (errno.EINVAL, errno.ESRCH)
 MOUNT_SECONDS: Final = 5.0
 """How long a launcher may take for its mounts. It needs milliseconds."""
 PAUSE_DIVISOR: Final = 4
-"""The pause before the next check is the elapsed time divided by this, so that a check is late by a quarter at
-most."""
+"""The pause before the next check is the elapsed time divided by this. So a check is at most a quarter of the
+elapsed time late.
+"""
 PAUSE_MILLISECONDS: Final = (1, 50)
 """The shortest and the longest pause."""
 
@@ -93,7 +95,8 @@ class ExpectedMounts:
     """The mounts that a launcher was told to make, in the names that the kernel will report."""
 
     def __init__(self, specs: tuple[MountSpec, ...], ours: MountTable) -> None:
-        """`ours` is the table of the current process, which the launcher starts with.
+        """Create the expected mounts. `ours` is the mount table of the current process, with which the launcher
+        starts.
 
         Raises:
             OSError: that table has no root.
@@ -122,7 +125,7 @@ class ExpectedMounts:
         return mount.device, within.rstrip(b"/") or b"/"
 
     def _copied_to(self, point: bytes) -> int:
-        """Return how many of our own mounts are copied to a mount point along with a directory above it."""
+        """Return how many of our mounts are copied to a mount point together with a directory above it."""
         for folder in reversed(list(_prefixes(point))[:-1]):
             if (above := self._expected.get(folder)) is not None:
                 found = None if above.source is None else self._ours.at(point)
@@ -203,7 +206,7 @@ class HeldLauncher:
 
     @property
     def pause_milliseconds(self) -> int:
-        """How long to wait before the next check."""
+        """The pause before the next check."""
         least, most = PAUSE_MILLISECONDS
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
@@ -238,7 +241,9 @@ class HeldLauncher:
         return number.decode() if end and number.isdigit() else None
 
     def _table_of(self, process: str) -> MountTable:
-        """Return the mounts of a process, or an empty table if it has ended: then its launcher reports why."""
+        """Return the mounts of a process, or an empty table if it has ended. In that case its launcher reports
+        why.
+        """
         try:
             return MountTable(self._read(process))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Turns a supervisor's last report into the result of a command, or into the error that kept it from starting."""
+"""Turns a supervisor's last report into the result of a command, or into the error if it did not start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["result", "start_error"]
 
 
 def result(status: int | None, *, timed_out: bool, seconds: float) -> CommandResult:
-    """Return how a command ended. Without a wait `status` its supervisor died, and the command was killed."""
+    """Return how a command ended. If `status` is None, its supervisor died and the command was killed."""
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
         return CommandResult(exit_code=code, seconds=seconds)

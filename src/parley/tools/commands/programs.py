@@ -22,7 +22,7 @@ DEFAULT_PATH: Final = b"/bin:/usr/bin"
 """Where programs are looked up if the command's environment has no PATH."""
 
 NOTHING: Final = (0, 0)
-"""The identity of a missing file: no file has it."""
+"""The identity that stands for a missing file. No file has it."""
 
 
 def identity(found: os.stat_result) -> Identity:

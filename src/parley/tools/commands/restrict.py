@@ -1,7 +1,7 @@
 """Applies Landlock and seccomp to a thread and to the program that it starts, through system calls.
 
-Uses the standard library alone. Takes the rights and the seccomp program as they are given; if the kernel rejects
-one of them, nothing is started.
+Uses the standard library alone. Applies the given rights and seccomp program unchanged. If the kernel rejects one
+of them, nothing is started.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class StepFailed(Exception):
 
 
 def prctl(option: int, argument: int) -> None:
-    """Set an attribute of the current process; do nothing where the system does not support it."""
+    """Set an attribute of the current process; do nothing if the system does not support it."""
     if sys.platform == "linux":
         try:
             landlock.prctl(option, argument)
@@ -119,9 +119,10 @@ def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
 
 
 def prewarm() -> None:
-    """Create a ruleset and a thread for nothing, so that the memory pages they need are copied in advance.
+    """Create an unused ruleset and thread, so that the memory pages that they need are copied in advance.
 
-    A forked process copies each page when it first writes to it, which takes half of the time of a restriction.
+    A forked process copies each page when it first writes to the page. This takes half of the time of a
+    restriction.
     """
     if sys.platform != "linux":
         return

@@ -1,6 +1,6 @@
 """One command as the server sees it: its output pipes and the control socket of its supervisor.
 
-Reads output without pause and keeps none of it. Deadlines are the business of `executor.py`.
+Reads output without pause and passes it on without keeping it. `executor.py` enforces deadlines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KILL_SECONDS: Final = 2.0
 """How long a supervisor may take to kill all processes of its command. It needs milliseconds, and less than a
 second for a thousand processes."""
 DRAIN_SECONDS: Final = 0.5
-"""How long the output of a dead command is read on if a process outside holds its pipes."""
+"""How long the output of a dead command is read if another process holds its pipes open."""
 
 
 class RunningCommand:
@@ -65,7 +65,9 @@ class RunningCommand:
         return not self._requested or (self.ended.done() and self._drained.done())
 
     async def begin(self, fork_server: ForkServerLink, request: bytes) -> None:
-        """Send the command to a supervisor; return when it is about to run, or when it will not run."""
+        """Send the command to a supervisor; return when it is about to run, or when it is known that it will not
+        run.
+        """
         with ExitStack() as passed:
             descriptors = self._open(passed)
             assert self._control is not None
@@ -82,7 +84,9 @@ class RunningCommand:
         await asyncio.wait([self._ready, self.ended], return_when=asyncio.FIRST_COMPLETED)
 
     def _open(self, passed: ExitStack) -> list[int]:
-        """Create the control socket and the pipes; return the ends of the supervisor, which `passed` closes."""
+        """Create the control socket and the pipes; return the supervisor's ends, which the stack `passed`
+        closes.
+        """
         self._control, theirs = socket.socketpair()
         passed.enter_context(theirs)
         self._control.setblocking(False)

@@ -1,8 +1,8 @@
-"""Limits the memory and the number of processes of all commands together, where systemd can do that.
+"""Limits the memory and the number of processes of all commands together, if systemd can do that.
 
 Uses the standard library alone. The fork server asks systemd to move it into a scope, which is a unit for processes
 that systemd has not started itself; all processes that it forks later are in the scope too. If systemd is missing,
-refuses or does not answer, nothing is limited and commands run all the same.
+refuses or does not answer, commands run without these limits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SYSTEMD_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.002
 
 BUSCTL: Final = "usr/bin/busctl"
-"""Below the root directory, not looked up in PATH: only root can replace it."""
+"""The path of `busctl` below the root directory. It is not looked up in PATH, so that only root can replace it."""
 CONTROLLERS: Final = ("memory", "pids")
 LIMITS: Final = ("memory.max", "memory.high", "memory.swap.max", "cpu.max", "io.max")
 """Files of limits that are set only if an administrator has set them."""
@@ -64,7 +64,7 @@ def why_none(root: str) -> str | None:
 
 
 def enter(root: str) -> bool:
-    """Have the current process moved into a scope with limits; return True if that succeeded."""
+    """Ask systemd to move the current process into a scope with limits; return True if that succeeded."""
     amounts = _amounts(root)
     if why_none(root) is not None or not amounts.get("MemTotal"):
         return False
@@ -87,7 +87,9 @@ def enter(root: str) -> bool:
 
 
 def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
-    """Return the memory in bytes and the number of processes that a scope of ours allows; None for other groups."""
+    """Return the memory in bytes and the number of processes that one of our scopes allows; None for other
+    groups.
+    """
     if not os.path.basename(group).startswith(UNIT):
         return None
     memory, tasks = (_read(root, f"sys/fs/cgroup{group}/{name}") for name in ("memory.max", "pids.max"))
@@ -100,7 +102,7 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
 def _manager() -> tuple[str, str]:
     """Return the socket of the message bus of systemd, and the path of the control groups that it manages.
 
-    That is the systemd of the user; for root, who usually has none, it is that of the system.
+    This is the user's systemd; for root, who usually has none, the systemd of the system.
     """
     user = os.geteuid()
     if user == 0:

@@ -1,10 +1,10 @@
-"""The supervisor: the process that starts one command and kills everything that it leaves.
+"""The supervisor: the process that starts one command and kills all processes that the command leaves.
 
 Uses the standard library alone. It is a subreaper: a process of the command whose parent ends becomes its child. It
 reports the end of the command to the executor when all of these processes are dead, and kills them all as soon as
 the executor closes its end of the control socket or the fork server dies.
 
-What a launcher reports is read without waiting, so that a process that holds its pipe delays nothing.
+Reports of a launcher are read without waiting, so that a process that holds the pipe open delays nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["send", "supervise"]
 OOM_SCORE: Final = 500
 """If memory runs out, the kernel kills commands before other processes of the user. The highest score is 1000."""
 DEFAULT_SIGNALS: Final = tuple(int(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-"""The signals that a command neither handles nor ignores when it starts."""
+"""The signals that have their default action when a command starts."""
 DIRECTORY, PROGRAM = range(len(REPLACEABLE))
 FIRST_FILE: Final = 3
 """The descriptor after the standard ones."""
@@ -136,7 +136,8 @@ def _raise_oom_score() -> None:
 
 
 def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, list[int]]:
-    """Return the pipe of a launcher's reports, the launcher to hold, and the descriptors for the program in order.
+    """Return the pipe of a launcher's reports, the launcher that waits for its mounts to be checked, and the
+    descriptors for the program in order.
 
     All descriptors are above the numbers that they get in the program, so that none is overwritten by `dup2`.
     """
@@ -177,7 +178,8 @@ def _moved_above(descriptor: int, above: int) -> int:
 def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
     """Start the program in this session, in a new process group, and return its process id.
 
-    `places` are the descriptors that it gets, each with its number there. Its stdin is ours, which is empty.
+    `places` maps the descriptors that the program gets to their numbers in it. It inherits our stdin, which is
+    empty.
     """
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, place) for descriptor, place in places]
 
@@ -199,7 +201,7 @@ def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
 
 
 def _start_first_found(request: Request, start: Callable[[bytes], int]) -> int:
-    """Start the first executable program of that name, which must be the approved one if one was approved."""
+    """Start the first executable program of that name. If a program was approved, it must be that one."""
     refused: OSError | None = None
     for program in candidates(request.argv[0], request.env.get(b"PATH", DEFAULT_PATH)):
         try:
@@ -278,7 +280,9 @@ def _wait_for_all(
 
 
 def _rest_of(reports: int) -> bytes:
-    """Return what a launcher has written. It is dead, but another process may hold its end of the pipe."""
+    """Return the text that a launcher has written. The launcher is dead, but another process may hold its end of
+    the pipe open.
+    """
     try:
         return os.read(reports, REPORT_BYTES)
     except BlockingIOError:
@@ -286,10 +290,10 @@ def _rest_of(reports: int) -> bytes:
 
 
 def _launched_result(text: bytes, status: int, by_itself: bool) -> tuple[bytes, int]:
-    """Return the report about a command that had a launcher, from what the launcher has written.
+    """Return the report about a command that had a launcher, from the text that the launcher has written.
 
-    It writes `{ "child-pid": 4711 }`, and `{ "exit-code": 0 }` only if the command has run. A launcher that was
-    killed in between may or may not have started it.
+    The launcher writes `{ "child-pid": 4711 }`, and `{ "exit-code": 0 }` only if the command has run. A launcher
+    that was killed between the two may or may not have started the command.
     """
     code = text.rpartition(b'"exit-code":')[2].partition(b"}")[0].strip()
     if code.isdigit():

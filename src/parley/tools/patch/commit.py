@@ -1,11 +1,11 @@
 """Writes the changes of a plan: all of them, or none.
 
 New contents are written to temporary files beside the old ones. Then every file is compared with the plan once
-more. Then the files are renamed one by one, and back again if one of them fails. A process that is killed in
-between leaves every file complete, with its old or its new content.
+more. Then the files are renamed one by one; if a rename fails, the earlier ones are undone. A process that is
+killed in between leaves every file complete, with its old or its new content.
 
-Directories are held by descriptor, so that everything is written where it was verified. Does not check permissions:
-`plan` refused the protected paths.
+Directories are held open by descriptor, so that files are written to the verified directories. Does not check
+permissions: `plan` has already refused protected paths.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from parley.tools.patch.plan import Change
 __all__ = ["System", "commit"]
 
 _WRITING: Final = threading.Lock()
-"""Held while a patch is written: this process writes one patch at a time."""
+"""The lock that is held while a patch is written: this process writes one patch at a time."""
 
 _CHANGED: Final = "changed meanwhile"
 
 _CANNOT_LINK: Final = frozenset(
     {errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV}
 )
-"""Errors of a file system without hard links, or that does not allow one for this file."""
+"""Errors of a file system that has no hard links, or does not allow one for this file."""
 
 _SYNCED_FILES: Final = 64
 """Up to this many replaced files are synced to the disk, which takes some milliseconds each. If there are more,
@@ -412,7 +412,7 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Refuse a file that another user owns in a sticky directory: its second name could not be removed."""
+    """Refuse a file that another user owns in a sticky directory, because its second name could not be removed."""
     around = os.stat(folder)
     if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

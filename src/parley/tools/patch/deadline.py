@@ -14,7 +14,9 @@ SECONDS: Final = 5.0
 
 
 class CancelToken:
-    """A flag that ends the work of a thread. A thread cannot be ended from outside, so it has to check."""
+    """A flag that ends the work of a thread. The thread must check it, because a thread cannot be ended from
+    outside.
+    """
 
     __slots__ = ("_is_cancelled",)
 

@@ -50,7 +50,7 @@ class Effort:
 def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:
     """Return the hunks that turn `before` into `after`, without file headers; empty if they are equal.
 
-    No shorter diff exists, unless the effort was cut. Git can apply it in either case if both versions are UTF-8;
+    The diff is the shortest, unless the effort ran out. Git can apply it in either case if both versions are UTF-8;
     other bytes are replaced in the text.
 
     Raises:
@@ -283,7 +283,9 @@ def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort
 
 
 Runs = dict[int, int]
-"""The changed lines of one version: how many follow after a number of unchanged lines."""
+"""The changed lines of one version: pairs of a number of unchanged lines and the number of changed lines after
+them.
+"""
 
 
 def _runs(changed: bytearray, kept: int) -> Runs:
@@ -303,7 +305,7 @@ def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
     """Return the same changes, each moved to where a reader expects it.
 
     A run can move past a line that equals the line at its other end. Runs that meet are joined. Each run is moved
-    down as far as possible, or to the last run of the other version on its way.
+    down as far as possible, or up to the last run of the other version that it passes.
     """
     slid: Runs = {}
     ahead = dict(runs)
@@ -411,14 +413,14 @@ class _Search:
         return _Box(start, end - same, new_start, new_end - same)
 
     def _mirrored(self, point: _Point) -> _Point:
-        """Return the same point, counted from the other end of the sequences."""
+        """Return a point, counted from the other end of the sequences."""
         return _Point(len(self.removed) - point.at, len(self.added) - point.new_at)
 
     def _parts(self, box: _Box) -> tuple[_Box, _Box]:
         """Return the box before and the box after the point where the paths meet.
 
-        If they do not meet within half of the remaining steps, the part between the paths is marked as changed; the
-        other half suffices for the parts that the paths have crossed.
+        If the paths do not meet within half of the remaining steps, the part between them is marked as changed. The
+        other half of the steps suffices for the parts that the paths have crossed.
         """
         head, tail, effort = self._head, self._tail, self._effort
         first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)

@@ -10,8 +10,9 @@ MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 """The largest file that is read or written."""
 
 MAX_PATCH_BYTES: Final = 64 * 1024 * 1024
-"""The largest patch, and the most bytes that one patch reads, and that it writes. Also the most bytes of earlier
-contents that a turn keeps, and that its diff reads."""
+"""The limit in bytes of a patch, of everything that it reads, and of everything that it writes. Also the limit
+of the earlier contents that a turn keeps, and of the contents that its diff reads.
+"""
 
 MAX_FILES: Final = 2000
 """The most files, hunks and new directories of a patch."""

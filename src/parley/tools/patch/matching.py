@@ -29,7 +29,7 @@ _BLOCK: Final = 4096
 """The most lines that are processed between two checks of the deadline."""
 
 _QUOTED_LINES: Final = 20
-"""How many of the lines that were not found an error quotes."""
+"""How many of the lines that were not found are quoted in an error."""
 
 
 # --- a file as lines ---------------------------------------------------------------------
@@ -130,7 +130,9 @@ class _Level:
         return [[self._key(line) for line in run[start : start + _BLOCK]] for start in range(0, len(run), _BLOCK)]
 
     def _matches(self, blocks: list[list[str]], at: int) -> bool:
-        """Compare block by block: one comparison of many lines would keep every other thread waiting."""
+        """Return whether the blocks match at a position. They are compared one by one, because one comparison of
+        many lines would block all other threads.
+        """
         for block in blocks:
             self._deadline.check()
             if self._lines[at : at + len(block)] != block:
@@ -161,7 +163,7 @@ class _Search:
         return start
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
-        """Return the position of the old lines of a chunk, and the reading of the chunk that matches."""
+        """Return the position of the old lines of a chunk, and the variant of the chunk that matches."""
         for lines in _readings(chunk):
             old = _old(lines)
             at = self._at_end(old, start) if chunk.at_end else self._find(old, start)
@@ -194,7 +196,7 @@ def _old(lines: Sequence[Line]) -> _Run:
 
 
 def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
-    """Yield the lines of a chunk, and then without the empty lines at its end, if there are any."""
+    """Yield the variants of a chunk: its lines, and if it ends with empty lines, its lines without them."""
     yield chunk.lines
     if chunk.blanks:
         yield chunk.lines[: -chunk.blanks]
@@ -235,7 +237,7 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline
 
 
 def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str], int]:
-    """Return the lines that replace the old ones from `at` on, and the end of the old ones."""
+    """Return the lines that replace the old ones from `at` on, and the position after the old ones."""
     new: list[str] = []
     for is_kept, group in groupby(lines, key=lambda line: line[0] == " "):
         run = list(group)
@@ -251,7 +253,7 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
-    """Return added lines with the line ends of `like`, line by line; the last one counts for all further lines.
+    """Return added lines, each with the line end of the same line of `like`. Further lines get the last line end.
 
     A carriage return in an added line is kept.
     """

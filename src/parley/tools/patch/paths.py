@@ -1,7 +1,7 @@
 """Resolves the paths of a patch, and refuses protected ones.
 
-Examines the directories before a `..` in a path, because after a symbolic link `..` leads to another directory than
-the text says. Other properties of files are checked by `plan`.
+Examines the directories before a `..` in a path, because `..` after a symbolic link leads to another directory than
+the text suggests. Other properties of files are checked by `plan`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IGNORABLE: Final = re.compile(
 
 
 class PathResolver:
-    """Resolves paths from the working directory of the conversation and that of one call."""
+    """Resolves paths, relative to the working directories of the conversation and of one call."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class PathResolver:
         """The two directories, which may be named through symbolic links, and their real paths."""
 
     def shown(self, written: str) -> str:
-        """Return a path of the patch as the model is shown it: absolute, otherwise as written."""
+        """Return a path of the patch as it is shown to the model: made absolute, but otherwise as written."""
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:

@@ -49,7 +49,9 @@ class Change(Struct, frozen=True, kw_only=True):
     move_to: str | None = None
     """The new path of a file that is moved: absolute, without symbolic links."""
     given_up_mode: int | None = None
-    """The permissions that the file loses when a moved file with others replaces it; None: they do not change."""
+    """The permissions that the file loses when a moved file with other permissions replaces it; None: they do
+    not change.
+    """
 
     @property
     def mode_before(self) -> int | None:
@@ -86,7 +88,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def covers(self) -> str:
-        """A digest of the files, their contents and permissions, and their directories."""
+        """The digest of the files, their contents and permissions, and their directories."""
         folders = sorted((os.fsencode(path), its) for path, its in self.folders.items())
         return sha256(_digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
 
@@ -138,7 +140,7 @@ def verify(
     installed: Sequence[str] = (),
     cancel: CancelToken | None = None,
 ) -> Plan:
-    """Return what a patch would do. Its paths are relative to `workdir`.
+    """Verify a patch and return the plan of its changes. Its paths are relative to `workdir`.
 
     Parley's `home`, its `installed` programs and the `hidden` paths are protected.
 

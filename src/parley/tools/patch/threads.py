@@ -1,7 +1,7 @@
 """Patches that are being written, each in a thread of its own.
 
-The event loop's default threads are few, are shared by the whole server, and are joined when the loop ends. A file
-system that does not answer would block all of that.
+The event loop's default threads are few, are shared by the whole server, and are joined when the loop ends. So a
+file system that does not answer could block the whole server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITING: Final[set[asyncio.Future[Any]]] = set()
 
 
 def written_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Like `begin_in_thread`, for work that must be completed: `all_written` waits for it."""
+    """Begin work in a thread as `begin_in_thread` does. The work must be completed: `all_written` waits for it."""
     outcome = begin_in_thread(work, name=name)
     _WRITING.add(outcome)
     outcome.add_done_callback(_WRITING.discard)

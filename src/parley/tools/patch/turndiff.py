@@ -1,8 +1,7 @@
 """The diff of a turn, as Git would show it (docs/protocol.md, apply_patch).
 
-Has the files as they were before the turn's first patch, and reads their current content. A file that exceeds the
-limits, or for which the diff has no room, is shown like a binary file. Does not run Git and follows no symbolic
-links.
+Has the files as they were before the turn's first patch, and reads their current content. A file that exceeds a
+limit of the diff is shown like a binary file. Does not run Git and follows no symbolic links.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ class TouchedFiles:
     """The files that a turn has changed."""
 
     def __init__(self, cwd: str, *, hidden: Sequence[str] = ()) -> None:
-        """Paths are absolute or relative to `cwd`, without symbolic links. `hidden` paths are not read."""
+        """Create an empty set. Paths are absolute or relative to `cwd`, without symbolic links. `hidden` paths
+        are not read.
+        """
         self._cwd, self._hidden = cwd, hidden
         self._before: dict[str, _Version | None] = {}
         """The files before the turn, by place: the normalised absolute path."""
@@ -176,7 +177,9 @@ class _Change(NamedTuple):
         return unified_diff(text, new_text, context=CONTEXT_LINES, effort=effort)
 
     def rendered(self, hunks: str | None) -> str:
-        """Return the section of the diff; empty if the file is unchanged. Without hunks it says that it differs."""
+        """Return the section of the diff; empty if the file is unchanged. Without hunks, the section only says
+        that the file differs.
+        """
         lines = [*self._modes(), *self._body(hunks)]
         if not lines:
             return ""
@@ -223,7 +226,9 @@ class _Change(NamedTuple):
 
 
 def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
-    """Return the path relative to the root of the file's repository; outside of one, the path as given."""
+    """Return the path relative to the root of the file's repository; the path as given if it is in no
+    repository.
+    """
     root = _root(os.path.dirname(place), roots)
     return os.fsencode(given if root is None else os.path.relpath(place, root))
 

@@ -23,8 +23,9 @@ HTTP_ERROR: Final = 400
 EVENT_STREAM: Final = "text/event-stream"
 
 REOPEN_SECONDS: Final = 0.5
-"""Time before an event stream that the server has ended is opened again: the library opens it again without end, at
-the interval that the server asks for."""
+"""Time before an event stream that the server has ended is opened again. The library itself would open it again
+and again, at the interval that the server asks for.
+"""
 
 
 class Exchange:
@@ -38,7 +39,8 @@ class Exchange:
 def checked_body(response: httpx2.Response, exchange: Exchange, *, max_bytes: int) -> httpx2.AsyncByteStream:
     """Return a stream to read in place of the response's own.
 
-    It fails where a message is longer than `max_bytes`, as the library expects a broken stream to fail.
+    Reading fails at a message longer than `max_bytes`, in the way in which the library expects a broken stream to
+    fail.
     """
     if response.status_code >= HTTP_ERROR and response.request.method == "POST":
         exchange.why = refusal(response.status_code, response.reason_phrase)

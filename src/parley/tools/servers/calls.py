@@ -37,7 +37,9 @@ that they pass."""
 
 _arguments: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-"""Compact, with sorted keys: the model's input does not depend on the order of a server's keys."""
+"""The encoder of results: compact, with sorted keys, so that the model's input does not depend on the order of a
+server's keys.
+"""
 
 
 class ServerTools:

@@ -1,7 +1,7 @@
 """One connection to a tool server, from its start to its end.
 
-It runs in one task, because the library's contexts must be left in the task that entered them. Does not know its
-users, nor whether another connection follows.
+It runs in one task, because the library's contexts must be left in the task that entered them. Does not know which
+turns use it, nor whether another connection follows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ log: Final = logging.getLogger(__name__)
 
 START_DIRECTORY: Final = "/"
 """The working directory of a program whose settings name none. Many programs load modules or settings from their
-working directory, and that of the server may be a project, where commands write files."""
+working directory. The server's working directory may be a project, where commands write files.
+"""
 
 CLOSE_SECONDS: Final = 0.7
 """How long an HTTP server may take to accept the end of its session."""
@@ -39,7 +40,7 @@ EXIT_SECONDS: Final = 0.5
 
 HTTP_ERROR: Final = 400
 NOT_FOUND: Final = 404
-"""The status by which an HTTP server says that the session no longer exists."""
+"""The HTTP status that means that the session no longer exists."""
 
 
 class Connection:
@@ -67,17 +68,17 @@ class Connection:
 
     @property
     def is_settled(self) -> bool:
-        """True if it has started or failed to start."""
+        """True if the connection has started or failed to start."""
         return self._settled.is_set()
 
     @property
     def is_usable(self) -> bool:
-        """True if it is starting or can take calls."""
+        """True if the connection is starting or can take calls."""
         return not (self._is_lost or self._is_ending or self.is_over)
 
     @property
     def is_over(self) -> bool:
-        """True if its task has ended, and with it the program."""
+        """True if the task of the connection has ended, and with it the program."""
         return self._task.done()
 
     async def settled(self) -> None:

@@ -26,7 +26,7 @@ TIMED_OUT: Final = "request timed out"
 UNREADABLE: Final = "its answer cannot be read"
 
 MAX_DETAIL_CHARACTERS: Final = 500
-"""The part of a tool server's own message that is shown."""
+"""The most characters of a tool server's own message that are shown."""
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
@@ -43,7 +43,7 @@ def too_many_values(limit: int) -> str:
 
 
 def not_stored(keys: Sequence[str]) -> str:
-    """Return the text for a server that lacks secrets which an earlier call gave."""
+    """Return the text for a server that lacks secrets of an earlier call, because secrets are not stored."""
     named = ", ".join(f"`{key}`" for key in keys)
     return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
 

@@ -16,7 +16,7 @@ from parley.common.threads import start_thread
 __all__ = ["load", "loaded"]
 
 SWITCH_SECONDS: Final = 0.0005
-"""The interpreter's switch interval during the import: the event loop waits no longer at a time."""
+"""The interpreter's switch interval during the import. The event loop never waits longer than this at a time."""
 
 _loading: Future[None] | None = None
 

@@ -22,7 +22,7 @@ _BLANK_LINES: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 def excess(message: bytes, max_bytes: int) -> str | None:
-    """Return a text that names the limit which the message exceeds; None if it exceeds none."""
+    """Return a text that names the limit that the message exceeds; None if it exceeds none."""
     if len(message) > max_bytes:
         return too_long(max_bytes)
     return too_many_values(MAX_VALUES) if _values(message) > MAX_VALUES else None
@@ -37,7 +37,7 @@ class EventSize:
         self._tail = b""
 
     def add(self, data: bytes) -> str | None:
-        """Count `data`; return a text that names the limit which its event exceeds, or None."""
+        """Count `data`; return a text that names the limit that the event exceeds, or None."""
         self._bytes += len(data)
         self._values += _values(data)
         if self._bytes > self._max_bytes:

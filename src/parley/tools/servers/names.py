@@ -27,7 +27,7 @@ def is_server_name(name: str) -> bool:
 def qualified_name(server: str, tool: str) -> str:
     """Return the name under which a model is offered a tool.
 
-    Of a name that is too long, or has characters that model APIs refuse, the beginning is kept; a digest makes it
+    If a name is too long or has characters that model APIs refuse, its beginning is kept and a digest makes it
     unique.
     """
     name = f"{server}__{tool}"
@@ -37,7 +37,9 @@ def qualified_name(server: str, tool: str) -> str:
 
 
 def disambiguated_name(server: str, tool: str) -> str:
-    """Return the name of a tool whose `qualified_name` another tool has, as for `a` and `b__c`, `a__b` and `c`."""
+    """Return a unique name for a tool whose `qualified_name` is also the name of another tool. Example: tool
+    `b__c` of server `a`, and tool `c` of server `a__b`.
+    """
     return _digested(f"{server}__{tool}", of=f"{server}\0{tool}")  # no server name contains NUL
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""Added to the time that a server has for its first answer, so that a caller who waits for a server that never
-answers still gets its failure."""
+"""Added to the time that a server has for its first answer, so that a caller still gets the failure of a server
+that never answers.
+"""
 
 
 class RemoteTool:
@@ -41,8 +42,8 @@ class RemoteTool:
     async def call(self, arguments: dict[str, Any] | None, *, progress: OnProgress) -> dict[str, Any]:
         """Call the tool and return its result: `content`, and if given `structuredContent` and `isError`.
 
-        A server that has crashed is started again first. Cancelling tells the server to stop and affects no other
-        call; so does the end of `tool_timeout`. `progress` must not block.
+        A server that has crashed is started again first. A cancellation or the end of `tool_timeout` tells the
+        server to stop this call and affects no other call. `progress` must not block.
 
         Raises:
             ToolServerFailed: there is no result.
@@ -116,10 +117,10 @@ class ServerPool:
     async def start(self, servers: Sequence[ToolServer]) -> tuple[str, ...]:
         """Start the servers that do not run, concurrently, and wait for those that start for the first time.
 
-        The wait ends half a second after the time for one answer, counted from the start of the last of them; the
-        import of the client library, once in a process, is not counted. Returns a text for each server that failed
-        to start, in order, also while it is being started again. A server that takes longer than the wait goes on
-        starting, and has no text.
+        The wait ends half a second after the time limit of one answer, counted from the start of the last server.
+        The import of the client library, once in a process, is not counted. Returns a text for each server that
+        failed to start, in order, even while it is being started again. A server that takes longer than the wait
+        continues to start, and has no text.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -138,7 +139,8 @@ class ServerPool:
 
     @asynccontextmanager
     async def lease(self, servers: Sequence[ToolServer]) -> AsyncIterator[Lease]:
-        """Keep these servers running; servers that do not run are started, and waited for as in `start`.
+        """Keep these servers running during the lease. Servers that do not run are started, and the method waits
+        for them as `start` does.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -182,7 +184,9 @@ class ServerPool:
 
     @asynccontextmanager
     async def _held(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """Hold these servers; enter the block when they have started, or when that takes too long."""
+        """Keep these servers running during the block. The block begins when they have started, or when that
+        takes too long.
+        """
         for server in servers:
             server.hold()
         try:
@@ -216,7 +220,9 @@ class ServerPool:
             self._end(connection)
 
     def _end_idle(self, key: Key) -> None:
-        """End a server that was idle for long. One that failed is kept: a new one would be waited for."""
+        """End a server that was idle for long. A failed server is kept, because turns would wait for the first
+        start of a new one.
+        """
         server = self._servers[key]
         if server.failure is None:
             del self._servers[key]

@@ -41,11 +41,12 @@ INHERITED: Final = (
 """The variables of the server's environment that a program gets."""
 
 LEAVE_SECONDS: Final = 0.5
-"""How long a program may take to exit after its input is closed, as MCP demands."""
+"""How long a program may take to exit after its input was closed, which is how MCP ends a server."""
 
 TERM_SECONDS: Final = 0.5
-"""How long it may take to exit after SIGTERM. Both together leave time within the two seconds that Parley has to
-stop (docs/protocol.md#lifecycle)."""
+"""How long a program may take to exit after SIGTERM. Both times together are less than the two seconds that
+Parley has to stop (docs/protocol.md#lifecycle).
+"""
 
 KILL_SECONDS: Final = 2.0
 """How long a killed process may take to end; only a process that is stuck in the kernel takes longer."""
@@ -220,7 +221,7 @@ class Program:
             self._loop.call_soon_threadsafe(self._note_end)
 
     def _exit_code(self) -> int | None:
-        """Return its exit code without reaping it: None while it runs, negative for a signal."""
+        """Return the exit code without reaping the process: None while it runs, negative for a signal."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.returncode
         status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -242,7 +243,7 @@ class Program:
             os.killpg(self._process.pid, number)
 
     async def _abandon(self) -> None:
-        """Kill it before its first use and close its pipes. Cancelling has no effect."""
+        """Kill the program before its first use and close its pipes. Cancelling has no effect."""
         self._signal(signal.SIGKILL)
         try:
             await run_to_completion(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))

@@ -2,7 +2,7 @@
 
 See docs/protocol.md, other tools of the model.
 
-Accepts whatever a tool server sent; an invalid part becomes a string.
+Accepts any schema that a tool server sends; an invalid part becomes a string.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE_BY_KEYWORD: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("string", frozenset({"enum", "const", "format"})),
     ("number", frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})),
 )
-"""The type of a schema that names none, by the first group of which it has a keyword."""
+"""The type of a schema that names none, by its keywords. The first group with a matching keyword counts."""
 
 
 MAX_DEPTH: Final = 30

@@ -21,8 +21,9 @@ ANSWER_SECONDS: Final = 10.0
 """The time limit of `initialize` and of `tools/list`, each."""
 
 RETRY_SECONDS: Final = 30.0
-"""Time before a server that failed to start is started again: not with every turn, and soon after its settings are
-repaired."""
+"""Time before a server that failed to start is started again: long enough not to retry with every turn, and
+short enough for a user who repairs the settings.
+"""
 
 IDLE_SECONDS: Final = 300.0
 """How long an unused server is kept: people return to a conversation within minutes."""
@@ -39,7 +40,9 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def key_of(settings: ToolServer) -> Key:
-    """Return the settings that two conversations must have in common to share a server; the name is not one."""
+    """Return the settings that two conversations must have in common to share a server. The name of the server
+    is not among them.
+    """
     env = tuple(sorted(settings.env.items()))
     return (
         settings.command,
@@ -75,24 +78,28 @@ class Server:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """Its tools, under its names; after a crash, those from before."""
+        """The tools of the server, under the names that the server gave; after a crash, the tools from before."""
         self._update()
         return self._tools
 
     @property
     def failure(self) -> str | None:
-        """Why it failed to start, also while it is being started again; None: it did not fail."""
+        """The reason why the server failed to start, kept while it is being started again; None: it did not
+        fail.
+        """
         self._update()
         return self._failure
 
     @property
     def is_awaited(self) -> bool:
-        """True if it is starting for the first time: its tools are unknown. Later starts are not waited for."""
+        """True if the server is starting for the first time, so its tools are unknown. Turns do not wait for
+        later starts.
+        """
         connection = self.last_connection
         return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
-        """Keep it running until `release`."""
+        """Keep the server running until `release`."""
         self._holders += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -118,7 +125,7 @@ class Server:
         return found
 
     def stop(self) -> None:
-        """Do not call `idle` any more."""
+        """Cancel the timer that calls `idle`."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -93,7 +93,7 @@ REFUSED: Final = (
     (INVALID_REQUEST, "Session terminated"),
     (METHOD_NOT_FOUND, "Not Found"),
 )
-"""The errors that the library makes of an HTTP status without a message."""
+"""The messages with which the library reports an HTTP status that had no message."""
 
 RESULT_KEYS: Final = ("content", "structuredContent", "isError")
 
@@ -124,12 +124,14 @@ class Session:
         """True once a call has found the connection closed."""
 
     async def initialize(self, *, within_seconds: float) -> None:
-        """Send `initialize`. `describe_error` describes the errors that it raises."""
+        """Send `initialize`. `describe_error` describes the errors that this method raises."""
         with anyio.fail_after(within_seconds), _reasons():
             await self._client.initialize()
 
     async def tools(self, *, within_seconds: float) -> tuple[ToolSpec, ...]:
-        """Return its tools, under its names. `describe_error` describes the errors that it raises."""
+        """Return the tools of the server, under the names that the server gave. `describe_error` describes the
+        errors that this method raises.
+        """
         tool_list = ToolList()
         params: dict[str, Any] | None = None
         with anyio.fail_after(within_seconds), _reasons():
@@ -187,7 +189,7 @@ class Session:
 async def open_session(streams: Streams, name: str, *, tools_changed: Callable[[], None]) -> AsyncIterator[Session]:
     """Open a session over these streams with the server of this name.
 
-    It must be entered and left in one task, and may be used by any.
+    The context must be entered and left in the same task. Any task may use the session.
     """
 
     async def on_message(message: IncomingMessage) -> None:
@@ -357,8 +359,8 @@ async def over_http(
 ) -> AsyncIterator[Streams]:
     """Yield streams to an HTTP server. `answered` is called with the status of each response to a message.
 
-    Reading fails where a message is longer than `max_bytes`. The library follows no redirect to another origin, so
-    the token is sent to this one alone.
+    Reading fails at a message longer than `max_bytes`. The library follows no redirect to another origin, so the
+    token is sent only to this one.
     """
 
     async def on_response(response: httpx2.Response) -> None:

@@ -1,6 +1,6 @@
-"""The tools that a tool server lists, as far as a model can be offered them.
+"""The tools of a tool server that can be offered to a model.
 
-Accepts whatever the server sent: an invalid tool is left out and does not affect the others.
+Accepts any list that a server sends: an invalid tool is left out and does not affect the others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ToolList:
 
     @property
     def complaint(self) -> str:
-        """A text that names the tools that were left out; empty: none."""
+        """The text that names the tools that were left out; empty if there are none."""
         parts: list[str] = []
         if self._unusable:
             named = ", ".join(self._named)

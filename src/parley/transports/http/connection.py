@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_LINE_BYTES: Final = 8 * 1024
-"""Of the request line."""
+"""The longest request line."""
 MOST_HEADERS: Final = 100
 
 _HEADERS_END: Final = b"\r\n\r\n"
@@ -37,7 +37,7 @@ class Deadlines(Protocol):
 
 
 class Connections(Protocol):
-    """What a connection tells about itself."""
+    """The interface that a connection reports to."""
 
     def opened(self, connection: Connection) -> None: ...
 
@@ -123,8 +123,9 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that the library could not read or handle. What the client sent is not repeated, neither
-        in the answer nor in the log."""
+        """Answer a request that the library could not read or handle. Neither the answer nor the log repeats
+        text of the client.
+        """
         log.warning("answered a request with %d: %s", status, type(exc).__name__ if exc is not None else "failed")
         self.request_began()
         response = web.Response(status=status, headers={"Server": "parley", "Cache-Control": "no-store"})

@@ -1,7 +1,7 @@
 """A stream of server-sent events to one HTTP client, as an outbox.
 
-Sending never waits: the stream buffers what the client has not read. Its sender is told to wait while more than the
-high-water mark is unread, so a client that does not read delays nobody and uses little memory.
+Sending never waits: the stream buffers what the client has not read. Its sender waits while more than the
+    high-water mark is unread. So a client that does not read uses little memory and does not delay other clients.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ HIGH_WATER_BYTES: Final = 256 * 1024
 """Above this many unread bytes, events wait. Lower than on stdio: there may be a thousand streams."""
 LOW_WATER_BYTES: Final = 64 * 1024
 MOST_UNREAD_BYTES: Final = 160 * 1024 * 1024
-"""A stream with more unread bytes is closed. Only messages that cannot wait, such as answers, get it there."""
+"""A stream with more unread bytes is closed. Only messages that cannot wait, such as answers, can reach this
+size.
+"""
 WRITE_BYTES: Final = 256 * 1024
-"""How many bytes are written before the stream looks whether the client has read them."""
+"""How many bytes are written before the stream checks whether the client has read them."""
 COMMENT_SECONDS: Final = 15.0
 """A comment is sent after this time without a message, so that proxies keep the connection."""
 
@@ -70,7 +72,7 @@ class EventStream:
             self._append(part)
 
     def end_frame(self) -> None:
-        """Send what waited for the end of the message that is sent in parts."""
+        """End the message that is sent in parts, and send the messages that waited for its end."""
         self._frame = None
         held, self._held = self._held, []
         for frame, event_id in held:
@@ -102,7 +104,7 @@ class EventStream:
             self._loop.call_soon(self._wake)
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` once, when the stream has closed; at once if it has."""
+        """Call `do` once, when the stream closes; at once if it is closed."""
         if self.closed:
             do()
         else:

@@ -24,7 +24,7 @@ __all__ = ["HttpExchange", "send_answer"]
 BODY_SECONDS: Final = 30.0
 """How long the body of a request may take."""
 DISCARD_SECONDS: Final = 2.0
-"""How long the rest of a body is read and discarded, so that a client that still sends sees the answer."""
+"""How long the rest of a body is read and discarded, so that a client that is still sending gets the answer."""
 
 HEADERS: Final = {
     "Cache-Control": "no-store",

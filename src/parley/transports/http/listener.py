@@ -139,7 +139,7 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def _make_room(self) -> bool:
-        """Return whether one more connection may be opened, after closing one that is not authenticated."""
+        """Close an unauthenticated connection if there are too many; return whether one more may be opened."""
         most = self._options.max_connections
         if len(self._starting) >= max(1, most // 4):
             next(iter(self._starting)).cancel()
