@@ -62,6 +62,8 @@ class Relay:
             self._copy_output()
         except OSError:
             self._is_closing = True  # the client does not read any more
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a late one must not change the exit code
         if self._is_closing:
             return 0
         with suppress(OSError):

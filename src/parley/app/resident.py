@@ -28,6 +28,7 @@ from parley.app.serving import Server, prepare_process
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.os_errors import os_detail
 from parley.common.resident_socket import HELLO_VERSION, RELAY, SOCKET, NoResident, Refused, ask, connect
+from parley.config.checks import MOST_PATH_BYTES
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
 from parley.errors import BadHome, ConfigError, ParleyError
@@ -235,6 +236,10 @@ class Resident:
             channel.close()
 
     async def _serve_relay(self, channel: socket.socket, hello: Hello, rest: bytes) -> None:
+        directory = hello.cwd
+        if not directory.startswith("/") or "\0" in directory or len(os.fsencode(directory)) > MOST_PATH_BYTES:
+            await _send(channel, {"ok": False, "reason": "`cwd` is not an absolute path of at most 4096 bytes"})
+            return
         try:
             loader = Loader(
                 environ=hello.env, server_dir=hello.cwd, overrides=hello.overrides, home=self._server.loader.home
@@ -261,7 +266,7 @@ class Resident:
         try:
             await self._server.core.serve_client(transport, loader=loader, connected=connected)
         finally:
-            self._clients.pop(number)
+            self._clients.pop(number, None)
             self._idle_since = self._now()
             transport.close()
 
@@ -323,10 +328,10 @@ async def run_resident(
         try:
             if http is not None and _serves_http(server.loader.serve_settings(), exits_when_idle=exits_when_idle):
                 resident.listen_http(http)
-        except ConfigError:
+            describe(home, resident.description)
+        except (ConfigError, OSError):
             resident.stop_listening()
             raise
-        describe(home, resident.description)
     except OSError as error:
         raise BadHome(home, f"no resident server can be started: {os_detail(error)}") from error
     prepare_process()

@@ -57,14 +57,14 @@ def is_confined(channel: socket.socket) -> bool:
     """Return whether the other process is more confined than this one, as the agent's commands are.
 
     Landlock does not stop a command from connecting to a socket whose path it knows. Commands have a system call
-    filter that they cannot remove, so they have more filters than the server. If the system cannot tell, return
-    False.
+    filter that they cannot remove. So a process is trusted if it has no filter, or as many as this one. If the
+    system cannot tell, return False.
     """
     if sys.platform != "linux":
         return False
     process, _ = _peer(channel)
     ours, theirs = _filters("self"), _filters(str(process))
-    return ours is not None and (theirs is None or theirs > ours)
+    return ours is not None and (theirs is None or theirs not in (0, ours))
 
 
 def _peer(channel: socket.socket) -> tuple[int, int]:

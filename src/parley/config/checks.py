@@ -7,7 +7,7 @@ from: the caller adds that to `Wrong`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -117,18 +117,29 @@ def _secret(value: Any, at: KeyPath) -> str:
     return value
 
 
+MOST_PATH_BYTES: Final = 4096
+"""The longest path that Linux opens. Resolving a longer one takes long, and finds nothing."""
+
+
+def path(value: Any, at: KeyPath) -> str:
+    given = text(value, at)
+    if len(given.encode(errors="surrogateescape")) > MOST_PATH_BYTES:
+        raise _invalid("value", value, at, f"a path of at most {MOST_PATH_BYTES} bytes")
+    return given
+
+
 def absolute_path(value: Any, at: KeyPath) -> str:
-    path = text(value, at)
-    if not path.startswith("/"):
+    given = path(value, at)
+    if not given.startswith("/"):
         raise _invalid("value", value, at, "an absolute path")
-    return path
+    return given
 
 
 def path_or_home_path(value: Any, at: KeyPath) -> str:
-    path = text(value, at)
-    if not path.startswith(("/", "~/")):
+    given = path(value, at)
+    if not given.startswith(("/", "~/")):
         raise _invalid("value", value, at, "an absolute path, or one that begins with `~/`")
-    return path
+    return given
 
 
 def address(value: Any, at: KeyPath) -> str:

@@ -330,7 +330,7 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the variables that hold keys, including keys of unused providers: the next conversation may use
     them.
     """
-    named = {"OPENAI_API_KEY"}
+    named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN"}
     for provider in values["model_providers"].values():
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
     named |= {server.get("bearer_token_env_var", "") for server in values["mcp_servers"].values()}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from parley.config.checks import Check, Named, Table, flag, one_of, sequence_of, text
+from parley.config.checks import Check, Named, Table, flag, one_of, path, sequence_of, text
 from parley.config.types import ConfigFile
 
 __all__ = ["DEFAULTS", "NAMED_ARGUMENTS", "SETTINGS"]
@@ -66,7 +66,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 NAMED_ARGUMENTS: Final = Table(
     {
         "model": text,
-        "cwd": text,
+        "cwd": path,
         "approval_policy": SETTINGS.fields["approval_policy"],
         "sandbox": SETTINGS.fields["sandbox_mode"],
         "developer_instructions": text,

@@ -135,7 +135,13 @@ class Endpoint:
         while True:
             failure: ModelError
             try:
-                reply = await self._http.post(self._url, headers=headers, body=body, idle_seconds=idle_seconds)
+                reply = await self._http.post(
+                    self._url,
+                    headers=headers,
+                    body=body,
+                    idle_seconds=idle_seconds,
+                    environ=self._settings.environ,
+                )
             except CannotConnect as unreachable:
                 # The turn retries, and says so.
                 raise CannotConnect(

@@ -56,18 +56,18 @@ class Http:
     def __init__(self) -> None:
         self._library: Future[None] | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._proxies: dict[tuple[str, str | None], str | None] = {}
-        """By scheme and host."""
 
     def warm_up(self) -> None:
         """Start to load the HTTP library in a thread."""
         with suppress(MemoryError, RuntimeError):  # no thread could be started: the first request retries
             self._load()
 
-    async def post(self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float) -> Reply:
+    async def post(
+        self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float, environ: Mapping[str, str]
+    ) -> Reply:
         """Send `body`, and return the reply when its head has arrived, whatever its status.
 
-        The caller closes the reply. Cancelling closes the connection.
+        The caller closes the reply. Cancelling closes the connection. `environ` names the proxies.
 
         Raises:
             CannotConnect: no connection could be made.
@@ -84,7 +84,7 @@ class Http:
                     data=_Body(body),  # so that a large body is sent in pieces
                     headers=headers,
                     allow_redirects=False,  # a redirect must not receive keys
-                    proxy=self._proxy(url),
+                    proxy=_proxy(url, environ),
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
         except aiohttp.ConnectionTimeoutError:
@@ -113,16 +113,6 @@ class Http:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-
-    def _proxy(self, url: str) -> str | None:
-        """Return the proxy for a URL. The look-up is slow; on Linux its result cannot change and is cached."""
-        from urllib.parse import urlsplit  # loaded with the HTTP library
-
-        parts = urlsplit(url)
-        place = parts.scheme, parts.hostname
-        if place not in self._proxies or sys.platform != "linux":
-            self._proxies[place] = _proxy(*place)
-        return self._proxies[place]
 
     def _load(self) -> Future[None]:
         library = self._library
@@ -240,16 +230,32 @@ def _import_library(library: Future[None]) -> None:
         sys.setswitchinterval(before)
 
 
-def _proxy(scheme: str, host: str | None) -> str | None:
-    """Return the proxy that the environment names for this host.
+def _proxy(url: str, environ: Mapping[str, str]) -> str | None:
+    """Return the proxy that an environment names for a URL; a name in lower case wins.
 
-    The library's own look-up would also read passwords from `~/.netrc` and refuse requests that have a key.
+    The library's own look-up would read the environment of this process and passwords from `~/.netrc`, and refuse
+    requests that have a key.
     """
-    from urllib.request import getproxies, proxy_bypass  # loaded with the HTTP library
-
-    if host is None or proxy_bypass(host):
+    named = {name: value for name, value in environ.items() if value and name[-6:].lower() == "_proxy"}
+    if not named:
         return None
-    return getproxies().get(scheme)
+    from urllib.parse import urlsplit  # loaded with the HTTP library
+
+    proxies = {name[:-6].lower(): value for name, value in sorted(named.items())}  # capitals come first
+    if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
+        proxies.pop("http", None)  # a CGI program gets `HTTP_PROXY` from a header
+    parts = urlsplit(url)
+    if parts.hostname is None or _needs_no_proxy(parts.hostname, parts.netloc, proxies.get("no", "")):
+        return None
+    return proxies.get(parts.scheme)
+
+
+def _needs_no_proxy(host: str, host_with_port: str, without: str) -> bool:
+    """Return whether the list of `no_proxy` has a host, or a domain that it is in; `*` is every host."""
+    for name in (one.strip().lstrip(".").lower() for one in without.split(",")):
+        if name == "*" or (name and any(f".{one}".endswith(f".{name}") for one in (host, host_with_port.lower()))):
+            return True
+    return False
 
 
 def _shown(url: str) -> str:

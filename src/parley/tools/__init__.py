@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from parley.errors import ToolError
+from parley.errors import StoreError, ToolError
 from parley.tools.results import internal_error
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class OpenTools:
                 return await self._servers.run(call)
         except ToolError as error:
             return str(error)
+        except StoreError:
+            raise  # what the tool did cannot be stored, so the turn must not go on
         except Exception as bug:
             log.exception("the tool %s failed", call.name)
             return internal_error(bug)

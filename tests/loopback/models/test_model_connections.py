@@ -28,6 +28,7 @@ from kit.models.raw_provider import (
     streamed,
 )
 from parley.common.threads import start_thread
+from parley.config.types import Environment
 from parley.models.connections import MOST_CONNECTING
 from parley.models.http import Http
 from parley.ports.model import ModelRequest, ResponseDone, TextDelta
@@ -192,12 +193,18 @@ async def test_cookies_are_not_kept(caller: Caller) -> None:
     assert "cookie" not in peer.asked[1].headers
 
 
-async def test_a_proxy_of_the_environment_is_used(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promises("resident.settings")
+async def test_a_proxy_of_the_client_s_environment_is_used_and_none_of_the_server(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     async with Peer(WHOLE) as peer:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{peer.port}")
-        monkeypatch.setenv("no_proxy", "localhost")
-        await everything(caller.open(settings(base_url="http://model.invalid/v1", request_max_retries=0)))
-        await caller.ask(peer, base_url=f"http://localhost:{peer.port}/v1")
+        environ = Environment(
+            HTTP_PROXY="http://127.0.0.1:1", http_proxy=f"http://127.0.0.1:{peer.port}", no_proxy="x, .localhost"
+        )
+        caller.environ = environ
+        for base_url in ("http://model.invalid/v1", f"http://localhost:{peer.port}/v1"):
+            await everything(caller.open(settings(base_url=base_url, request_max_retries=0)))
 
     assert [asked.target for asked in peer.asked] == [
         "http://model.invalid/v1/chat/completions",

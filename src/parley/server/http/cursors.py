@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from parley.ports.http import MessageStream
 from parley.ports.outbox import OpenFrame
@@ -26,6 +26,10 @@ class StreamCursors:
         """Return the outbox of a new stream of a conversation."""
         self._positions.pop(conversation, None)
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, position))
+
+    def restart(self, positions: Mapping[str, Position]) -> None:
+        """Begin with what the client has received: ids of what is sent again must not claim more."""
+        self._positions = dict(positions)
 
     def ended(self, conversation: ConversationId) -> None:
         """Record that a stream has ended."""

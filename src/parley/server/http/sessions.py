@@ -46,6 +46,7 @@ class HttpSession:
         self.ids: Final = ids
         self.principal: Final = principal
         self.outbox: Final = PushOutbox(on_lost=self._send_questions_again)
+        self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
         self.idle_since = 0.0
         self._requests = 0
         self._client: ClientConnection | None = None
@@ -82,6 +83,7 @@ class HttpSession:
         kept = self.outbox.attach(stream)
         if positions is not None or had_stream:  # an earlier stream may be lost without a sign of it
             self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
+            self._cursors.restart(positions or {})
             self.client.restart_streams(positions or {})
 
     def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
@@ -122,7 +124,7 @@ class HttpSession:
 
     def connected(self, client: ClientConnection) -> None:
         client.session.always_sends_positions = True
-        client.session.stream_outboxes = StreamCursors(self.outbox, self.ids, self.id)
+        client.session.stream_outboxes = self._cursors
         self._client = client
         self._connected.set()
 

@@ -1,0 +1,36 @@
+"""The ids from which an HTTP client continues. They claim no more than what the client was sent since it came."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.server.http.cursors import StreamCursors
+from parley.server.http.event_ids import EventIds
+from parley.server.http.push import PushOutbox
+from parley.server.positions import Position
+from parley.transports.http.event_stream import EventStream
+from parley.wire.ids import ConversationId
+
+FIRST, SECOND = ConversationId("first"), ConversationId("second")
+
+
+def last_id(stream: EventStream) -> str:
+    (line,) = [line for line in stream._events[-1].split(b"\n") if line.startswith(b"id: ")]
+    return line.removeprefix(b"id: ").decode()
+
+
+@pytest.mark.promises("http.resume")
+async def test_after_a_reconnect_an_id_has_only_what_was_received_of_the_other_streams() -> None:
+    ids, push, stream = EventIds(b"key"), PushOutbox(), EventStream()
+    cursors = StreamCursors(push, ids, "session")
+    outboxes = {name: cursors.outbox(name) for name in (FIRST, SECOND)}
+    push.attach(stream)
+    for name in (FIRST, SECOND):
+        outboxes[name].send_at(b"sent, and lost", Position(9))
+
+    cursors.restart({FIRST: Position(3), SECOND: Position(4)})
+    outboxes[FIRST].send_at(b"sent again", Position(5))
+
+    opened = ids.open("session", last_id(stream))
+    assert opened is not None
+    assert opened.streams == {FIRST: Position(5), SECOND: Position(4)}
