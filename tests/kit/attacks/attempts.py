@@ -78,12 +78,12 @@ class World(NamedTuple):
 
     @property
     def victim(self) -> str:
-        """A file outside the workspace with the content `kept`."""
+        """The path of a file outside the workspace with the content `kept`."""
         return f"{self.folder}/victim"
 
     @property
     def linked_victim(self) -> str:
-        """The path of the same file through a link in the workspace."""
+        """The path of `victim` through a link in the workspace."""
         return f"{self.inside}/to-outside/{os.path.basename(self.folder)}/victim"
 
 
@@ -124,7 +124,8 @@ def main(kind: str, world: str) -> None:
     """Make all attempts of a kind, and print their outcomes as JSON.
 
     Raises:
-        OSError: it cannot even read outside, which every mode allows: all attempts would fail for that alone.
+        OSError: the command cannot even read outside, which every mode allows. All attempts would fail for this
+            reason alone.
     """
     known = World(**json.loads(world))
     os.close(os.open(known.outside, os.O_RDONLY))

@@ -11,7 +11,9 @@ __all__ = ["CALLS", "Buffer", "call", "number"]
 Buffer = ctypes.Array[ctypes.c_char]
 
 X86_ONLY: Final = 1 << 16
-"""In place of a number: no machine has such a call, and the kernel answers that it does not exist."""
+"""Stands for the number of a call that this machine does not have; the kernel answers that the call does not
+exist.
+"""
 
 CALLS: Final[dict[str, tuple[int, int]]] = {
     "open": (2, X86_ONLY),

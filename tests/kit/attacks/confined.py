@@ -141,7 +141,7 @@ class Survey(NamedTuple):
 
 
 def survey(kinds: Sequence[str]) -> Survey:
-    """Make all attempts of these kinds, in one mode each: the user makes no difference in the other modes."""
+    """Make all attempts of these kinds, in one mode each. The user makes no difference in the other modes."""
     with Ground() as ground, Confined() as commands:
         reasons = {"bubblewrap": no_bubblewrap(), "landlock": no_landlock()}
         unconfined = {each: why for each, why in reasons.items() if why}

@@ -112,8 +112,9 @@ class Ground:
             shutil.rmtree(place, ignore_errors=True)
 
     def attack(self, kind: str, run: Callable[[Sequence[str], World], str]) -> Outcomes:
-        """Have `run` run a command that makes all attempts of this kind. `run` returns the output of the
-        command."""
+        """Call `run` with a command that makes all attempts of this kind. `run` returns the output of the
+        command.
+        """
         with ExitStack() as closing:
             inside = closing.enter_context(self.workspace())
             outside = f"{os.path.dirname(inside)}/outside"

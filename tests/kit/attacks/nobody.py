@@ -19,7 +19,8 @@ LONGEST_SECONDS: Final = 100
 
 
 def as_nobody(*words: str, prepared: str = "") -> str:
-    """Run Python with these arguments as that user, and return its output. Skips the test if that is impossible.
+    """Run Python with these arguments as the user `NOBODY`, and return its output. Skip the test if that is
+    impossible.
 
     A script of the superuser may first prepare mounts, which no other process sees.
     """

@@ -1,3 +1,3 @@
-"""Builders of values that are long to write."""
+"""Builders of values that take many lines to write."""
 
 __all__: list[str] = []

@@ -39,7 +39,7 @@ TURNS_PER_SUMMARY = 20
 
 
 async def write_long(home: Path, events: int, *, cwd: str = "/") -> int:
-    """Create the conversation `FIRST` with at least so many events in a home; return its last position."""
+    """Create the conversation `FIRST` with at least this many events in a home; return its last position."""
     store = SqliteStore(str(home))
     try:
         return await create_long(store, events, cwd=cwd)
@@ -48,7 +48,7 @@ async def write_long(home: Path, events: int, *, cwd: str = "/") -> int:
 
 
 async def create_long(store: Store, events: int, *, cwd: str = "/", conversation_id: ConversationId = FIRST) -> int:
-    """Create a conversation with at least so many events; return its last position."""
+    """Create a conversation with at least this many events; return its last position."""
     last = 0
 
     async def pages() -> AsyncIterator[Sequence[Entry]]:
@@ -62,7 +62,7 @@ async def create_long(store: Store, events: int, *, cwd: str = "/", conversation
 
 
 async def long_pages(events: int, *, cwd: str = "/") -> AsyncIterator[Sequence[Entry]]:
-    """Yield the entries of a conversation with at least so many events, by page."""
+    """Yield the entries of a conversation with at least this many events, by page."""
     turns, page, last = -(-events // EVENTS_PER_TURN), list[Entry](), 0
     first = Log()
     first.append([settings_chosen(cwd=cwd)], at=AT)
@@ -101,7 +101,7 @@ def _begin_of_turn(number: int) -> list[LogPayload]:
 
 
 def _middle_of_turn() -> list[LogPayload]:
-    """One hundred events with those that begin a turn."""
+    """Return one hundred events, including the events that begin a turn."""
     steps: list[LogPayload] = [model_asked(), model_said(message("An answer"))]
     for step in range((EVENTS_PER_TURN - 4) // 2):
         steps += [exec_command_begin(f"c{step}", "make"), exec_command_end(f"c{step}", "made " * 20)]

@@ -34,7 +34,7 @@ DENIED: Final = "exec command rejected by user"
 """The output, for the model, of a command that was denied."""
 
 FIRST_ID: Final = 100
-"""The first id of the client's requests. Those of the server begin at 0, so that no id is used by both."""
+"""The first id of the client's requests. The server's requests begin at 0, so no id is used by both."""
 
 
 class ApprovingClient(WireClient):
@@ -92,7 +92,9 @@ async def approving_client(
 
 
 async def asking(client: ApprovingClient, model: ScriptedModel) -> tuple[str, int]:
-    """Start a streamed conversation that waits for an approval; return its id and that of the message."""
+    """Start a streamed conversation that waits for an approval; return the ids of the conversation and of the
+    message.
+    """
     model.says(shell("c1", "touch", "a"))
     conversation = await client.create(**ASKS_FIRST)
     await client.open_stream(conversation)

@@ -159,7 +159,7 @@ class ServerAndClient:
             self._crowd.journal.complain(self.name, f"{what}: {failed}; {self.process.stderr_text()}")
 
     async def _send(self, conversation: Conversation) -> None:
-        """Send a new message, or one again that had no answer."""
+        """Send a new message, or repeat one that had no answer."""
         unanswered = self._crowd.unanswered
         if unanswered and self._random.random() < 0.5:
             message_id, where, words = unanswered.pop(self._random.choice(list(unanswered)))

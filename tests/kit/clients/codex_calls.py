@@ -119,7 +119,7 @@ class Wire:
         return str((await self.answer(request_id))[-1]["result"]["content"][0]["text"])
 
     async def silence(self) -> list[Any]:
-        """Return all messages that the server has sent so far: those before the answer to a ping."""
+        """Send a ping, and return all messages before its answer: everything that the server has sent so far."""
         self.raw.send(request("silence?", "ping"))
         return (await self.answer("silence?"))[:-1]
 
@@ -245,7 +245,7 @@ class CallSent(NamedTuple):
     arguments: str
     item_id: str | None = "fc_1"
     same_response: bool = False
-    """Whether it belongs to the same response as the call before it."""
+    """True if the call belongs to the same response as the call before it."""
 
 
 class Output(NamedTuple):

@@ -1,4 +1,4 @@
-"""Compares what clients of several processes were shown of a conversation with its log.
+"""Compares the events that clients of several processes received with the log of the conversation.
 
 Every stream must show the log from some position on, without a gap and with the same bytes as for all other
 clients. Between events it shows deltas, each of which continues the previous one.
@@ -103,9 +103,9 @@ class Segment:
 
 
 def segments_of(who: str, frames: Sequence[bytes]) -> Iterator[Segment]:
-    """Yield the streams of one client, except those without their snapshot.
+    """Yield the streams of one client, except streams without a snapshot.
 
-    The last frame may be part of a long one: the server was killed while it sent it.
+    The last frame may be incomplete, because the server was killed while it sent the frame.
     """
     current: dict[str, Segment] = {}
     for number, frame in enumerate(frames, 1):

@@ -225,7 +225,7 @@ class Story:
         assert told == [words] * len(cut)
 
     def _check_calls(self, before: list[Entry], projections: Projections) -> None:
-        """Check that each call in the model request has one output, also if the output was lost."""
+        """Check that each call in the model request has one output, even if the output was lost."""
         messages = self.model.requests[-1].body["messages"]
         calls = [call["id"] for message in messages for call in message.get("tool_calls", ())]
         outputs = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}

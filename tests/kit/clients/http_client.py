@@ -1,4 +1,4 @@
-"""A client of Streamable HTTP, and raw bytes for what no client sends."""
+"""A client of Streamable HTTP, and raw bytes for requests that no real client sends."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ class SseReader:
         return line + b"\n"
 
     async def until(self, wanted: Callable[[Any], bool]) -> Any:
-        """Read until a message is wanted, and return it."""
+        """Read until `wanted` accepts a message, and return the message."""
         while (event := await self.next()) is not None:
             if wanted(event.message):
                 return event.message
         raise EOFError("the stream has ended")
 
     async def hears(self, method: str) -> Any:
-        """Read until a request or notification of a method comes, and return it."""
+        """Read until a request or notification with this method arrives, and return it."""
         return await self.until(lambda message: message.get("method") == method)
 
     async def rest(self) -> list[Any]:
@@ -133,7 +133,7 @@ class HttpClient:
         await self._http.close()
 
     def headers(self, **changes: str | None) -> dict[str, str]:
-        """The headers of a request; `Mcp_Session_Id=None` leaves one out."""
+        """Return the headers of a request; `Mcp_Session_Id=None` leaves this header out."""
         usual: dict[str, str | None] = {
             "Authorization": f"Bearer {self.token}",
             "Accept": BOTH,

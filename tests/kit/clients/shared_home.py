@@ -73,7 +73,7 @@ class Asked:
 
 
 class Shown(NamedTuple):
-    """What a client was shown, and the position of its stream. Deltas are joined."""
+    """The events that a client received, with joined deltas, and the position of its stream."""
 
     msg: Event
     seq: Seq | UnsetType
@@ -82,8 +82,9 @@ class Shown(NamedTuple):
 
 
 async def turn_in(stream: Stream) -> list[Shown]:
-    """Return everything that is shown up to the end of a turn. One reader may get a text in one piece and another
-    in several, but no other event may come between the pieces."""
+    """Return everything that is shown up to the end of a turn, with deltas joined. One reader may get a text in
+    one piece and another in several. No other event may come between the pieces.
+    """
     shown: list[Shown] = []
     async for seen in stream.detailed():
         assert seen.meta is not None

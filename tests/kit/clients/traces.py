@@ -1,4 +1,4 @@
-"""A table of `codex` and `codex-reply` runs: prompts, replies of the model, and the messages that must follow.
+"""A table of `codex` and `codex-reply` runs: prompts, replies of the model, and the expected messages.
 
 The calls of a run are made in sequence, each after the answer to the one before. Every message to the client and
 every request to the model is compared.
@@ -63,8 +63,9 @@ class Trace(NamedTuple):
     apis: tuple[Api, ...] = APIS
     options: ServerOptions = ServerOptions()
     sessions: tuple[int, ...] = ()
-    """Where every turn is a `codex` call: which session each request is of. By default there is one
-    session, and all turns but the first are replies."""
+    """The session of each request, if every turn is a `codex` call. By default there is one session, and all
+    turns except the first are replies.
+    """
 
     async def play(self, wire: Wire, api: Api) -> None:
         """Run the calls against a server that uses this API, and compare."""

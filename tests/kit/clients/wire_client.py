@@ -129,7 +129,7 @@ class BaseClient(ABC):
         return (await self.result_of(request_id))["structuredContent"]
 
     async def meanwhile(self) -> list[Any]:
-        """Return all messages that the server has sent so far: those before the answer to a ping."""
+        """Send a ping, and return all messages before its answer: everything that the server has sent so far."""
         request_id = self.request("ping", {})
         *before, pong = await self.until_answer(request_id)
         assert pong == {"jsonrpc": "2.0", "id": request_id, "result": {}}

@@ -82,7 +82,9 @@ class RandomModel:
                 return Says((Pieces(text, luck.choice((3, 20, 1000))),))
 
     def _at_length(self, request: RecordedRequest, question: str, is_answered: bool) -> Reply:
-        """Build a reply of very many deltas and a call, whose output shows that the server has read all of them."""
+        """Build a reply of very many deltas and a call. The output of the call shows that the server has read
+        all deltas.
+        """
         if is_answered:
             self.said_at_length.set()
             return Says((self.answer_to(question),))

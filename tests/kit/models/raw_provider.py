@@ -39,7 +39,7 @@ class Answer(Struct, frozen=True):
     raw: bytes
     then: Then = "keep"
     late: bytes = b""
-    """Sent after `go_on` is set."""
+    """The part that is sent after `go_on` is set."""
 
 
 class Asked(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Servers whose disk is full when the test says so."""
+"""Servers whose disk the test can make full."""
 
 from __future__ import annotations
 

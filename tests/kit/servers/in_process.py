@@ -1,7 +1,7 @@
 """Servers in the process of the test, in place of child processes.
 
 `InProcessServer` is the transport to a server that `parley mcp` would start. The server has all its parts, a home
-on disk and two pipes, which carry the same bytes as those of a child process. Only the process is missing: a test
+on disk and two pipes, which carry the same bytes as those of a child process. Only the process is missing. A test
 that needs its pid, a signal that kills it, its memory or its start-up has the marker `child_process`.
 """
 

@@ -1,7 +1,7 @@
 """The runtime in this process, without clients: several in succession on one store, like restarts of a server.
 
 A message tells the agent what to do: `say WORDS`, or `run NAME` (several names are separated by commas). A command
-needs an approval, and is only counted; one called `slow` waits for the test.
+    needs an approval, and is counted instead of run. A command called `slow` waits for the test.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class FrameList:
 
 
 class FrameInParts:
-    """A frame that is sent in parts. What is sent meanwhile does not wait for its end."""
+    """A frame that is sent in parts. Other frames do not wait for its end."""
 
     def __init__(self, frames: FrameList) -> None:
         self._frames, self._parts = frames, list[bytes]()

@@ -1,6 +1,6 @@
-"""`parley`, which gives clients of other processes an hour to follow a call before its question is denied.
+"""`parley` that gives clients of other processes an hour to follow a call before its approval request is denied.
 
-A test that passes with it shows whether the server waits for them at all, without measuring time.
+With it, a test can show that the server waits for these clients, without measuring time.
 """
 
 from __future__ import annotations

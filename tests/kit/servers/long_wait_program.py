@@ -1,4 +1,4 @@
-"""`parley`, which waits an hour for the write lock of a home before it opens the database read-only.
+"""`parley` that waits an hour for the write lock of a home before it opens the database read-only.
 
 A test that holds the lock stops the program at a known step for as long as it needs.
 """

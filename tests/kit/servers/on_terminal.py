@@ -1,7 +1,7 @@
 """Starts a program whose stdin is a terminal: `python on_terminal.py PROGRAM ARGUMENTS...`.
 
-Bytes from stdin are passed to the program through a pseudo-terminal in raw mode. Signals are passed on, and the
-exit code is that of the program, which inherits stdout and stderr.
+Bytes from stdin are passed to the program through a pseudo-terminal in raw mode. The program inherits stdout and
+stderr. Signals are passed on to it, and its exit code is returned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Another process of a home, which sends the messages that a test asks for.
 
-Its arguments are the home and the limit of open files (0: that of the system). It prints its address, and then
+Its arguments are the home and the limit of open files (0: the limit of the system). It prints its address, and then
 every message that it receives. If a message has `say`, these lines are sent on the same connection, with the id of
 the request for `$id`; `leave` then closes the connection. A line `METHOD PARAMS` on stdin is sent to all other
 processes. The end of stdin ends the program.

@@ -83,7 +83,7 @@ def _preloaded_with(env: Mapping[str, str]) -> _Preloaded:
 
 
 def _start(popen: Any, *given: Any, **named: Any) -> None:
-    """Replaces `Popen._execute_child`."""
+    """Start a copy, in place of `Popen._execute_child`."""
     how = _parameters.bind(popen, *given, **named).arguments
     request = _request(how)
     data = json.dumps(request).encode()
@@ -102,7 +102,7 @@ def _start(popen: Any, *given: Any, **named: Any) -> None:
 
 
 def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the request for a copy; None if only a new program can do it."""
+    """Return the request for a copy; None if only a new program can do what is requested."""
     match how["args"]:
         case [sys.executable, "-P", "-m", "parley" as module, *arguments]:
             pass

@@ -45,7 +45,7 @@ PR_GET_TID_ADDRESS: Final = 40
 
 
 def clone_as_sibling() -> int:
-    """Fork; the new process is a child of the parent of this one."""
+    """Fork, so that the new process is a sibling of this process."""
     python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
     # The C library keeps the id of each thread at this address.
     thread_id = ctypes.c_void_p()

@@ -13,7 +13,9 @@ __all__ = ["MOMENTS", "Doomed", "Fate", "Moment"]
 TESTS: Final = Path(__file__).parents[2]
 
 Moment = Literal["before a commit", "behind a commit", "in a write"]
-"""After a commit, no client has been told of it yet. Of a write to stdout, half of the bytes are written."""
+"""The kinds of writes. After a commit, no client has been told of it yet. After half of a write to stdout, the
+other half is missing.
+"""
 
 MOMENTS: Final[tuple[Moment, ...]] = ("before a commit", "behind a commit", "in a write")
 

@@ -43,7 +43,7 @@ class Fate:
         self._write(self._notes, b"%d\n" % os.stat(self._wal).st_size)
 
     def write(self, fd: int, data: Any) -> int:
-        """Replaces `os.write`."""
+        """Write and count, in place of `os.write`."""
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) == self._stdout and self.comes("in a write"):
             self._write(fd, data[: len(data) // 2])

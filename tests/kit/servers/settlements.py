@@ -1,4 +1,4 @@
-"""How approvals are settled on a `LocalServer`, and what clients are sent."""
+"""The settlements of approvals on a `LocalServer`, and the messages that clients get."""
 
 from __future__ import annotations
 

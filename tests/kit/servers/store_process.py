@@ -36,7 +36,7 @@ class StoreProcess:
     """A child process with its own store. Leaving the block kills it."""
 
     def __init__(self, home: Path, *, inside: Sequence[str] = ()) -> None:
-        """`inside` is a prefix of its command line, such as that of `unshare`."""
+        """Create the process. `inside` is a prefix of its command line, such as a call of `unshare`."""
         self._process = subprocess.Popen(
             (*inside, sys.executable, "-m", "kit.servers.store_process", str(home)),
             cwd=TESTS,

@@ -1,7 +1,7 @@
 """A tool server to be run as a program: `python tool_server.py MODE [MARKER]`.
 
-Written by hand, so that it starts in no time and can misbehave in every way. `answer` is also what
-the loopback server of the tests answers with.
+Written without a library, so that it starts quickly and can misbehave in every way. The loopback server of the
+tests uses `answer` too.
 
 Modes:
     serve      answers, and leaves when its input is closed

@@ -1,6 +1,6 @@
 """An interpreter of BPF: returns what a seccomp program decides about a system call.
 
-Accepts only what the kernel accepts. Written from the kernel's description of the instructions.
+Accepts only programs that the kernel accepts. Written from the kernel's description of the instructions.
 """
 
 from __future__ import annotations

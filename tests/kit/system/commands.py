@@ -55,7 +55,7 @@ for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(numb
 
 @pytest.fixture
 async def executor() -> AsyncIterator[Executor]:
-    """An executor that is closed after the test. A directory's conftest.py imports this fixture."""
+    """Yield an executor that is closed after the test. A directory's conftest.py imports this fixture."""
     executor = Executor()
     yield executor
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -64,9 +64,9 @@ async def executor() -> AsyncIterator[Executor]:
 
 @pytest.fixture
 def marker() -> Iterator[str]:
-    """A text for the arguments or the environment of everything that a test starts; all of it must end.
+    """Yield a text for the arguments or the environment of all processes that a test starts; all of them must end.
 
-    A process that was killed is listed until the kernel has ended it, so the end is waited for.
+    A killed process is listed until the kernel has ended it, so the fixture waits for that.
     """
     marker = uuid4().hex
     yield marker

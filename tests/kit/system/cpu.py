@@ -15,7 +15,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def precise_cpu_seconds(pid: int) -> float:
-    """Like `cpu_seconds`, to the nanosecond instead of a clock tick, for the threads that are alive."""
+    """Return CPU seconds as `cpu_seconds` does, but only of living threads, and in nanoseconds instead of clock
+    ticks.
+    """
     return sum(map(_nanoseconds, Path(f"/proc/{pid}/task").glob("*/schedstat"))) / 1e9
 
 

@@ -24,8 +24,9 @@ class Watchdog:
 
 @contextmanager
 def watching_the_loop() -> Iterator[Watchdog]:
-    """Measure each callback of the loops of this process. The garbage collector does not run meanwhile: the server
-    calls it seldom, and here it would also collect what the tests have left."""
+    """Measure each callback of the loops of this process. The garbage collector does not run meanwhile: a server
+    calls it rarely, and here it would also collect objects of earlier tests.
+    """
     watchdog, run = Watchdog(), asyncio.Handle._run
 
     def measured(handle: asyncio.Handle) -> None:

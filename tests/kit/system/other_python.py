@@ -15,7 +15,7 @@ from msgspec import Struct, json
 __all__ = ["NAMED_BY", "PRINTED", "OtherPython", "Unusable", "find"]
 
 NAMED_BY: Final = "PARLEY_TEST_PYTHON"
-"""The variable that names it; by default it is the system's."""
+"""The variable that names the other Python; the default is the Python of the system."""
 
 PRINTED: Final = "another Python"
 """The property of a test that is printed at the end of a run: which Python was used, and the result."""
@@ -53,8 +53,8 @@ class OtherPython(Struct, frozen=True):
 def find(folder: Path) -> OtherPython:
     """Return the other Python, in a virtual environment that is made in `folder`.
 
-    Where its ABI is that of the Python that runs the tests, the packages of the latter are used; otherwise those
-    of the lock file are installed.
+    If its ABI is the ABI of the Python that runs the tests, it uses the packages of that Python. Otherwise the
+    packages of the lock file are installed.
 
     Raises:
         Unusable: it is absent, too old, the same, or its packages cannot be installed.

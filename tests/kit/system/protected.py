@@ -44,7 +44,7 @@ def furnish(git: Path) -> None:
 
 
 class Result(Struct):
-    """What was restored or moved after a command, by path."""
+    """The files that were restored or moved after a command, by path."""
 
     restored: set[str]
     moved: set[str]
@@ -73,5 +73,5 @@ def command(bounds: SandboxPolicy, protected: ProtectedFiles | None = None) -> I
 
 
 def without_moved(found: Tree) -> Tree:
-    """The tree without files that were moved aside."""
+    """Return the tree without files that were moved aside."""
     return {path: item for path, item in found.items() if ".refused-" not in path}
