@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kit.clients.shared_home import ASKS
+from kit.clients.shared_home import ASKS, owner_of
 from kit.clients.shell_turns import sh
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.resident_process import outcome_of, parley, start_parley
@@ -30,7 +30,7 @@ from kit.system.waiting import until
 from parley.client import Client, Conversation, connect
 from parley.common.resident_socket import ask
 from parley.common.resident_socket import connect as connect_to_resident
-from parley.testing import HOLD, ScriptedModel
+from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.testing.home import MODEL, Home
 
 pytestmark = pytest.mark.child_process
@@ -449,6 +449,27 @@ async def test_send_without_a_resident_follows_the_turn(alone: Home, parley_mode
 
     assert (code, out) == (0, "Second.\n")
     assert "no resident server runs, so the turn runs in this command until it ends" in err
+
+
+async def test_send_names_the_process_whose_turn_it_joins(alone: Home, parley_model: ScriptedModel) -> None:
+    async with ParleyProcess(parley_model, home=alone.path) as other:
+        conversation = await other.create()
+        parley_model.says(HOLD, "First.")
+        await conversation.send("go")
+        await parley_model.wait_until_held()
+        parley_model.says("Both.")
+        sending = await start_parley("send", conversation.id, "more", env=alone.environ)
+        assert sending.stderr is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            note = await sending.stderr.readline()
+        pid = await owner_of(conversation)
+        parley_model.release()
+        code, _, _ = await outcome_of(sending)
+
+    assert (code, note.decode()) == (
+        0,
+        f"parley send: process {pid} runs the turn, which this command shows until it ends\n",
+    )
 
 
 async def test_interrupt_ends_the_turn_of_any_client(

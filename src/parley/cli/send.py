@@ -50,5 +50,9 @@ async def run(args: argparse.Namespace) -> int:
             return 0
         accepted.set()
         if not args.follow:
-            print_note("send", "no resident server runs, so the turn runs in this command until it ends")
+            owner = (await conversation.status()).owner
+            if server.child is not None and owner is not None and owner.pid == server.child.pid:
+                print_note("send", "no resident server runs, so the turn runs in this command until it ends")
+            elif owner is not None:
+                print_note("send", f"process {owner.pid} runs the turn, which this command shows until it ends")
         return await show_turn(client, conversation, turn.detailed(), command="send", as_json=args.json)
