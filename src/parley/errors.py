@@ -273,7 +273,7 @@ class LeaseLost(StoreError):
 
 
 class ModelError(VisibleError):
-    """The model did not answer, or not as its API promises. The text is what the client reads."""
+    """The model did not answer, or not as its API promises. The client reads the text of this error."""
 
     worth_repeating: ClassVar[bool] = True
     """True if the turn may repeat the request (docs/protocol.md, failures of the model)."""
@@ -347,7 +347,7 @@ class BodyUnreadable(ParleyError):
 
 
 class ToolError(ParleyError):
-    """A tool cannot do what the model asked for. The text is what the model is told."""
+    """A tool cannot do what the model asked for. The model reads the text of this error."""
 
 
 class CommandNotStarted(ToolError):

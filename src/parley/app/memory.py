@@ -33,7 +33,7 @@ def freeze_existing_objects() -> None:
 
 
 def return_large_blocks() -> None:
-    """Have the allocator give every large block back to the system as soon as it is freed.
+    """Make the allocator return every large block to the system as soon as it is freed.
 
     By default glibc keeps freed blocks of up to 32 MB. Messages of that size then take several times the memory in
     use.

@@ -271,7 +271,7 @@ class Resident:
             transport.close()
 
     def _watch(self, client: ClientConnection) -> None:
-        """Have the turns of a client interrupted when it leaves, if the settings say so."""
+        """Interrupt the turns of a client when it leaves, if the settings say so."""
         client.session.on_leave(self, lambda: self._left(client.session))
 
     def _left(self, session: Session) -> None:

@@ -46,7 +46,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """Create a transport. `env` is the whole environment and `stderr` the destination of the log, as for
         `subprocess`.
 
-        `new_session` keeps the signals of the terminal, such as those of Ctrl-C, from the program.
+        With `new_session` the program does not get signals of the terminal, such as SIGINT for Ctrl-C.
         """
         self.command, self.env, self.cwd, self.stderr = command, env, cwd, stderr
         self.new_session = new_session

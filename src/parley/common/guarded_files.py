@@ -1,8 +1,8 @@
 """Opens files that another party may have created, linked or swapped.
 
 Each directory of a path is opened by descriptor without following symbolic links, links are resolved one by one,
-and the opened file is checked: its type, its size, and that its identity (device and inode) is not that of a hidden
-file. Does not know which paths are hidden, nor what the content is used for.
+and the opened file is checked: its type, its size, and its identity (device and inode), which must not be the
+    identity of a hidden file. Does not know which paths are hidden, nor what the content is used for.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
     Cancelling the future does not end the work, and the end of the process does not wait for it.
 
     Raises:
-        MemoryError, RuntimeError: as `start_thread`.
+        MemoryError, RuntimeError: as for `start_thread`.
     """
     import asyncio
 

@@ -216,7 +216,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """`[limits]`: what a turn or conversation may use before the agent asks whether to continue; 0: no limit."""
+    """`[limits]`: how much a turn or conversation may use before the agent asks whether to continue; 0: no
+    limit.
+    """
 
     turn_tokens: Limit = 0
     turn_seconds: Limit = 0
@@ -391,7 +393,7 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The settings of all calls so far, and what they resolve to."""
+    """The settings of all calls so far, and the resolved settings."""
 
     values: dict[str, Any]
     """Every setting by its key: from the file as it was when the conversation began, and from all calls since."""

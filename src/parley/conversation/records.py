@@ -89,7 +89,7 @@ class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaqu
 class MessageFields(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_fields"):
     """Reasoning of Chat Completions: the members of the response's message other than its text and its calls.
 
-    The record comes before those of the text and the calls of its response.
+    The record comes before the records of the text and the calls of its response.
     """
 
     fields: Raw
@@ -117,7 +117,7 @@ class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen
     model: str
     cwd: str
     asked: dict[str, Any] = {}
-    """The given arguments without secrets. They override those of earlier records."""
+    """The given arguments without secrets. They override the arguments of earlier records."""
 
 
 class Renamed(RecordBase, frozen=True, kw_only=True, tag="renamed"):

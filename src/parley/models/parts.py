@@ -18,7 +18,7 @@ from parley.wire.jsonrpc import encode
 __all__ = ["encode_body", "parts_of"]
 
 SLICE_ITEMS: Final = 1000
-"""The most items of which all parts are in memory at once."""
+"""The most items whose parts are in memory at once."""
 
 
 class _Slice:

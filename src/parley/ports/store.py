@@ -316,7 +316,7 @@ class Store(Protocol):
     ) -> list[Entry]:
         """Return the last entries before a position, in order; none if the log begins there.
 
-        The limits are those of `read`, counted from the last entry backwards.
+        The limits are the same as for `read`, counted from the last entry backwards.
 
         Raises:
             Unreadable: the entry before the position is damaged or missing.

@@ -203,7 +203,7 @@ class OpenApprovals:
         """Settle the open approval immediately. The future is done when the settlement is durable.
 
         Raises:
-            UnknownApproval, ApprovalIsSettled: as `find`.
+            UnknownApproval, ApprovalIsSettled: as for `find`.
         """
         return self._settle(
             self.find(approval_id), decision, by=by, reason=reason, answer_id=answer_id, until=until

@@ -1,8 +1,8 @@
 """Readers: each sends a log to one client, from its cursor on.
 
 A reader that keeps up is given each delta immediately, without a task, a queue or a copy. A reader whose client
-does not read waits at its position and costs nothing. When the outbox is writable again, it sends what the client
-lacks, with open texts merged.
+does not read waits at its position and costs nothing. When the outbox is writable again, the reader sends
+everything that the client lacks, with open texts merged.
 """
 
 from __future__ import annotations

@@ -282,7 +282,9 @@ class TurnRunner:
             self.hand_over()
 
     def stop(self) -> None:
-        """End the turn because the server shuts down; one that waits for an answer is handed over."""
+        """End the turn because the server shuts down. A turn that waits for an answer is handed over to another
+        process.
+        """
         turn = self.turn
         if turn is None or turn.handed_over or turn.cut_short is not None:
             return
@@ -318,7 +320,7 @@ class TurnRunner:
                 return
 
     async def _run_to_end(self, turn: LocalTurn) -> None:
-        """Store the end of a turn exactly once, however its work ended."""
+        """Store the end of a turn exactly once, whether its work completed, failed or was cancelled."""
         await asyncio.wait({turn.work})
         try:
             if not turn.handed_over:

@@ -1,4 +1,5 @@
-"""Placeholders: empty `.git` directories that exist while commands run, where a command must not create a `.git`.
+"""Placeholders: empty `.git` directories that exist while commands run, so that a command cannot create a `.git`
+there.
 
 A read-only mount needs a directory to cover. The last command that uses a placeholder removes it. A placeholder in
 use is locked (`flock`), so several servers can share it. The kernel releases the locks of a killed process, so the

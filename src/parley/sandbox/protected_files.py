@@ -117,7 +117,7 @@ class ProtectedFiles:
         progress.
 
         Raises:
-            SandboxUnavailable: as `run`.
+            SandboxUnavailable: as for `run`.
         """
         with self._mutex:
             self._running.append(running)

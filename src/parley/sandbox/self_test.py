@@ -1,4 +1,4 @@
-"""The self test of a mechanism: a confined command attempts what the sandbox must prevent."""
+"""The self-test of a mechanism: a confined command attempts actions that the sandbox must prevent."""
 
 from __future__ import annotations
 

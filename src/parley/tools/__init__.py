@@ -68,7 +68,7 @@ class AgentTools:
 
 
 def own_tools(context: ToolContext, commands: CommandRunner) -> tuple[Tool, ...]:
-    """Return all tools except those of tool servers, in the order in which they are offered."""
+    """Return Parley's own tools, without the tools of tool servers, in the order in which they are offered."""
     from parley.tools.apply_patch import Patches
     from parley.tools.shell import Shell
     from parley.tools.update_plan import UpdatePlan

@@ -1,8 +1,8 @@
 """Frames over a pair of descriptors, such as stdin and stdout.
 
 Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop tick are written together,
-and what the client has not read yet is buffered. If a client leaves 16 MB unread, its input is not read until it
-reads.
+and bytes that the client has not read yet are buffered. If a client leaves 16 MB unread, its input is not read
+until it reads.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class DescriptorOutbox:
             await self._drained.wait()
 
     def close(self) -> None:
-        """Send nothing more and discard what was not read yet."""
+        """Send nothing more and discard unread bytes."""
         if self.closed:
             return
         self.closed, self.writable, self.unread = True, True, 0

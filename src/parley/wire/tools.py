@@ -112,11 +112,11 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
 
     thread_id: ConversationId
     session_id: ConversationId
-    """The same as `thread_id`."""
+    """The value of `thread_id` under another name."""
     content: str
     """The agent's last message, or why the turn failed."""
     message: str
-    """The same as `content`."""
+    """The value of `content` under another name."""
     reason: TurnEndReason | UnsetType = UNSET
     """Why the turn ended; missing while it waits for an approval."""
     code: str | UnsetType = UNSET

@@ -28,7 +28,9 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Begin with what the client has received: ids of what is sent again must not claim more."""
+        """Set the positions to what the client has received, so that the ids of messages that are sent again do
+        not claim more.
+        """
         self._positions = dict(positions)
 
     def ended(self, conversation: ConversationId) -> None:

@@ -107,7 +107,7 @@ class PushOutbox:
             self._request_wake()
 
     def _request_wake(self) -> None:
-        """Have `_wake` called when the current stream is writable."""
+        """Arrange that `_wake` is called when the current stream is writable."""
         stream = self._current
         if self._waiting and stream is not None and self._asked is not stream:
             self._asked = stream

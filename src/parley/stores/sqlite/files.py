@@ -117,7 +117,7 @@ def directory_of(path: str) -> str:
 
 
 def _mounts() -> str:
-    """Return the text of /proc/self/mountinfo; empty where it cannot be read."""
+    """Return the text of /proc/self/mountinfo; empty if it cannot be read."""
     if sys.platform != "linux":
         return ""
     try:

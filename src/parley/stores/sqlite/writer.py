@@ -1,7 +1,7 @@
 """The thread that writes. It combines all waiting jobs into one transaction, with one sync of the disk.
 
-Its first job opens the home, and its end closes it. It does not know what it writes. It imports SQLite, so that a
-process that never uses the store does not wait for the import.
+The first job of the thread opens the home, and the end of the thread closes it. The thread does not interpret what
+it writes. It imports SQLite, so that a process that never uses the store does not wait for the import.
 """
 
 from __future__ import annotations

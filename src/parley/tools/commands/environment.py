@@ -218,7 +218,7 @@ _TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
     "log.showSignature": "false",
     "safe.bareRepository": "explicit",
 }
-"""Settings that override those of a repository, which could name programs for Git to run."""
+"""Git settings that override the settings of a repository, which could name programs for Git to run."""
 
 _TAME_GIT: Final[Mapping[str, str]] = {
     "GIT_ALLOW_PROTOCOL": "none",

@@ -156,7 +156,7 @@ class RunningCommand:
         self.ended.set_result(None)
 
     def _read(self, descriptor: int) -> None:
-        """Pass on what the command has written to a pipe."""
+        """Pass on the output that the command has written to a pipe."""
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:

@@ -120,7 +120,7 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
-        """Send nothing more and discard what was not written yet."""
+        """Send nothing more and discard unwritten bytes."""
         if self.closed:
             return
         self.closed, self._full, self._unread = True, False, 0

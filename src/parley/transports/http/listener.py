@@ -38,7 +38,7 @@ Endpoint = Callable[[HttpExchange], Awaitable[object]]
 
 
 class HttpListenerOptions(Struct, frozen=True, kw_only=True):
-    """Limits, and what the listener needs for TLS."""
+    """The limits and the TLS context of a listener."""
 
     max_connections: int = 1024
     max_unauthenticated_body_bytes: int = 4 * 1024 * 1024
