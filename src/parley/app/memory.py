@@ -9,7 +9,8 @@ __all__ = ["freeze_existing_objects", "release_memory", "return_large_blocks", "
 
 
 COLLECT_AFTER: Final = (50_000, 50, 50)
-"""New objects before a collection of the youngest generation, and collections before one of the next generation.
+"""Thresholds of the garbage collector: new objects before a collection of the youngest generation, and collections
+of a generation before one of the next.
 
 A message makes some hundred objects that live as long as its turn. At Python's default of 700 the collector looked
 at the same living objects again and again, which took more than half of the time of 10,000 turns. A collection of

@@ -41,7 +41,7 @@ WAITING: Final = (
     "waiting for an MCP client's JSON-RPC messages on stdin, one on each line; "
     "Ctrl-D ends it, `parley demo` shows a conversation"
 )
-"""Printed if stdin is a terminal: an MCP client never gives the server one."""
+"""The text that is printed if stdin is a terminal, because an MCP client never uses a terminal."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +114,8 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
 
 
 def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bool:
-    """Return whether the settings ask for a resident server. Reads only this setting: reading all would take longer
-    than a relay does.
+    """Return whether the settings ask for a resident server. Reads the settings only if they contain the word
+    `resident`, because reading them takes longer than a relay needs.
     """
     try:
         with open(os.path.join(home, "config.toml"), "rb") as file:

@@ -71,7 +71,7 @@ def connect(home: str) -> socket.socket:
     """Connect to the resident server of a home.
 
     Raises:
-        NoResident: none runs, or it cannot be reached.
+        NoResident: no resident server runs, or it cannot be reached.
     """
     try:
         return open_socket(os.path.join(home, SOCKET), timeout_seconds=ANSWER_SECONDS)
@@ -93,7 +93,7 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
     Raises:
         NoResident: this is no answer of a resident server.
-        Refused: it refuses; the text is its reason.
+        Refused: the server refuses; the text is its reason.
     """
     import json
 
@@ -111,8 +111,8 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
     """Send one line that is not MCP to the server and return its answer.
 
     Raises:
-        NoResident: it ended or did not answer.
-        Refused: it refuses; the text is its reason.
+        NoResident: the server ended or did not answer.
+        Refused: the server refuses; the text is its reason.
     """
     answer = b""
     try:

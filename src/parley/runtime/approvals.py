@@ -133,7 +133,7 @@ class OpenApprovals:
     # --- asking ------------------------------------------------------------------------
 
     def attach_turn(self, turn: _Turn | None) -> None:
-        """Set the turn that asks. The answer `abort` interrupts it."""
+        """Set the turn that asks for approvals. The answer `abort` interrupts this turn."""
         self._turn = turn
 
     async def ask(self, shown: ApprovalEvent, asked: QuestionAsked, approvals: Approvals) -> Answered:

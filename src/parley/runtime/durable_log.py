@@ -41,7 +41,9 @@ BETWEEN_TRIES_SECONDS: Final = 1.0
 """Time between two attempts to write an entry that the store refused."""
 
 READ_BYTES: Final = 1024 * 1024
-"""The default limit of the bytes in a page of entries. Decoding and encoding one must not block the event loop."""
+"""The default limit of the bytes in a page of entries. Decoding and encoding a page must not block the event
+loop.
+"""
 
 _ENDED: Final = record_type(TurnEnded)
 

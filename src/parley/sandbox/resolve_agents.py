@@ -12,7 +12,7 @@ __all__ = ["AgentPaths", "find_agents"]
 
 
 class AgentPaths(NamedTuple):
-    """Settings of agents that exist."""
+    """The existing settings of agents."""
 
     paths: set[str]
     """Paths in the roots, without links."""

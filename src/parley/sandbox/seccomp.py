@@ -56,7 +56,7 @@ _UNSHARE_HARMLESS: Final = 0x00050F00
 
 _FILE_TYPE: Final = 0xF000
 _NO_DEVICES: Final = (0x0000, 0x8000, 0x1000, 0xC000)
-"""Regular files (two values), pipes and sockets."""
+"""Types of files that are not devices: regular files (two values), pipes and sockets."""
 
 _SPECIAL_MODES: Final = 0o6000
 """The set-user-id and set-group-id bits of a mode."""

@@ -1,8 +1,8 @@
 """Notes for the model of a host, added to the result of `codex` and `codex-reply`.
 
-A host shows its model only the result, no events and no approvals. So the notes name the conversation and how to
-continue it, what was not done because no person answered, and the end of an earlier turn that the host stopped
-waiting for.
+A host shows its model only the result, no events and no approvals. So the notes name the conversation and explain
+how to continue it. They also name actions that were not done because no person answered, and report the end of an
+earlier turn that the host stopped waiting for.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId
     item: ItemId
     type: str
-    """The type of its deltas."""
+    """The type of the item's deltas."""
     offset: int
     text: str
 

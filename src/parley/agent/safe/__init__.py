@@ -80,8 +80,8 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
 def commands_in(script: str) -> list[tuple[str, ...]] | None:
     """Return every command that the script may run, in order, each as its words; None if it is not understood.
 
-    A script beyond the limits of this module is not understood, nor is one with an assignment, a reserved word, or
-    a command that a shell may read as something else.
+    Returns None for a script beyond the limits of this module, and for a script with an assignment, a reserved
+    word, or a command that a shell may read in another way.
     """
     commands = shell_lexer.commands_in(script) if len(script) <= MAX_CHARACTERS else None
     if commands is None or len(commands) > MAX_COMMANDS or not all(map(_is_plain, commands)):

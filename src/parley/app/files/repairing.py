@@ -1,4 +1,4 @@
-"""Writes everything that can be read of a damaged home to a new home, without changing the damaged one."""
+"""Copies the readable part of a damaged home to a new home, without changing the damaged one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Log(NamedTuple):
 
 
 async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) -> Repaired:
-    """Write everything that can be read of the conversations of a home to a new home.
+    """Copy the readable part of all conversations of a home to a new home.
 
     `tell` gets a line for each conversation that is not complete.
 

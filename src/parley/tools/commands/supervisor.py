@@ -1,8 +1,9 @@
 """The supervisor: the process that starts one command and kills all processes that the command leaves.
 
-Uses the standard library alone. It is a subreaper: a process of the command whose parent ends becomes its child. It
-reports the end of the command to the executor when all of these processes are dead, and kills them all as soon as
-the executor closes its end of the control socket or the fork server dies.
+Uses the standard library alone. The supervisor is a subreaper: when the parent of a process of the command ends,
+the process becomes a child of the supervisor. When all of these processes are dead, it reports the end of the
+command to the executor. It kills all of them as soon as the executor closes its end of the control socket or the
+fork server dies.
 
 Reports of a launcher are read without waiting, so that a process that holds the pipe open delays nothing.
 """
