@@ -33,7 +33,7 @@ class CommandModule(Protocol):
 
     @property
     def run(self) -> Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]:
-        """Run the command; return its exit code, or a coroutine that does.
+        """Run the command; return its exit code, or a coroutine that returns the exit code.
 
         Raises:
             UsageError: the arguments contradict each other.

@@ -32,7 +32,7 @@ from parley.wire.framing import LineFramer
 __all__ = ["ResidentSocket"]
 
 BACKLOG_SECONDS: Final = 0.05
-"""When to try again if the server has too many connections to accept."""
+"""How long to wait before the next attempt if the server has too many connections to accept."""
 
 CLOSE_SECONDS: Final = 3.0
 """How long the server may take to close its side of a connection that the client has ended."""

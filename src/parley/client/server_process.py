@@ -105,7 +105,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
 
     @property
     def exit_code(self) -> int | None:
-        """None while the process runs; negative if a signal ended it."""
+        """The exit code of the process: None while it runs, negative if a signal ended it."""
         return self._transport.get_returncode()
 
     def close_stdin(self) -> None:

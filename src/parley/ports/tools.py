@@ -68,7 +68,9 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     changes: dict[str, FileChange]
     """By absolute path, with symbolic links resolved."""
     paths: tuple[str, ...]
-    """All paths that are written, for moved files both of them: absolute, with symbolic links resolved."""
+    """All paths that are written, including the old and the new path of a moved file: absolute, with symbolic
+    links resolved.
+    """
     inside_cwd: bool
     """True if every file is below the working directory of the conversation."""
     has_failed: bool = False

@@ -171,7 +171,7 @@ class SubmitMessage(Command):
         return ids
 
     def _needs_fold(self, local: Local) -> bool:
-        """Return whether it would begin a branch at a message that the projections do not know."""
+        """Return whether the message would begin a branch at a message that the projections do not know."""
         parent, log = self.message.parent_id, local.log
         if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
             return False

@@ -149,7 +149,7 @@ def _paths(bounds: SandboxPolicy) -> tuple[str, ...]:
 
 
 def _is_known_safe(action: RunCommand, settings: Settings, bounds: SandboxPolicy | None) -> bool:
-    """Return whether a command is known to be safe, if that makes a difference."""
+    """Return whether a command is known to be safe; False without a check if the result makes no difference."""
     if bounds is None and settings.approval_policy != "untrusted":
         return False
     from parley.agent.safe import is_safe  # imported when the first command is checked

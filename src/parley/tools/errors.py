@@ -31,7 +31,7 @@ class PatchRefused(ToolError):
 
 
 class PatchChanged(PatchRefused):
-    """A file or directory changed after the patch was verified; nothing was changed."""
+    """A file or directory changed after the patch was verified; nothing was written."""
 
 
 class BadImage(ToolError):

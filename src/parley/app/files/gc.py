@@ -19,7 +19,7 @@ DAY_SECONDS: Final = 86_400
 
 
 class Unneeded(NamedTuple):
-    """What can be removed."""
+    """The data that can be removed."""
 
     conversations: Sequence[ConversationListing]
     conversation_bytes: int

@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 WRITING_SECONDS: Final = 10.0
 """How long the end of the process waits for patches: longer than the largest patch takes on a busy computer. A
-file system that does not answer delays the end by no more."""
+file system that does not answer delays the end by at most this time.
+"""
 
 _WRITING: Final[set[asyncio.Future[Any]]] = set()
 
