@@ -283,7 +283,7 @@ class Connection:
             _fail(pending.result, RequestFailed(error.code, error.message, code=error.name))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
-        # Called also if the caller has stopped waiting: the stream that the result confirms has other readers.
+        # Called even if the caller has stopped waiting: the stream that the result confirms has other readers.
         if pending.on_result is not None:
             pending.on_result(result)
         if not pending.result.done():

@@ -112,7 +112,7 @@ class State:
         """The positions of messages, in order. A store finds those that are not here by their keys."""
         self._seq = START
         """The position of the last entry."""
-        self._numbers = {0}  # that of `session_configured`
+        self._numbers = {0}  # the id of `session_configured`
         """The ids of turns that are numbers."""
         self._names: set[EventId] = set()
         """All other ids of turns."""

@@ -94,7 +94,7 @@ class UnixPeers:
                         return self._connect(address, on_notification=on_notification, gone=gone)
                     except BlockingIOError:
                         await asyncio.sleep(BUSY_SECONDS)
-        except OSError as error:  # also when the time is over
+        except OSError as error:  # includes the timeout
             log.warning("cannot connect to %s: %s", address, str(error) or "its backlog is full")
         return None
 

@@ -84,7 +84,7 @@ class Code:
             ValueError: two labels have the same name.
             KeyError: a jump leads to a label that does not come after it.
         """
-        # From the end to the beginning: so the distance of each jump is known, also where a long jump needs two
+        # From the end to the beginning: so the distance of each jump is known, even if a long jump needs two
         # instructions.
         backwards: list[bytes] = []
         labels: dict[str, int] = {}

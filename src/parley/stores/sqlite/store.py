@@ -216,7 +216,7 @@ class SqliteStore:
         if not held.is_named:
             database.lease_locks.release(held.row)
             return
-        # A caller that has waited for the write lock in vain does not wait a second time.
+        # A caller that has already waited for the write lock without success does not wait again.
         now = asyncio.get_running_loop().time()
         cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch), until=now)
         cleared.add_done_callback(lambda _: database.lease_locks.release(held.row))

@@ -42,7 +42,7 @@ UNIT: Final = "parley-commands-"
 
 def why_none(root: str) -> str | None:
     """Return why there is no scope for commands, given the system's files below `root`; None if there is one."""
-    # In a container, a systemd outside would take our process id for that of another process.
+    # In a container, a systemd outside would confuse our process id with the id of another process.
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
     if not os.access(os.path.join(root, BUSCTL), os.X_OK):

@@ -114,7 +114,7 @@ class Connection:
         elif not self.is_settled and self._scope is not None:
             self._scope.cancel()
         await asyncio.wait([self._task])
-        self._settled.set()  # also if its task never began
+        self._settled.set()  # even if its task never began
 
     # --- its task --------------------------------------------------------------------------
 
