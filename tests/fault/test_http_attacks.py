@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
+from aiohttp.web_protocol import RequestHandler
 
 from kit.clients.http_client import HttpClient, raw_exchange
 from kit.clients.requests import initialize, ping, pong, tool
@@ -26,6 +27,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
 from parley.app.http_choice import HttpChoice
 from parley.testing import ScriptedModel
+from parley.transports.http.connection import Connection
 from parley.transports.http.exchange import HttpExchange
 from parley.transports.http.listener import HttpListener, HttpListenerOptions
 from parley.wire.http import HttpAnswer
@@ -97,6 +99,10 @@ HOSTS_AND_ORIGINS: list[tuple[tuple[str, ...], int]] = [
     (("Origin: http://localhost.evil.example",), 403),
     (("Sec-Fetch-Site: cross-site",), 403),
     (("Sec-Fetch-Site: none",), 200),
+    (("Sec-Fetch-Site: same-origin",), 200),
+    (("Sec-Fetch-Site: same-site",), 403),
+    (("Sec-Fetch-Site: cross-site, none",), 403),
+    (("Sec-Fetch-Site: none", "Sec-Fetch-Site: cross-site"), 403),
 ]
 
 
@@ -116,6 +122,12 @@ async def test_the_origin_is_checked_for_every_method_and_no_page_is_allowed_any
 
         assert (method, status(answer)) == (method, 403)
         assert b"access-control" not in answer.lower()
+
+
+@pytest.mark.promises("http.host")
+@pytest.mark.parametrize("target", ["http://evil/mcp", "http://127.0.0.1/mcp", "https://evil:1/mcp"])
+async def test_a_target_that_is_not_a_path_is_refused(server: HttpServer, target: str) -> None:
+    assert await status_of(server, with_body(server, body=HELLO, target=target)) == 400
 
 
 @pytest.mark.promises("http.host")
@@ -179,6 +191,51 @@ async def test_many_guesses_do_not_affect_the_right_token(server: HttpServer) ->
     refused, pinged = await asyncio.gather(asyncio.gather(*guesses), client.post(ping(1)))
 
     assert (pinged.json, set(refused)) == (pong(1), {401})
+
+
+ONE_BYTE_CHUNKS = b"1\r\nx\r\n" * 100_000
+
+
+@pytest.mark.promises("http.token")
+@pytest.mark.parametrize("line", ["Authorization: Bearer wrong", "Host: evil.example"])
+async def test_the_body_of_a_stranger_is_not_parsed(
+    server: HttpServer, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = 0
+
+    def counted(connection: Connection, data: bytes) -> None:
+        nonlocal parsed
+        parsed += len(data)
+        feed(connection, data)
+
+    feed = RequestHandler.data_received
+    monkeypatch.setattr(RequestHandler, "data_received", counted)
+    for _ in range(12):  # the last ones are answered late
+        begin = head(server, line, "Transfer-Encoding: chunked", "Connection: keep-alive")
+        parsed = 0
+        answer = await raw_exchange(server.url, begin + ONE_BYTE_CHUNKS)
+
+        assert status(answer) in (401, 403)
+        assert b"connection: close" in answer.lower()
+        assert parsed == len(begin)
+
+
+@pytest.mark.promises("http.token")
+async def test_a_second_request_of_a_stranger_is_not_read(server: HttpServer) -> None:
+    guess = with_body(server, "Connection: keep-alive", body=HELLO, token="x" * 32)
+    answer = await raw_exchange(server.url, guess + with_body(server, body=HELLO))
+
+    assert (status(answer), answer.count(b"HTTP/1.1")) == (401, 1)
+
+
+@pytest.mark.promises("http.errors")
+async def test_refused_requests_do_not_fill_the_log(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(20):
+        await raw_exchange(server.url, b"GET\r\n\r\n")
+        await raw_exchange(server.url, head(server)[:-2] + b"X: %b\r\n" % (b"a" * 40_000))
+
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith(("parley", "aiohttp"))]
+    assert len(lines) == 2
 
 
 @pytest.mark.promises("http.session")
@@ -308,6 +365,18 @@ async def test_a_client_that_sends_too_often_is_told_to_wait(parley_model: Scrip
     refused = [reply for reply in replies if reply.status == 429]
     assert replies[0].status == 200
     assert {reply.headers["Retry-After"] for reply in refused} == {"1"}
+
+
+@pytest.mark.promises("http.arrays", "http.limits")
+async def test_each_message_of_an_array_counts(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nrequests_per_second = 100\n") as server:
+        client = await server.client(version="2025-03-26")
+        server.service._endpoint._rate._now = lambda: 0.0  # the rate allows 1000 messages, and no time passes
+        server.service._endpoint._rate._allowed.clear()
+        replies = [await client.post([ping(n) for n in range(400)]) for _ in range(3)]
+
+    assert [reply.status for reply in replies] == [200, 200, 429]
+    assert replies[2].headers["Retry-After"] == "1"
 
 
 @pytest.mark.promises("http.limits")

@@ -284,6 +284,17 @@ async def test_ids_that_fit_none_or_several_are_errors(resident: InProcessReside
     assert unknown[0] == 1
 
 
+async def test_show_has_two_lines_before_the_events_whatever_the_directory_and_the_model_are(
+    resident: InProcessResident, client: Client
+) -> None:
+    work = Path(resident.work) / "a\nb\x1b[2J"
+    work.mkdir()
+    conversation = await client.create(cwd=str(work), model="m\nn")
+    shown = (await parley("show", conversation.id, env=resident.environ))[1]
+
+    assert shown.splitlines()[1] == f"m\\nn in {resident.work}/a\\nb\\x1b[2J"
+
+
 async def test_show_has_what_is_being_written(
     resident: InProcessResident, client: Client, parley_model: ScriptedModel
 ) -> None:

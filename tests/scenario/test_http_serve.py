@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -12,7 +13,8 @@ import pytest_asyncio
 
 from kit.clients.http_client import HttpClient
 from kit.clients.requests import ping, pong
-from kit.servers.resident_process import ResidentProcess, parley
+from kit.servers.resident_process import ResidentProcess, outcome_of, parley, start_parley
+from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import ScriptedModel
 
 pytestmark = pytest.mark.child_process
@@ -84,6 +86,27 @@ async def test_a_server_in_the_background_and_one_without_http_have_no_address(
         parley_model, home, config='[serve]\nhttp = "on"\n', arguments=("--exit-when-idle",)
     ) as resident:
         assert resident.description["url"] is not None
+
+
+@pytest.mark.promises("http.discovery")
+async def test_a_server_without_a_token_does_not_listen_on_http_and_says_so(
+    parley_model: ScriptedModel, home: Path
+) -> None:
+    async with ResidentProcess(parley_model, home, arguments=("--no-http",)) as resident:
+        env = {**resident.environ, "PARLEY_HOME": str(home.with_name("other"))}
+        (home.with_name("other")).mkdir()
+        process = await start_parley("serve", env=env)
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            serving = (await process.stdout.readline()).decode()
+        stopped = await parley("serve", "--stop", env=env)
+        _, _, errors = await outcome_of(process)
+
+    assert "http" not in serving
+    assert "serve.sock" in serving
+    assert stopped[0] == 0
+    said = [line for line in errors.splitlines() if "HTTP" in line]
+    assert said == ["parley serve: not listening on HTTP: there is no token; use --json, or set PARLEY_SERVE_TOKEN"]
 
 
 @pytest.mark.promises("http.exposure")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.app.signals import SIGNALS
+from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.settings import settings_loader
 from parley.errors import ConfigError
@@ -51,7 +52,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="exit after `serve.idle_exit_minutes` (30) without clients and turns",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON when ready, or as the report")
-    http = parser.add_argument_group("HTTP", "These override the settings `serve.host`, `serve.port`, and so on.")
+    http = parser.add_argument_group(
+        "HTTP",
+        "These override `serve.host`, `serve.port`, and so on. A token is needed: --json or PARLEY_SERVE_TOKEN.",
+    )
     http.add_argument("--no-http", action="store_true", help="listen on the socket of the home only")
     http.add_argument("--host", help="the address or name to listen on (default: 127.0.0.1)")
     http.add_argument("--port", type=int, help="the port to listen on; 0, the default, takes a free one")
@@ -99,6 +103,11 @@ def _http_choice(args: argparse.Namespace) -> HttpChoice | None:
 
     token = os.environ.pop(TOKEN_VARIABLE, None)  # the server gives its environment to others
     if args.no_http:
+        return None
+    if not (token or args.json):
+        wanted = settings_loader(args.config).serve_settings().http
+        if wanted == "on" or (wanted == "auto" and not args.exit_when_idle):
+            print_note("serve", f"not listening on HTTP: there is no token; use --json, or set {TOKEN_VARIABLE}")
         return None
     return HttpChoice(
         host=args.host,

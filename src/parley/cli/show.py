@@ -12,6 +12,7 @@ from parley.cli.page import Page
 from parley.cli.printing import print_json, print_text
 from parley.client import Conversation
 from parley.wire.ids import START
+from parley.wire.text import visible
 from parley.wire.tools import ConversationStatusResult
 
 __all__ = ["DESCRIPTION", "configure", "run"]
@@ -64,5 +65,5 @@ def _show_status(conversation: Conversation, status: ConversationStatusResult, *
     if as_json:
         print_json({"type": "conversation", "conversation_id": conversation.id, **plain_json(status)})
         return
-    print_text(f"{conversation.id}  {status.state}  {status.title}")
-    print_text(f"{status.model} in {status.cwd}")
+    print_text(f"{conversation.id}  {status.state}  {visible(status.title)}")
+    print_text(f"{visible(status.model)} in {visible(status.cwd)}")

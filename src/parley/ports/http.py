@@ -51,7 +51,7 @@ class HttpRequest(Protocol):
 
     @property
     def target(self) -> str:
-        """Path and query, as the client sent them."""
+        """What the client asks for, as it sent it: path and query, or another form, such as a whole address."""
         ...
 
     @property

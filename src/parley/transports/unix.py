@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from parley.common.limited_log import LimitedLog
 from parley.common.unix_sockets import is_confined, is_of_same_user, short_path
 from parley.transports.descriptors import STOP_READING_BYTES, DescriptorTransport
 
@@ -84,7 +85,7 @@ class Listener:
         """
         self.name = name
         self._path = os.path.join(directory, self.name)
-        self._on_channel = on_channel
+        self._on_channel, self._log = on_channel, LimitedLog(log)
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.TimerHandle | None = None
         self._socket = _bound(directory, self.name)
@@ -102,18 +103,18 @@ class Listener:
         try:
             channel, _ = self._socket.accept()
             if not is_of_same_user(channel):
-                log.warning("refused a connection of another user")
+                self._log.warning("refused a connection of another user")
                 channel.close()
                 return
             if is_confined(channel):
-                log.warning("refused a connection of a process that is more confined than this one")
+                self._log.warning("refused a connection of a process that is more confined than this one")
                 channel.close()
                 return
             self._on_channel(channel)
         except (BlockingIOError, InterruptedError, ConnectionError):
             return  # the other process has left
         except OSError as error:
-            log.warning("cannot accept a connection of another process: %s", error)
+            self._log.warning("cannot accept a connection of another process: %s", error)
             self._loop.remove_reader(self._socket)
             self._again = self._loop.call_later(
                 ACCEPT_AGAIN_SECONDS, self._loop.add_reader, self._socket, self._accept

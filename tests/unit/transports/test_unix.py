@@ -231,6 +231,22 @@ async def test_connections_beyond_the_backlog_fail_as_busy(directory: str) -> No
     listener.close()
 
 
+async def test_refused_connections_do_not_fill_the_log(
+    directory: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("parley.transports.unix.is_confined", lambda channel: True)
+    listener = listen(directory, on_connection=lambda connection: None)
+    for _ in range(5):
+        refused = connect(directory, listener.name)
+        assert refused is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await refused.read(lambda frame: None)
+        refused.close()
+    listener.close()
+
+    assert len(caplog.records) == 1
+
+
 async def test_the_end_of_one_side_is_the_end_of_the_other(directory: str) -> None:
     async with Pair(directory) as pair:
         pair.here.outbox.send(b"farewell")

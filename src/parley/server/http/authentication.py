@@ -60,23 +60,23 @@ class Authenticator:
 
 
 class RateLimit:
-    """Limits the requests of each principal."""
+    """Limits the messages of each principal. A request without messages counts as one."""
 
     def __init__(self, per_second: int, *, now: Callable[[], float] = time.monotonic) -> None:
         """Create the limits. `per_second` 0 means no limit."""
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
-        """By principal: how many requests it may send at once, and when that was computed."""
+        """By principal: how many messages it may send at once, and when that was computed."""
 
-    def admits(self, principal: Principal) -> bool:
-        """Count a request; return False if the principal has sent too many."""
+    def admits(self, principal: Principal, count: int = 1) -> bool:
+        """Count some messages; return False, and count none, if the principal has sent too many."""
         if not self._per_second:
             return True
         most, now = self._per_second * BURST_SECONDS, self._now()
         allowed, then = self._allowed.get(principal.name, (most, now))
         allowed = min(most, allowed + (now - then) * self._per_second)
-        self._allowed[principal.name] = (allowed - 1 if allowed >= 1 else allowed, now)
-        return allowed >= 1
+        self._allowed[principal.name] = (allowed - count if allowed >= count else allowed, now)
+        return allowed >= count
 
 
 def _digest(token: str) -> bytes:

@@ -40,6 +40,7 @@ UNSUPPORTED_VERSION: Final = -32022
 METHODS: Final = "GET, POST, DELETE"
 
 _JSON: Final = {"Content-Type": "application/json"}
+_TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
 _JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_TYPES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 
@@ -96,7 +97,7 @@ class HttpEndpoint:
             return HttpAnswer(status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
         request.authenticated()
         if not self._rate.admits(principal):
-            return HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
+            return _TOO_MANY
         if request.target != PATH:
             return HttpAnswer(status=HTTPStatus.NOT_FOUND)
         try:
@@ -124,6 +125,8 @@ class HttpEndpoint:
         if not accepts_json:
             raise _Refused(HTTPStatus.NOT_ACCEPTABLE, "the client must accept application/json")
         messages, is_array = await self._messages(request)
+        if len(messages) > 1 and not self._rate.admits(principal, len(messages) - 1):  # the first one was counted
+            return _TOO_MANY
         if messages[0].is_initialize and not request.header(SESSION_ID):
             return await self._initialize(messages[0], principal)
         session = self._session(request, principal, messages[0])

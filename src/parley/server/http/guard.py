@@ -17,6 +17,8 @@ __all__ = ["Guard"]
 MOST_HEADER_BYTES: Final = 32 * 1024
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
+_OWN_SITE: Final = ("same-origin", "none")
+
 
 class Guard:
     """The accepted hosts. No Origin is accepted: the server has no pages, and programs that are not browsers
@@ -37,8 +39,10 @@ class Guard:
             return HTTPStatus.BAD_REQUEST
         if host[0].lower() not in self._hosts or request.header("Origin"):
             return HTTPStatus.FORBIDDEN
-        if any(value.strip().lower() == "cross-site" for value in request.header("Sec-Fetch-Site")):
+        if any(value not in _OWN_SITE for value in request.header("Sec-Fetch-Site")):
             return HTTPStatus.FORBIDDEN
         if request.method == "OPTIONS":  # no page of another origin may ask what is allowed
             return HTTPStatus.FORBIDDEN
+        if not request.target.startswith("/"):  # it may name another host than the header
+            return HTTPStatus.BAD_REQUEST
         return None

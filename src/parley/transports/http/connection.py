@@ -2,12 +2,14 @@
 
 The HTTP library has no deadline for the headers of a request and allows them to be large. A connection is closed if
 the headers of a request do not arrive within `HEADER_SECONDS`, or no further request begins within `IDLE_SECONDS`.
+
+What follows the headers is withheld from the library until the client is authenticated: a stranger's body of many
+small chunks would take it much time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
@@ -16,9 +18,9 @@ from aiohttp.web_protocol import RequestHandler
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
 
-__all__ = ["Connection", "Connections"]
+    from parley.common.limited_log import LimitedLog
 
-log = logging.getLogger(__name__)
+__all__ = ["Connection", "Connections"]
 
 MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_LINE_BYTES: Final = 8 * 1024
@@ -39,6 +41,8 @@ class Deadlines(Protocol):
 class Connections(Protocol):
     """The interface that a connection reports to."""
 
+    log: LimitedLog
+
     def opened(self, connection: Connection) -> None: ...
 
     def ended(self, connection: Connection) -> None: ...
@@ -51,10 +55,13 @@ class Connection(RequestHandler):
         "_connections",
         "_deadline",
         "_deadlines",
+        "_discardable",
+        "_discarded",
         "_header_bytes",
         "_in_request",
         "_seen",
         "_unwritten",
+        "_withheld",
         "is_trusted",
     )
 
@@ -76,6 +83,11 @@ class Connection(RequestHandler):
         self._seen = b""
         self._unwritten = 0
         self._in_request = False
+        self._withheld: bytes | None = None
+        """What has arrived behind the headers of a request that is not authenticated yet. None if there is none."""
+        self._discardable = 0
+        """How many bytes may be discarded before the connection is closed."""
+        self._discarded = asyncio.Event()
         self.is_trusted = False
         """True when a request on this connection was authenticated."""
 
@@ -88,14 +100,27 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._cancel_deadline()
+        self._discarded.set()
         self._connections.ended(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if data and not self._in_request and not self._count_headers(data):
-            log.warning("closed a connection: the headers of a request are larger than %d bytes", MOST_HEADER_BYTES)
-            self.abort()
+        if self._withheld is not None:
+            self._withhold(data)
             return
+        if data and not self._in_request:
+            behind = self._count_headers(data)
+            if behind is None:
+                self._connections.log.warning(
+                    "closed a connection: the headers of a request are larger than %d bytes", MOST_HEADER_BYTES
+                )
+                self.abort()
+                return
+            if self._header_bytes < 0:  # they are complete
+                end = len(data) - behind
+                self._withheld = b""
+                self._withhold(data[end:])
+                data = data[:end]
         super().data_received(data)
 
     def abort(self) -> None:
@@ -116,6 +141,37 @@ class Connection(RequestHandler):
         self._header_bytes, self._seen, self._unwritten = 0, b"", 0
         self._close_after(self._deadlines.idle_seconds)
 
+    @property
+    def is_withholding(self) -> bool:
+        """True if the body of the request was not asked for."""
+        return self._withheld is not None
+
+    def read_body(self) -> None:
+        """Read what follows the headers of the request."""
+        if self._withheld is None:
+            return
+        withheld, self._withheld = self._withheld, None
+        if self.transport is not None:
+            self.transport.resume_reading()
+        if withheld:
+            super().data_received(withheld)
+
+    async def discard(self, most: int, length: int | None) -> None:
+        """Discard a body of some length that was not read, so that a client that still sends sees the answer.
+
+        Return when the client has left, or has sent the body or `most` bytes.
+        """
+        left = most if length is None else min(most, length)
+        self._discardable = left - len(self._withheld or b"")
+        self._withheld = b""
+        transport = self.transport
+        if self._discardable <= 0 or transport is None:
+            return
+        if transport.can_write_eof():
+            transport.write_eof()  # a client that waits for the end of the answer need not wait longer
+        transport.resume_reading()
+        await self._discarded.wait()
+
     def handle_error(
         self,
         request: BaseRequest,
@@ -126,7 +182,8 @@ class Connection(RequestHandler):
         """Answer a request that the library could not read or handle. Neither the answer nor the log repeats
         text of the client.
         """
-        log.warning("answered a request with %d: %s", status, type(exc).__name__ if exc is not None else "failed")
+        why = type(exc).__name__ if exc is not None else "failed"
+        self._connections.log.warning("answered a request with %d: %s", status, why)
         self.request_began()
         response = web.Response(status=status, headers={"Server": "parley", "Cache-Control": "no-store"})
         response.force_close()
@@ -135,22 +192,33 @@ class Connection(RequestHandler):
 
     # --- limits ------------------------------------------------------------------------
 
-    def _count_headers(self, data: bytes) -> bool:
-        """Return False if the headers of the next request are too large."""
+    def _withhold(self, data: bytes) -> None:
+        assert self._withheld is not None
+        if self._discardable > 0:
+            self._discardable -= len(data)
+            if self._discardable <= 0:
+                self._discarded.set()
+            return
+        self._withheld += data
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def _count_headers(self, data: bytes) -> int | None:
+        """Return how many bytes follow the headers of the next request, or None if these are too large."""
         if self._header_bytes < 0:
-            return True  # they are complete, and the request begins in a moment
+            return 0  # they are complete, and the request begins in a moment
         joined = self._seen + data
         if not self._seen:
             joined = joined.lstrip(b"\r\n")  # empty lines before a request are ignored
         end = joined.find(_HEADERS_END)
         size = self._header_bytes + len(data) - (0 if end < 0 else len(joined) - end)
         if size > MOST_HEADER_BYTES:
-            return False
+            return None
         if end >= 0 or not self._header_bytes:
             self._close_after(self._deadlines.header_seconds)
         self._header_bytes = -1 if end >= 0 else size
         self._seen = joined[-len(_HEADERS_END) + 1 :]
-        return True
+        return 0 if end < 0 else len(joined) - end - len(_HEADERS_END)
 
     def _close_after(self, seconds: float) -> None:
         self._cancel_deadline()

@@ -38,7 +38,7 @@ class HttpExchange:
     """A request. The endpoint returns its answer: an `HttpAnswer` or an `EventStream`."""
 
     def __init__(self, request: BaseRequest, connection: Connection, *, body_seconds: float) -> None:
-        self.method, self.target = request.method, request.path_qs
+        self.method, self.target = request.method, request.raw_path
         self._request, self._connection, self._body_seconds = request, connection, body_seconds
         self._stream_headers: dict[str, str] = {}
 
@@ -58,6 +58,7 @@ class HttpExchange:
     def authenticated(self) -> None:
         """Record that the client is authenticated: its connection is kept when there are too many connections."""
         self._connection.is_trusted = True
+        self._connection.read_body()
 
     async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
         """Read the body.
@@ -69,6 +70,7 @@ class HttpExchange:
         length = self._request.content_length or 0
         if length > most or why_too_large(length) is not None:
             raise BodyTooLarge(most)
+        self._connection.read_body()
         pieces, size = [], 0
         try:
             async with asyncio.timeout(self._body_seconds):
@@ -94,17 +96,26 @@ class HttpExchange:
 
 
 async def send_answer(
-    request: BaseRequest, exchange: HttpExchange, answer: HttpAnswer | EventStream, *, most_discarded: int
+    request: BaseRequest,
+    connection: Connection,
+    exchange: HttpExchange,
+    answer: HttpAnswer | EventStream,
+    *,
+    most_discarded: int,
 ) -> web.StreamResponse:
-    """Send the answer; return when the client has read a stream to its end."""
+    """Send the answer; return when the client has read a stream to its end.
+
+    The connection is closed after the answer to a stranger, or to a request whose body was not read.
+    """
     if isinstance(answer, EventStream):
         return await _send_stream(request, exchange, answer)
     response = web.Response(status=answer.status, body=answer.body, headers={**HEADERS, **answer.headers})
-    if not request.content.at_eof():
+    if connection.is_withholding or not request.content.at_eof():
         response.force_close()
     await response.prepare(request)
     await response.write_eof()
-    await _discard(request, most_discarded)
+    if not request.content.at_eof():
+        await _discard(request, connection, most_discarded)
     return response
 
 
@@ -126,10 +137,13 @@ async def _send_stream(request: BaseRequest, exchange: HttpExchange, stream: Eve
     return response
 
 
-async def _discard(request: BaseRequest, most: int) -> None:
+async def _discard(request: BaseRequest, connection: Connection, most: int) -> None:
     """Read the rest of a body, within limits."""
     size = 0
     with suppress(TimeoutError, OSError, ValueError, HTTPException, web.PayloadAccessError):
         async with asyncio.timeout(DISCARD_SECONDS):
+            if connection.is_withholding:
+                await connection.discard(most, request.content_length)
+                return
             while size < most and (piece := await request.content.readany()):
                 size += len(piece)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 from msgspec import Struct
 
+from parley.common.limited_log import LimitedLog
 from parley.transports.http.connection import Connection
 from parley.transports.http.event_stream import EventStream
 from parley.transports.http.exchange import BODY_SECONDS, HttpExchange, send_answer
@@ -55,6 +56,7 @@ class HttpListener:
 
     def __init__(self, endpoint: Endpoint, options: HttpListenerOptions) -> None:
         self._endpoint, self._options = endpoint, options
+        self.log = LimitedLog(log)
         self._server = web.Server(self._handle, handler_cancellation=True)
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -102,11 +104,11 @@ class HttpListener:
             try:
                 channel, _ = await loop.sock_accept(listening)
             except OSError as error:
-                log.warning("cannot accept an HTTP connection: %s", error)
+                self.log.warning("cannot accept an HTTP connection: %s", error)
                 await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
                 continue
             if not self._make_room():
-                log.warning("refused an HTTP connection: %d are open", len(self._open))
+                self.log.warning("refused an HTTP connection: %d are open", len(self._open))
                 channel.close()
                 continue
             task = loop.create_task(self._start(channel))
@@ -162,7 +164,7 @@ class HttpListener:
                 log.exception("failed to handle an HTTP request")
                 answer = HttpAnswer(status=500)
             return await send_answer(
-                request, exchange, answer, most_discarded=self._options.max_unauthenticated_body_bytes
+                request, connection, exchange, answer, most_discarded=self._options.max_unauthenticated_body_bytes
             )
         finally:
             connection.request_ended()

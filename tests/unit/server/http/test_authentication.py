@@ -76,3 +76,10 @@ def test_the_rate_of_one_principal_does_not_affect_another() -> None:
     assert burst == [True] * int(2 * BURST_SECONDS) + [False]
     assert [rate.admits(WRITER), rate.admits(READER), rate.admits(READER)] == [True, True, False]
     assert all(RateLimit(0).admits(READER) for _ in range(10_000))
+
+
+@pytest.mark.promises("http.limits")
+def test_several_messages_count_as_many_or_not_at_all() -> None:
+    rate = RateLimit(2, now=Clock())
+
+    assert [rate.admits(READER, count) for count in (21, 15, 6, 5, 1)] == [False, True, False, True, False]
