@@ -34,6 +34,7 @@ DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in
 
 NOT_STARTED: Final = 2
 
+SOCKET: Final = "serve.sock"
 STDIN: Final = 0
 STDERR: Final = 2
 
@@ -78,9 +79,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
 
 def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     """Connect the client to the resident server; None: this process has to serve it."""
-    from parley.app.relay import Relay
     from parley.common.home import named_home
-    from parley.common.resident_socket import NoResident, Refused
 
     try:
         directory = os.getcwd()
@@ -91,6 +90,11 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
         return None
     home = named.path
     may_start = args.resident
+    if not (may_start or os.path.lexists(os.path.join(home, SOCKET)) or _wants_resident(home, args)):
+        return None  # nothing more has to be imported
+    from parley.app.relay import Relay
+    from parley.common.resident_socket import NoResident, Refused
+
     while True:
         try:
             relay = Relay(home, environ=os.environ, directory=directory, overrides=args.config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
@@ -29,6 +28,8 @@ def print_text(text: str, out: TextIO | None = None) -> None:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print a JSON object on one line; in ASCII if stdout is a terminal."""
+    import json  # imported here: `parley mcp` starts without it
+
     print(json.dumps(value, ensure_ascii=sys.stdout.isatty(), separators=(",", ":")), flush=True)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from parley.app.signals import KILLED, SIGNALS
-from parley.cli.printing import print_error
 from parley.errors import ParleyError
 
 if TYPE_CHECKING:
@@ -64,13 +63,13 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         code = command.run(args)
         return code if isinstance(code, int) else run_until_signal(code)
     except UsageError as error:
-        print_error(name, f"{error}; see `parley {name} --help`")
+        _print_error(name, f"{error}; see `parley {name} --help`")
         return USAGE_ERROR
     except CommandFailed as error:
-        print_error(name, error)
+        _print_error(name, error)
         return error.code
     except ParleyError as error:
-        print_error(name, error)
+        _print_error(name, error)
         return FAILED
     except BrokenPipeError:  # as in `parley show ID | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,6 +78,12 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         return KILLED + signal.SIGINT
     except SystemExit as end:  # of `--help`
         return int(end.code or 0)
+
+
+def _print_error(name: str, text: object) -> None:
+    from parley.cli.printing import print_error  # imported here: the relay of `parley mcp` starts without it
+
+    print_error(name, text)
 
 
 def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argparse.Namespace:
