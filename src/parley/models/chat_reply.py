@@ -269,7 +269,7 @@ class _Reasoning:
         return thought, text
 
     def take_thought(self) -> str:
-        """Return the reasoning since the last call, as it is shown."""
+        """Return the reasoning that came since this method was last called, as clients see it."""
         text, self._thought = self._thought.text(), TextBuffer()
         return text
 

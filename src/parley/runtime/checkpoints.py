@@ -87,7 +87,7 @@ class Checkpoints:
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
-        """Replace all copies by one of these projections."""
+        """Discard all copies and keep only `projections`, which must be a copy."""
         self._copies = deque((projections,))
 
     def tail_base(self, last: Seq) -> Seq:

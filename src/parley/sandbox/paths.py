@@ -96,7 +96,9 @@ def belongs_to_another(found: os.stat_result, folder: os.stat_result) -> bool:
 
 
 def is_of_another_user(path: str, folder: os.stat_result) -> bool:
-    """Return whether `belongs_to_another` holds for the file at a path; False if it does not exist."""
+    """Return whether another user created the file in `folder`, which everyone may write to; False if the file
+    cannot be examined.
+    """
     try:
         return bool(folder.st_mode & stat.S_IWOTH) and belongs_to_another(os.lstat(path), folder)
     except OSError:

@@ -79,7 +79,7 @@ class ToolTable:
         self.definitions = cache(self._definitions)
 
     def get(self, name: str, features: Features) -> Tool[Any] | None:
-        """Return a tool that the client knows."""
+        """Return the tool with this name; None if there is none, or the client is not offered it."""
         tool = self._by_name.get(name)
         return None if tool is None or (tool.is_addition and not features.additions) else tool
 
@@ -105,7 +105,8 @@ class ToolTable:
 def _output_schema(tool: Tool[Any]) -> dict[str, Any]:
     """Return the schema of results and failures: some clients validate failures, too.
 
-    Clients of the original server read the `properties` of the tools that it had.
+    The schemas of tools with text results have `properties` at the top level, where clients of the original server
+    read them.
     """
     success, failed = schema_of(tool.result), schema_of(FAILED_VALUES[tool.faults])
     properties = {"properties": success["properties"]} if tool.faults in TEXT_FAULTS else {}

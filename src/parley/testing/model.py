@@ -98,7 +98,7 @@ class ScriptedModel:
         self.queue(Cut(steps=steps, at=at, how=how))
 
     def sends_raw(self, body: bytes, *, cut_every: int | None = None, how: Ending = "end") -> None:
-        """Queue a raw body without chunks, in writes of `cut_every` bytes."""
+        """Queue a body as it is, without chunked encoding, in writes of `cut_every` bytes; by default in one."""
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 
     def bad_json(self, data: str, *then: Step) -> None:

@@ -39,7 +39,7 @@ class Cut(Struct, frozen=True, kw_only=True):
 
 
 class RawBody(Struct, frozen=True, kw_only=True):
-    """A raw body without chunks, in writes of `cut_every` bytes."""
+    """A body as it is, without chunked encoding, in writes of `cut_every` bytes; by default in one."""
 
     body: bytes
     cut_every: int | None = None

@@ -20,7 +20,7 @@ HOLD: Final = Hold.HOLD
 
 
 class Delay(Struct, frozen=True):
-    """The reply pauses, for demonstrations; a test waits with `HOLD` instead."""
+    """A pause in the reply, for demonstrations. Tests use `HOLD` instead."""
 
     seconds: float
 

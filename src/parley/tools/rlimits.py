@@ -27,7 +27,7 @@ def raise_own_limit() -> None:
 
 
 def program_limit() -> int:
-    """Return the soft limit for programs."""
+    """Return the soft limit of open files for the programs that the server starts."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _given is None else _given
 
 

@@ -110,7 +110,7 @@ async def open_approval(client: ApprovingClient) -> str:
 
 
 def told(model: ScriptedModel) -> Any:
-    """Return the output of the last call, as the model was sent it."""
+    """Return the output of the last call, as it was sent to the model."""
     return model.requests[-1].body["messages"][-1]["content"]
 
 

@@ -58,7 +58,7 @@ LANDLOCK_CALLS: Final = (444, 445, 446)
 
 
 def main(arguments: list[str]) -> None:
-    """Execute the command after `--` without the features before it."""
+    """Execute the command after `--`, with the kernel features that are named before `--` disabled."""
     end = arguments.index("--")
     without, command = {Lack(word) for word in arguments[:end]}, arguments[end + 1 :]
     if Lack.BUBBLEWRAP in without:

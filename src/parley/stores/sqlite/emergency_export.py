@@ -42,8 +42,9 @@ class Saved(NamedTuple):
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
-    """Save the conversations that `db` can read and the file `database` lacks: in the home, or in `ELSEWHERE` if
-    that fails.
+    """Save the conversations that `db` can read and that are missing or older in the file `database`.
+
+    They are saved in the home, or in `ELSEWHERE` if that fails.
     """
     known = _last_positions(database)
     try:

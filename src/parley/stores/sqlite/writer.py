@@ -77,7 +77,7 @@ _Outcome = tuple["Future[Any]", Any, Exception | None]
 
 
 class Writer:
-    """Accepts jobs from one event loop, and completes their futures there."""
+    """Runs write jobs in a thread, several in one transaction, and completes their futures on the event loop."""
 
     def __init__(self, find_home: Callable[[], str]) -> None:
         self._find_home = find_home
