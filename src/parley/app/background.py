@@ -11,9 +11,10 @@ import sys
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
-__all__ = ["LOG", "start_in_background"]
+from parley.common.home import SERVER_LOG
 
-LOG: Final = "serve.log"
+__all__ = ["start_in_background"]
+
 MOST_LOG_BYTES: Final = 1024 * 1024
 """A longer log is emptied when a server is started."""
 
@@ -78,7 +79,7 @@ def _start(home: str, environ: Mapping[str, str], *, log: int, told: int) -> NoR
 
 def _open_log(home: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    log = os.open(os.path.join(home, LOG), flags, 0o600)
+    log = os.open(os.path.join(home, SERVER_LOG), flags, 0o600)
     if os.fstat(log).st_size > MOST_LOG_BYTES:
         os.ftruncate(log, 0)
     return log

@@ -23,7 +23,6 @@ class ResidentLock:
 
     def __init__(self, home: str) -> None:
         """Open the lock of a home. Raises OSError."""
-        self._home = home
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(os.path.join(home, LOCK), flags, 0o600)
 

@@ -26,8 +26,9 @@ from parley.app.home_key import home_key
 from parley.app.memory import freeze_existing_objects, skip_final_collection
 from parley.app.serving import Server, prepare_process
 from parley.app.signals import SIGNALS, ignore_signals
+from parley.common.home import SOCKET
 from parley.common.os_errors import os_detail
-from parley.common.resident_socket import HELLO_VERSION, RELAY, SOCKET, NoResident, Refused, ask, connect
+from parley.common.resident_socket import HELLO_VERSION, RELAY, NoResident, Refused, ask, connect
 from parley.config.checks import MOST_PATH_BYTES
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
@@ -307,7 +308,7 @@ async def run_resident(
     http: HttpChoice | None,
     ready: Callable[[Mapping[str, Any]], None],
 ) -> None:
-    """Run the resident server of the home until it is told to stop.
+    """Run the resident server of the home until a signal or `parley serve --stop` stops it.
 
     `http` is None if the server must not serve HTTP; otherwise the settings decide. `ready` is called with the
     description of the server and the token that was created for it.

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple
 
-from parley.app.background import LOG, start_in_background
+from parley.app.background import start_in_background
 from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed
 from parley.cli.settings import settings_loader
 from parley.client import Client, ResidentSocket, ServerProcess, connect
+from parley.common.home import SERVER_LOG, SOCKET
 from parley.common.os_errors import os_detail
-from parley.common.resident_socket import SOCKET
 
 __all__ = ["Connected", "add_resident_option", "connected"]
 
@@ -63,7 +63,7 @@ async def connected(
             _start_resident(home)
             client = await _resident(stack, command, home, config)
             if client is None:
-                raise CommandFailed(f"no resident server could be started; see {os.path.join(home, LOG)}")
+                raise CommandFailed(f"no resident server could be started; see {os.path.join(home, SERVER_LOG)}")
         if client is not None:
             yield Connected(client, child=None)
         else:

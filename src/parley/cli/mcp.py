@@ -34,7 +34,6 @@ DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in
 
 NOT_STARTED: Final = 2
 
-SOCKET: Final = "serve.sock"
 STDIN: Final = 0
 STDERR: Final = 2
 
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
 
 def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     """Connect the client to the resident server; None: this process has to serve it."""
-    from parley.common.home import named_home
+    from parley.common.home import SERVER_LOG, SOCKET, named_home
 
     try:
         directory = os.getcwd()
@@ -103,7 +102,7 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
             return None
         except NoResident as error:
             if may_start is None:
-                log = os.path.join(home, "serve.log")
+                log = os.path.join(home, SERVER_LOG)
                 _say(f"no resident server could be started, so the client is served without it; see {log}")
                 return None
             if str(error):

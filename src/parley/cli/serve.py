@@ -156,7 +156,7 @@ def _stop(*, as_json: bool) -> int:
     try:
         wait_until_stopped(settings_loader().home)
     except OSError as error:
-        raise CommandFailed(f"cannot see when it ends: {error.strerror}") from None
+        raise CommandFailed(f"cannot wait for its end: {error.strerror}") from None
     if as_json:
         print(json.dumps({"pid": stopped["pid"], "stopped": True}))
     return 0

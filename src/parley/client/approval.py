@@ -69,7 +69,7 @@ class Approval:
         await self._decide("approved_for_session", None)
 
     async def deny(self, reason: str | None = None) -> None:
-        """Refuse the action. The agent is told the reason and continues."""
+        """Refuse the action. The agent gets the reason and continues."""
         await self._decide("denied", reason)
 
     async def abort(self) -> None:

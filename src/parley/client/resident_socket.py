@@ -15,12 +15,11 @@ from contextlib import suppress
 from os import PathLike
 from typing import Final, cast
 
-from parley.common.home import named_home
+from parley.common.home import SOCKET, named_home
 from parley.common.resident_socket import (
     ANSWER_SECONDS,
     MOST_ANSWER_BYTES,
     RELAY,
-    SOCKET,
     NoResident,
     Refused,
     decode_answer,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["NamedHome", "named_home"]
+__all__ = ["SERVER_LOG", "SOCKET", "NamedHome", "named_home"]
+
+SOCKET: Final = "serve.sock"
+"""The socket of the resident server."""
+SERVER_LOG: Final = "serve.log"
+"""The log of a resident server that runs in the background."""
 
 
 class NamedHome(NamedTuple):

@@ -10,6 +10,7 @@ import os
 import socket
 from typing import Any, Final
 
+from parley.common.home import SOCKET
 from parley.common.unix_sockets import is_of_same_user, short_path
 
 __all__ = [
@@ -17,7 +18,6 @@ __all__ = [
     "HELLO_VERSION",
     "MOST_ANSWER_BYTES",
     "RELAY",
-    "SOCKET",
     "NoResident",
     "Refused",
     "ask",
@@ -27,8 +27,6 @@ __all__ = [
     "open_socket",
 ]
 
-SOCKET: Final = "serve.sock"
-"""The name of the socket in the home."""
 HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"

@@ -191,7 +191,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """`[serve]`: the resident server."""
 
     drain_seconds: Seconds = 30
-    """How long the server waits for running turns when it is told to stop."""
+    """How long the server waits for running turns before it stops."""
     idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
     """After how many minutes without clients and turns a server that `parley mcp` started exits; 0: never."""
     http: WithHttp = "auto"

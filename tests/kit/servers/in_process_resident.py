@@ -14,7 +14,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.app.resident import Resident
 from parley.app.serving import Server
 from parley.client import ResidentSocket
-from parley.common.resident_socket import SOCKET
+from parley.common.home import SOCKET
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
