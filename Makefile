@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup compiled with-bubblewrap demo test tests test-long test-hosts check format bench lock clean
+.PHONY: help setup compiled with-bubblewrap demo test tests test-long test-hosts conformance check format bench lock clean
 
 help:  ## What can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -52,12 +52,13 @@ check: setup  ## Format, lint and types
 	$(BIN)/mypy
 
 # Tests start hundreds of servers, each of which would compile all of it where Python is told to write no bytecode.
-# Collecting once writes the tests with rewritten assertions to files, which the workers read.
 compiled: setup
-	@$(BIN)/python -m compileall -q src tests
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq >/dev/null 2>&1 || true
+	@[ -e .venv/compiled ] && [ -z "$$(find src tests -name '*.py' -newer .venv/compiled | head -n 1)" ] || { \
+	    touch .venv/compiled; \
+	    $(BIN)/python -m compileall -q src tests; }
 
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --dist worksteal
+# Collecting writes the tests with rewritten assertions to files, for the next run.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 # Types keep one core busy while the tests begin.
 test: setup with-bubblewrap  ## All that CI runs, in less than three minutes on two cores
@@ -65,17 +66,18 @@ test: setup with-bubblewrap  ## All that CI runs, in less than three minutes on 
 
 # Many tests wait for other processes or for time to pass: four workers keep two cores busy.
 tests: compiled
-	$(PYTEST) -n 4 -m "not long" $(PYTEST_ARGS)
+	$(PYTEST) --workers 4 -m "not long" $(PYTEST_ARGS)
 
 test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit, and all scenarios with child processes
-	$(PYTEST) -n 2 -m long --hypothesis-profile=random --timeout 3600 $(PYTEST_ARGS)
-	$(PYTEST) -n 2 -m "not long" --child-processes --hypothesis-profile=long --timeout 900 \
-	    tests/scenario tests/fault tests/property tests/contract tests/unit $(PYTEST_ARGS)
+	@PIECES="$(PIECES)" $(BIN)/python tests/long_runs.py $(PYTEST_ARGS)
 
 test-hosts: compiled with-bubblewrap  ## Parley inside Claude Code, Codex, opencode and Gemini CLI (fetched from npm)
 	@$(BIN)/python tests/hosts/checks_table.py begin
-	$(BIN)/pytest -n 2 --dist worksteal -m long --timeout 3600 tests/hosts $(PYTEST_ARGS); \
+	$(BIN)/pytest --workers 2 -m long --timeout 3600 tests/hosts $(PYTEST_ARGS); \
 	    failed=$$?; $(BIN)/python tests/hosts/checks_table.py write; exit $$failed
+
+conformance: compiled  ## The official conformance suite of MCP, for both eras (fetched from npm)
+	$(BIN)/pytest -q -rs tests/scenario/test_conformance.py $(PYTEST_ARGS)
 
 bench: setup with-bubblewrap  ## Measure, side by side in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from bench.client import through_client
 from bench.commands import command_output, commands
 from bench.conversations import idle_memory, opening
+from bench.http import http
 from bench.latency import latency
 from bench.loading import loading
 from bench.model import running_model
 from bench.patches import patches
 from bench.peers import fetch_peers
 from bench.pipe import Gone
+from bench.relay import relay
 from bench.report import RESULTS, Row, begin_report, table, write_json
 from bench.sandbox import sandboxed
 from bench.servers import Server
@@ -23,7 +25,7 @@ from bench.sharing import sharing
 from bench.snapshot import snapshot
 from bench.startup import full_home, startup
 from bench.store import store
-from bench.throughput import durability, many_conversations, one_conversation
+from bench.throughput import durability, many_conversations, many_messages, one_conversation
 
 __all__: list[str] = []
 
@@ -33,6 +35,7 @@ Measure = Callable[[str, Sequence[Server], int], list[Row]]
 MEASURES: dict[str, Measure] = {
     "deltas": lambda url, peers, times: one_conversation(url, peers, repetitions=times, tell=_tell),
     "many": lambda url, peers, times: many_conversations(url, peers, repetitions=times, tell=_tell),
+    "messages": lambda url, peers, times: many_messages(url, tell=_tell),
     "durability": lambda url, peers, times: durability(url, repetitions=times, tell=_tell),
     "client": lambda url, peers, times: through_client(url, repetitions=times),
     "startup": lambda url, peers, times: startup(url, peers),
@@ -41,6 +44,8 @@ MEASURES: dict[str, Measure] = {
     "memory": lambda url, peers, times: idle_memory(url, peers),
     "snapshot": lambda url, peers, times: snapshot(url, repetitions=times),
     "loading": lambda url, peers, times: loading(url, repetitions=times),
+    "http": lambda url, peers, times: http(url, repetitions=times),
+    "relay": lambda url, peers, times: relay(url, repetitions=times),
     "latency": lambda url, peers, times: latency(peers),
     "sharing": lambda url, peers, times: sharing(),
     "commands": lambda url, peers, times: commands(url, peers, repetitions=times),

@@ -75,8 +75,8 @@ async def _best(
     hidden = [home / name for name in (".parley", ".ssh", ".aws")]
     for folder in (work, *hidden):
         folder.mkdir(parents=True)
-    bounds = SandboxPolicy(writable=(_root(work), _root(Path("/tmp"))), hidden=tuple(map(str, hidden)))
-    confined = [replace(bounds, mechanism=mechanism) for mechanism in MAY_TAKE]
+    policy = SandboxPolicy(writable=(_root(work), _root(Path("/tmp"))), hidden=tuple(map(str, hidden)))
+    confined = [replace(policy, mechanism=mechanism) for mechanism in MAY_TAKE]
     commands = Sandboxed(Executor)
     best: dict[str, float] = {}
     try:
@@ -104,13 +104,13 @@ def _root(path: Path) -> WritableRoot:
     return WritableRoot(path=str(real), device=found.st_dev, inode=found.st_ino)
 
 
-async def _run(commands: CommandRunner, bounds: SandboxPolicy | None, work: Path) -> float:
+async def _run(commands: CommandRunner, policy: SandboxPolicy | None, work: Path) -> float:
     command = Command(
         argv=("true",),
         cwd=str(work),
         env={"PATH": os.environ["PATH"]},
         timeout_seconds=PATIENCE_SECONDS,
-        bounds=bounds,
+        policy=policy,
     )
     await _run_once(commands, command)  # what is started and tried out once is there now
     began = time.perf_counter()

@@ -104,6 +104,11 @@ class Running(ABC):
         status = Path(f"/proc/{self.pipe.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0])
 
+    def cpu_seconds(self) -> float:
+        """The CPU time that the process has used."""
+        fields = Path(f"/proc/{self.pipe.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 class Server(ABC):
     """A kind of server, and how it is started."""

@@ -15,7 +15,7 @@ from bench.pipe import Gone
 from bench.report import BARE, Row
 from bench.servers import Parley, ParleyRunning, Server
 
-__all__ = ["full_home", "startup"]
+__all__ = ["bare_start", "full_home", "startup"]
 
 STARTS: Final = 15
 RATIO: Final = 1.6
@@ -31,7 +31,7 @@ def startup(base_url: str, peers: Sequence[Server]) -> list[Row]:
     servers = [Parley(), *peers]
     taken: dict[str, list[float]] = {name: [] for name in (BARE, *(server.name for server in servers))}
     for _ in range(STARTS):
-        taken[BARE].append(_bare())
+        taken[BARE].append(bare_start())
         for server in servers:
             taken[server.name].append(_start(server, base_url))
     medians = {name: median(times) * 1000 for name, times in taken.items()}
@@ -51,7 +51,7 @@ def startup(base_url: str, peers: Sequence[Server]) -> list[Row]:
     ]
 
 
-def _bare() -> float:
+def bare_start() -> float:
     began = time.perf_counter()
     subprocess.run(BARE_COMMAND, check=True)
     return time.perf_counter() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Final, NamedTuple
@@ -11,10 +12,13 @@ from bench.pipe import Gone
 from bench.report import Row
 from bench.servers import CodexAppServer, CodexMcp, EphemeralParley, Parley, PlainParley, Server
 
-__all__ = ["durability", "many_conversations", "one_conversation"]
+__all__ = ["durability", "many_conversations", "many_messages", "one_conversation"]
 
 DELTAS: Final = 100_000
 CONVERSATIONS: Final = 100
+MESSAGES: Final = 2_000
+ANSWER: Final = b'"result":'
+"""Stands in every answer to a request, and in no event of these turns."""
 
 NEWEST_RATIO: Final = 6
 ORIGINAL_RATIO: Final = 20
@@ -132,6 +136,41 @@ def many_conversations(
             budget=f"≥ {SLOWEST_SHARE}",
             kept=ours.slowest >= SLOWEST_SHARE,
         ),
+    ]
+
+
+def many_messages(base_url: str, *, tell: Callable[[str], None]) -> list[Row]:
+    """One short message to each of very many conversations, all sent at once."""
+    with Parley().ready(base_url) as running:
+        running.run_short_turn()  # what is loaded once is loaded now
+        opened = [running.open_followed() for _ in range(MESSAGES)]
+        cpu_before = running.cpu_seconds()
+        began = time.perf_counter()
+        numbers = running.pipe.next_ids(MESSAGES)
+        running.pipe.write(
+            *(
+                {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+                for number, (method, params) in zip(
+                    numbers, (running.turn(one, "hello") for one in opened), strict=True
+                )
+            )
+        )
+        accepted = completed = 0
+        accepted_after, block = 0.0, b""
+        while completed < MESSAGES:
+            whole, _, block = (block + running.pipe.read()).rpartition(b"\n")
+            completed += whole.count(running.end)
+            if accepted < MESSAGES:
+                accepted += whole.count(ANSWER)
+                accepted_after = time.perf_counter() - began
+        completed_after = time.perf_counter() - began
+        cpu = running.cpu_seconds() - cpu_before
+    tell(f"  {Parley.name}: {MESSAGES / completed_after:,.0f}/s")
+    note = f"{MESSAGES:,} conversations, one message and one short turn in each, all sent at once"
+    return [
+        Row(what="messages accepted", unit="/s", values={Parley.name: MESSAGES / accepted_after}, notes=(note,)),
+        Row(what="their turns completed", unit="/s", values={Parley.name: MESSAGES / completed_after}),
+        Row(what="CPU of the server for each", unit="ms", values={Parley.name: cpu / MESSAGES * 1000}),
     ]
 
 

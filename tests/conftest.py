@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from kit.servers.in_process import InProcessServer
-from kit.servers.preloaded import end_preloaded, preloaded_processes
-from kit.system.other_python import PRINTED
+from kit.servers.preloaded import allow_copies, end_preloaded
+from kit.system.printed import PRINTED
 from parley.testing.home import Home
 
-pytest_plugins = ["kit.system.cpu_report"]
+pytest_plugins = ["kit.system.cpu_report", "kit.system.workers"]
 
 # Nobody speaks TLS here, and each of a thousand servers would read all certificates of the system.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem")
@@ -57,17 +57,19 @@ def servers_in_process(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         monkeypatch.setattr(Home, "server_class", InProcessServer)
 
 
-@pytest.fixture(autouse=True)
-def preloaded(request: pytest.FixtureRequest) -> Iterator[None]:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Start `parley` as copies of one process, except where a test is marked with `fresh_process`."""
-    if (
-        request.config.getoption("--child-processes")
-        or request.node.get_closest_marker("fresh_process") is not None
-    ):
-        yield
-        return
-    with preloaded_processes():
-        yield
+    allow_copies(
+        not item.config.getoption("--child-processes") and item.get_closest_marker("fresh_process") is None
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Send reports from the workers without keywords, which nothing reads and which are most of their bytes."""
+    report = yield
+    report.keywords = {}
+    return report
 
 
 def pytest_sessionfinish() -> None:
@@ -75,9 +77,9 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print which other Python ran the subset of the tests."""
+    """Print the results that tests recorded for it."""
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, value in report.user_properties:
                 if name == PRINTED and report.when == "call":
-                    terminalreporter.write_line(f"on {name}: {value}")
+                    terminalreporter.write_line(value)

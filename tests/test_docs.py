@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -22,10 +22,7 @@ from parley.cli import main
 from parley.config.load import Loader
 from parley.config.types import SettingsOverrides
 from parley.models.demonstration import DEMONSTRATION
-from parley.server.context import ServerContext
 from parley.server.methods import methods
-from parley.server.session import Session
-from parley.server.streams import Streams
 from parley.server.tools import TOOLS
 from parley.wire.events import EVENT_TYPES
 
@@ -33,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md")])
 
-WIRE_MODULES = ("elicitation", "mcp", "notifications")
+WIRE_MODULES = ("elicitation", "mcp", "notifications", "prompts", "resources", "tasks")
 
 CHANGE_KINDS = ("removed", "added", "changed", "fixed")
 
@@ -104,8 +101,8 @@ def test_every_field_of_an_event_is_named_under_its_heading() -> None:
 
 
 def test_every_tool_and_every_request_has_a_heading() -> None:
-    # Only the keys are needed.
-    served = methods(cast(Session, None), cast(Streams, None), cast(ServerContext, None))
+    nothing: Any = None  # only the keys are needed
+    served = methods(nothing, nothing, nothing, nothing)
     expected = {*served, *(tool.name for tool in TOOLS)}
 
     assert expected - set(named_headings("docs/protocol.md")) == set()
@@ -165,6 +162,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--repair",
         "--resident",
         "--status",
+        "--socket",
         "--stop",
         "--tls-cert",
         "--tls-key",
@@ -319,6 +317,20 @@ def test_every_file_in_the_table_of_packages_is_in_its_package() -> None:
 
     assert len(rows) > 10
     assert missing == []
+
+
+def test_the_table_of_packages_names_every_file() -> None:
+    """Except `errors.py`, and packages whose files are all of one kind."""
+    rows = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", text_of("docs/architecture.md"), re.MULTILINE)
+    unnamed = [
+        f"{package}/{file.name}"
+        for package, files in rows
+        if package not in ("wire", "cli", "testing")
+        for file in sorted((ROOT / "src/parley" / package).glob("[!_]*.py"))
+        if file.name != "errors.py" and f"`{file.name}`" not in files
+    ]
+
+    assert unnamed == []
 
 
 def test_the_glossary_has_at_most_twenty_terms() -> None:

@@ -10,20 +10,21 @@ from typing import Final
 
 import pytest
 
-from kit.system.other_python import PRINTED, Unusable, find
+from kit.system.other_python import Unusable, find
+from kit.system.printed import PRINTED
 
 ROOT: Final = Path(__file__).parent.parent
 
 QUICK: Final = (
     "tests/unit/agent/test_safe_scripts.py",
     "tests/unit/tools/test_command_environment.py",
+    "tests/property/test_shell_lexer.py",
     "tests/scenario/test_shell_calls.py::test_of_a_command_that_succeeds_the_model_reads_stdout",
 )
 SUBSET: Final = (
     *QUICK,
-    "tests/property/test_shell_lexer.py",
     "tests/unit/tools/test_parsed_commands.py",
-    "tests/unit/tools/test_server_depth.py",
+    "tests/unit/rpc/test_depth.py",
     "tests/scenario/test_scripts_of_the_model.py",
     "tests/scenario/test_patch_calls.py::test_a_patch_is_applied_however_it_is_spelt[chat]",
     "tests/scenario/test_tool_server_calls.py::test_every_kind_of_call_is_shown_and_answered_as_it_should_be[chat]",
@@ -70,6 +71,6 @@ def test_a_subset_of_the_tests_passes_on_another_python(
         check=False,
     )
     *_, summary = run.stdout.splitlines()
-    record_property(PRINTED, f"{other.description}: {summary}")
+    record_property(PRINTED, f"on another Python: {other.description}: {summary}")
 
     assert run.returncode == 0, f"{other.description}:\n{run.stdout}"

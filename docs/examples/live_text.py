@@ -18,9 +18,9 @@ async def main(prompt: str) -> None:
                     print(delta, end="", flush=True)
                 case {"type": "agent_message"}:
                     print()
-                case {"type": "error", "message": reason}:
-                    print(reason, file=sys.stderr)
-                    if "Turn interrupted" in reason:
+                case {"type": "error"} as error:
+                    print(error["message"], file=sys.stderr)
+                    if "reason" in error:  # the error ended the turn
                         done.set()
                 case {"type": "task_complete"}:
                     done.set()

@@ -5,7 +5,7 @@ import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { LoggingMessageNotificationSchema } from "@modelcontextprotocol/sdk/types.js";
 
-type Logged = { method: string; params: { msg?: { type: string; delta?: string; message?: string } } };
+type Logged = { method: string; params: { msg?: { type: string; delta?: string; message?: string; reason?: string } } };
 
 const client = new Client({ name: "live-text", version: "1.0.0" });
 const done = new Promise<void>((resolve) => {
@@ -15,7 +15,7 @@ const done = new Promise<void>((resolve) => {
     if (event?.type === "agent_message_delta") process.stdout.write(event.delta ?? "");
     if (event?.type === "agent_message") console.log();
     if (event?.type === "error") console.error(event.message);
-    if (event?.type === "task_complete" || event?.message?.includes("Turn interrupted")) resolve();
+    if (event?.type === "task_complete" || (event?.type === "error" && event.reason)) resolve();
   });
 });
 

@@ -1,4 +1,4 @@
-"""`python -m parley` is the command `parley`."""
+"""Runs the command `parley` as `python -m parley`."""
 
 from __future__ import annotations
 

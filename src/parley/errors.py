@@ -1,16 +1,16 @@
-"""Errors that more than one package raises or catches. Each package has its own further errors in its `errors.py`.
+"""Errors that more than one package raises or catches. Errors of a single package are in its own `errors.py`.
 
     ParleyError
-    ├── InvalidRequest     the client asked for something impossible; nothing was changed
+    ├── InvalidRequest     a request of a client cannot be executed; nothing was changed
     ├── ShuttingDown       the server takes no new work
     ├── ConfigError        the settings cannot be used
     ├── BadFile            a file holds no conversation that can be imported
     ├── StoreError         a conversation cannot be read or written
-    ├── ModelError         the model did not answer, or not as its API promises
-    ├── ToolError          a tool of the model cannot do what the model asked for
+    ├── ModelError         the model gave no answer, or an invalid one
+    ├── ToolError          a tool cannot execute the model's call
     └── ClientError        a call of our own client failed (`client/errors.py`)
 
-An error builds its text from its fields. `code` is the stable name that clients read; docs/protocol.md lists all
+An error builds its message from its fields. `code` is the stable name that clients read; docs/protocol.md lists all
 codes. `server/error_mapping.py` turns errors into answers, and `agent/turn.py` turns a `ModelError` into an event.
 """
 
@@ -45,11 +45,11 @@ __all__ = [
     "ParleyError",
     "ReplyTooLarge",
     "SandboxUnavailable",
+    "SettingNotAllowed",
     "ShuttingDown",
     "StoreError",
     "StoreFailed",
     "ToolError",
-    "TurnIsRunning",
     "UnexpectedStatus",
     "UnknownConversation",
     "Unreadable",
@@ -60,13 +60,13 @@ __all__ = [
 
 
 INTERNAL_ERROR: Final = "internal_error"
-"""The code of a failure that is a bug of the server."""
+"""The error code for a failure that is a bug in the server."""
 RESOURCE_LIMIT: Final = "resource_limit"
-"""The code of a failure that is a limit of the operating system."""
+"""The error code for a failure that was caused by a limit of the operating system."""
 LIMIT_REACHED: Final = "limit_reached"
-"""The code of a turn that was stopped at a limit of the settings."""
+"""The error code for a turn that stopped at a limit from the settings."""
 TOOL_SERVER_FAILED: Final = "tool_server_failed"
-"""The code of an event that says that a tool server could not be started."""
+"""The error code in an event which reports that a tool server could not be started."""
 
 
 class ParleyError(Exception):
@@ -74,14 +74,14 @@ class ParleyError(Exception):
 
 
 class VisibleError(ParleyError):
-    """An error that a client can see."""
+    """An error that is reported to clients."""
 
     code: str
-    """The stable name of the error for programs, which docs/protocol.md lists."""
+    """The stable name of the error for programs. All names are listed in docs/protocol.md."""
 
 
 class InvalidRequest(VisibleError):
-    """The client asked for something impossible; nothing was changed."""
+    """A request from a client cannot be executed. Nothing was changed."""
 
 
 class BadArguments(InvalidRequest):
@@ -95,7 +95,7 @@ class BadArguments(InvalidRequest):
 
 
 class UnknownConversation(InvalidRequest):
-    """No conversation has this id."""
+    """No conversation has the given id."""
 
     code = "unknown_conversation"
 
@@ -104,17 +104,18 @@ class UnknownConversation(InvalidRequest):
         self.conversation = conversation
 
 
-class TurnIsRunning(InvalidRequest):
-    """The operation is possible only while no turn runs."""
+class SettingNotAllowed(InvalidRequest):
+    """The role of the principal does not allow the value of a setting."""
 
-    code = "turn_is_running"
+    code = "setting_not_allowed"
 
-    def __init__(self) -> None:
-        super().__init__("A turn is running")
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(f"{setting} {reason}")
+        self.setting = setting
 
 
 class UnsupportedContent(InvalidRequest):
-    """An item of a message cannot be given to the model."""
+    """An item of a message cannot be sent to the model."""
 
     code = "unsupported_content"
 
@@ -128,13 +129,14 @@ class ApprovalIsSettled(InvalidRequest):
 
     code = "approval_settled"
 
-    def __init__(self, decision: str) -> None:
+    def __init__(self, decision: str, *, by: str, principal: str | None, reason: str | None, at: float) -> None:
+        """Create the error from the data of the event `approval_settled`. `at` is in seconds since the epoch."""
         super().__init__(f"Question is settled: {decision}")
-        self.decision = decision
+        self.decision, self.by, self.principal, self.reason, self.at = decision, by, principal, reason, at
 
 
 class ShuttingDown(VisibleError):
-    """The server shuts down and takes no new work."""
+    """The server is shutting down and accepts no new work."""
 
     code = "shutting_down"
 
@@ -147,7 +149,9 @@ class ConfigError(VisibleError):
 
 
 class BadSetting(ConfigError):
-    """A setting cannot be read or has an invalid value. The text names its file, line and key if they are known."""
+    """A setting cannot be read or has an invalid value. The message names the file, the line and the key if they
+    are known.
+    """
 
     code = "bad_setting"
 
@@ -161,7 +165,7 @@ class BadSetting(ConfigError):
 
 
 class BadFile(ParleyError):
-    """A file holds no conversation that can be imported; nothing was changed."""
+    """A file does not contain a conversation that can be imported. Nothing was changed."""
 
     def __init__(self, line: int, detail: str) -> None:
         super().__init__(f"line {line}: {detail}")
@@ -173,7 +177,7 @@ class StoreError(VisibleError):
 
 
 class StoreFailed(StoreError):
-    """The operating system or the database refused to write; nothing was changed."""
+    """The operating system or the database refused to write. Nothing was changed."""
 
     code = "store_failed"
 
@@ -183,7 +187,7 @@ class StoreFailed(StoreError):
 
 
 class WriteLockHeld(StoreFailed):
-    """Another process held the write lock of the home until the deadline; nothing was changed."""
+    """Another process held the write lock of the home until the deadline. Nothing was changed."""
 
     code = "write_lock_held"
 
@@ -196,12 +200,14 @@ class WriteLockHeld(StoreFailed):
 
 
 class HomeLost(StoreFailed):
-    """Files of the database were removed or replaced while it was open. This process cannot use the home again."""
+    """Database files were removed or replaced while the database was open. This process can no longer use
+    the home.
+    """
 
     code = "home_lost"
 
     def __init__(self, home: str, files: Sequence[str], saved: str) -> None:
-        """Create the error. `saved` says which conversations were saved."""
+        """Create the error. `saved` is a sentence that says which conversations were saved."""
         were = f"{' and '.join(files)} {'were' if len(files) > 1 else 'was'}"
         detail = f"{were} removed or replaced while Parley had the database open. {saved} Restart Parley."
         StoreError.__init__(self, f"{home}: {detail}")
@@ -209,7 +215,7 @@ class HomeLost(StoreFailed):
 
 
 class BadHome(StoreError):
-    """The home cannot hold conversations."""
+    """The home directory cannot be used to store conversations."""
 
     code = "bad_home"
 
@@ -219,7 +225,7 @@ class BadHome(StoreError):
 
 
 class Unreadable(StoreError):
-    """The stored data of a conversation is damaged; nothing was changed."""
+    """The stored data of a conversation is damaged. Nothing was changed."""
 
     code = "unreadable"
 
@@ -229,14 +235,15 @@ class Unreadable(StoreError):
 
 
 class OwnedElsewhere(StoreError):
-    """Another process runs a turn of the conversation."""
+    """Another process is running a turn of the conversation."""
 
     code = "owned_elsewhere"
 
     def __init__(self, *, node: str = "", pid: int, address: str, lock_holder: str | None = None) -> None:
         """Create the error. `node` is empty if the owner runs on the same computer or container as this process.
 
-        `pid` is 0 while the owner is unknown: it waits for the write lock, which `lock_holder` holds.
+        `pid` is 0 if the owner is still unknown because it is waiting for the write lock. `lock_holder` then
+        describes the process that holds the lock.
         """
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
         super().__init__(f"{self.process} runs a turn of the conversation")
@@ -244,7 +251,7 @@ class OwnedElsewhere(StoreError):
 
 
 class NotOwned(StoreError):
-    """Another process was asked to act on a conversation, but does not run its turn or has exited."""
+    """The process that received a request is not running the conversation's turn, or has exited."""
 
     code = "not_owned"
 
@@ -253,12 +260,12 @@ class NotOwned(StoreError):
 
 
 class OwnerUnresponsive(StoreError):
-    """The process that runs a turn does not answer. It may still execute the request later."""
+    """The process that is running a turn does not answer. It may still execute the request later."""
 
     code = "owner_unresponsive"
 
     def __init__(self, process: str) -> None:
-        """Create the error. `process` describes the owner in the words of `OwnedElsewhere`."""
+        """Create the error. `process` describes the owner as `OwnedElsewhere.process` does."""
         super().__init__(f"{process} runs a turn of the conversation and does not answer; was it stopped?")
         self.process = process
 
@@ -273,14 +280,14 @@ class LeaseLost(StoreError):
 
 
 class ModelError(VisibleError):
-    """The model did not answer, or not as its API promises. The client reads the text of this error."""
+    """The model gave no answer, or an invalid one. The message of this error is shown to clients."""
 
     worth_repeating: ClassVar[bool] = True
     """True if the turn may repeat the request (docs/protocol.md, failures of the model)."""
 
 
 class UnexpectedStatus(ModelError):
-    """The provider answered with a status that a retry will not change."""
+    """The provider answered with an HTTP status that a retry will not change."""
 
     code = "unexpected_status"
     worth_repeating = False
@@ -299,11 +306,13 @@ class CannotConnect(ModelError):
         super().__init__(f"error sending request for url ({url}): {detail}")
         self.url, self.detail = url, detail
         self.max_retries = max_retries
-        """How often the turn may try to connect again, within `agent/retry.py`'s time limit."""
+        """The maximum number of times that the turn tries to connect again, within the time limit in
+        `agent/retry.py`.
+        """
 
 
 class ModelStreamBroken(ModelError):
-    """A response of the provider began and did not end as its API promises."""
+    """The provider began a response, but did not end it as its API requires."""
 
     code = "stream_broken"
 
@@ -313,7 +322,7 @@ class ModelStreamBroken(ModelError):
 
 
 class ReplyTooLarge(ModelError):
-    """The model's reply exceeds a limit of its provider for replies."""
+    """The model's reply exceeds a size limit in the settings of its provider."""
 
     code = "reply_too_large"
     worth_repeating = False
@@ -326,20 +335,20 @@ class ReplyTooLarge(ModelError):
         self.what, self.limit, self.setting = what, limit, setting
 
     def of_provider(self, provider: str) -> ReplyTooLarge:
-        """Return this error with the provider's id in the name of the setting."""
+        """Return a copy of this error with the provider's id in the name of the setting."""
         return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
 
 
 class BodyTooLarge(ParleyError):
-    """The body of an HTTP request is larger than the limit, or than the memory that is left."""
+    """The body of an HTTP request is larger than the limit or than the available memory."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"the body is larger than {limit} bytes, or than the memory that is left")
-        self.limit = limit
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the body is too large: {detail}")
+        self.detail = detail
 
 
 class BodyUnreadable(ParleyError):
-    """The body of an HTTP request did not arrive."""
+    """The body of an HTTP request could not be received completely."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the body cannot be read: {detail}")
@@ -347,7 +356,7 @@ class BodyUnreadable(ParleyError):
 
 
 class ToolError(ParleyError):
-    """A tool cannot do what the model asked for. The model reads the text of this error."""
+    """A tool cannot execute the model's call. The model reads the message of this error."""
 
 
 class CommandNotStarted(ToolError):
@@ -359,4 +368,4 @@ class CommandNotStarted(ToolError):
 
 
 class SandboxUnavailable(CommandNotStarted):
-    """The sandbox cannot enforce the policy of a command. The command did not run."""
+    """The sandbox cannot enforce the policy for a command. The command did not run."""

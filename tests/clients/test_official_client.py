@@ -8,26 +8,45 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TextIO
 
 import anyio
-from mcp import Client, ClientSession, StdioServerParameters, stdio_client
+import pytest
+from mcp import Client, ClientSession, MCPDeprecationWarning, MCPError, StdioServerParameters, stdio_client
 from mcp.client import ClientRequestContext
 from mcp.shared.message import SessionMessage
 from mcp_types import (
+    CallToolRequest,
+    CallToolRequestParams,
     CallToolResult,
+    CancelTaskRequest,
+    CancelTaskRequestParams,
+    CancelTaskResult,
+    CreateTaskResult,
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
+    GetTaskPayloadRequest,
+    GetTaskPayloadRequestParams,
+    GetTaskRequest,
+    GetTaskRequestParams,
+    GetTaskResult,
     JSONRPCNotification,
     JSONRPCResponse,
+    ListTasksRequest,
+    ListTasksResult,
+    PromptReference,
+    Task,
+    TaskMetadata,
+    TaskStatusNotificationParams,
     TextContent,
+    TextResourceContents,
 )
+from pydantic import ValidationError
 
 from kit.clients.messages import turn_value
+from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import Home
 from parley.version import __version__
 from parley.wire.elicitation import FULL_SCHEMA
-
-PATIENCE_SECONDS: Final = 90.0
 
 NOTICES: Final = ("notifications/initial_state", "notifications/stream_disconnected")
 
@@ -171,6 +190,7 @@ async def test_it_creates_sends_and_reads_until_the_turn_is_done(parley_model: S
                 "type": "user_message",
                 "message_id": message_id,
                 "content": [{"type": "text", "text": "greet me"}],
+                "principal": "local",
             },
             {"type": "agent_message", "message": "Hello, world"},
             {"type": "task_complete", "last_agent_message": "Hello, world"},
@@ -183,12 +203,13 @@ async def test_it_creates_sends_and_reads_until_the_turn_is_done(parley_model: S
                     "updated_at": done["updated_at"],
                     "cwd": client.cwd,
                     "state": "idle",
+                    "unread": True,
                 }
             ]
         }
 
 
-async def test_it_runs_codex_and_codex_reply_and_is_told_of_their_progress(parley_model: ScriptedModel) -> None:
+async def test_it_runs_codex_and_codex_reply_and_gets_their_progress(parley_model: ScriptedModel) -> None:
     parley_model.says("fir", HOLD, "st")
     parley_model.says("second")
     heard: list[tuple[float, float | None, str | None]] = []
@@ -227,7 +248,8 @@ async def test_its_cancelled_codex_call_interrupts_the_turn(parley_model: Script
         events = await client.read_until(configured["msg"]["session_id"], "error")
 
         assert [event["type"] for event in events] == ["task_started", "user_message", "error"]
-        assert events[-1] == {"type": "error", "message": " Turn interrupted", "reason": "interrupted"}
+        interrupted = {"message": " Turn interrupted", "reason": "interrupted", "principal": "local"}
+        assert events[-1] == {"type": "error", **interrupted}
         await asyncio.wait({running})
         assert running.cancelled()
         await client.session.send_ping()
@@ -340,7 +362,7 @@ async def test_it_can_be_asked_and_answers_with_a_form(parley_model: ScriptedMod
 async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(
     parley_model: ScriptedModel,
 ) -> None:
-    home = Home(parley_model)
+    home = Home(parley_model, config="[mcp]\nmodern = false\n")
     home.open()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS), Client(parameters(home)) as client:
@@ -350,3 +372,83 @@ async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(
             assert text_of(result) == "Done"
     finally:
         home.close()
+
+
+async def test_it_lists_reads_and_subscribes_to_resources(parley_model: ScriptedModel) -> None:
+    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+        conversation = await client.create()
+        listed = await client.session.list_resources()
+        templates = (await client.session.list_resource_templates()).resource_templates
+        uri = f"parley://conversations/{conversation}"
+        with pytest.warns(MCPDeprecationWarning):
+            await client.session.subscribe_resource(uri)
+        await client.send(conversation, "greet me")
+        updated = await client.notified("notifications/resources/updated")
+        await client.read_until(conversation, "task_complete")
+        (content,) = (await client.session.read_resource(uri)).contents
+        with pytest.raises(MCPError) as unknown:
+            await client.session.read_resource("parley://nothing")
+        with pytest.warns(MCPDeprecationWarning):
+            await client.session.unsubscribe_resource(uri)
+
+        assert [one.uri for one in listed.resources] == ["parley://conversations", "parley://attention", uri]
+        assert templates[0].uri_template == "parley://conversations/{id}"
+        assert updated == ("notifications/resources/updated", {"uri": uri})
+        assert isinstance(content, TextResourceContents)
+        assert (content.uri, content.mime_type) == (uri, "text/markdown")
+        assert content.text.startswith("# greet me\n")
+        assert unknown.value.error.code == -32002
+
+
+async def test_it_gets_prompts_and_completes_their_arguments(parley_model: ScriptedModel) -> None:
+    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+        conversation = await client.create()
+        prompts = (await client.session.list_prompts()).prompts
+        prompt = await client.session.get_prompt("review-changes", {"conversation": conversation})
+        completed = await client.session.complete(
+            PromptReference(name="review-changes"), {"name": "conversation", "value": conversation[:4]}
+        )
+
+        assert [one.name for one in prompts] == ["review-changes", "plan", "explain-project"]
+        assert [one.content.type for one in prompt.messages] == ["text", "resource"]
+        assert completed.completion.values == [conversation]
+
+
+async def test_it_runs_codex_as_a_task(parley_model: ScriptedModel) -> None:
+    parley_model.says("fir", HOLD, "st")
+    parley_model.says("on", HOLD, "e")
+    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+        session = client.session
+        initialized = session.initialize_result
+        assert initialized is not None
+        assert initialized.capabilities.tasks is not None
+
+        async def start(name: str, arguments: dict[str, Any]) -> Task:
+            params = CallToolRequestParams(name=name, arguments=arguments, task=TaskMetadata(ttl=60_000))
+            with pytest.raises(ValidationError):  # its session expects the result of the tool
+                await session.send_request(CallToolRequest(params=params), CreateTaskResult)
+            return CreateTaskResult.model_validate(client.results[-1]).task
+
+        async def status(task_id: str) -> str:
+            request = GetTaskRequest(params=GetTaskRequestParams(task_id=task_id))
+            return (await session.send_request(request, GetTaskResult)).status
+
+        task = await start("codex", {"prompt": "go", "cwd": client.cwd})
+        await parley_model.wait_until_held()
+        assert (task.status, await status(task.task_id)) == ("working", "working")
+        parley_model.release()
+        payload = GetTaskPayloadRequest(params=GetTaskPayloadRequestParams(task_id=task.task_id))
+        result = await session.send_request(payload, CallToolResult)
+        _, told = await client.notified("notifications/tasks/status")
+
+        reply = await start("codex-reply", {"threadId": task.task_id.partition(".")[0], "prompt": "and on"})
+        await parley_model.wait_until_held()
+        cancel = CancelTaskRequest(params=CancelTaskRequestParams(task_id=reply.task_id))
+        cancelled = await session.send_request(cancel, CancelTaskResult)
+        listed = (await session.send_request(ListTasksRequest(), ListTasksResult)).tasks
+
+        assert text_of(result) == "first"
+        assert TaskStatusNotificationParams.model_validate(told).status == "completed"
+        assert await status(task.task_id) == "completed"
+        assert cancelled.status == "cancelled"
+        assert [(one.task_id, one.status) for one in listed] == [(reply.task_id, "cancelled")]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kit.builders.approvals import approval_id, command_approval
 from kit.builders.entries import FIRST, OTHER, answers, everything_in, said, summary
 from kit.builders.logs import log_of
-from kit.builders.questions import approval_id, command_question
 from kit.builders.records import call, model_said, settings_chosen
 from parley.errors import StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Query, Store
@@ -65,8 +65,8 @@ async def test_deleting_a_conversation_does_not_touch_a_draft(store: Store) -> N
     assert await everything_in(store) == answers(1, PAGE + 3)
 
 
-async def test_a_question_is_known_where_it_was_asked_and_not_where_it_is_spoken_of(store: Store) -> None:
-    asking = log_of(settings_chosen(), model_said(call("call1")), *command_question(1, "rm", "x"))
+async def test_requested_approvals_are_found_and_ids_in_texts_are_not(store: Store) -> None:
+    asking = log_of(settings_chosen(), model_said(call("call1")), *command_approval(1, "rm", "x"))
     spoken = said(1, f"what about {approval_id(2)}?")
     await store.create(FIRST, asking.entries, summary(state="asking"))
     await store.create(OTHER, [spoken], summary())

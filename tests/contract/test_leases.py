@@ -45,7 +45,7 @@ async def test_the_owner_is_known_while_there_is_one(store: Store) -> None:
     assert not (await store.find(Query())).items[0].owned
 
 
-async def test_each_lease_has_a_higher_epoch_and_tells_the_last_position(store: Store) -> None:
+async def test_each_lease_has_a_higher_epoch_and_the_last_position(store: Store) -> None:
     await store.create(FIRST, [], summary())
     first = await store.acquire(FIRST, address="")
     await store.append(first, [said(1, "one"), said(2, "two")], summary())

@@ -51,7 +51,7 @@ async def test_pages_follow_each_other_also_where_moments_are_equal(store: Store
     assert [ids(page) for page in pages] == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
 
 
-async def test_a_page_that_is_just_full_has_nothing_behind_it(store: Store) -> None:
+async def test_a_page_that_is_just_full_is_the_last(store: Store) -> None:
     await store.create(FIRST, [], summary())
 
     assert not (await store.find(Query(limit=1))).more
@@ -124,3 +124,10 @@ async def test_an_active_conversation_is_listed_first_also_after_the_clock_was_s
     await store.append(lease, [said(2, "two")], replace(summary(updated_at=2000.0), is_active=True))
     (newest, *_) = (await store.find(Query())).items
     assert newest.summary == summary(updated_at=2000.0)
+
+
+async def test_a_list_can_be_limited_to_one_conversation(store: Store) -> None:
+    for one in (FIRST, OTHER):
+        await store.create(one, [], summary(updated_at=1.0))
+    assert [one.conversation_id for one in (await store.find(Query(conversation=OTHER))).items] == [OTHER]
+    assert (await store.find(Query(conversation=OTHER, archived=True))).items == ()

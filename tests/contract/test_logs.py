@@ -196,7 +196,7 @@ async def test_a_closed_store_has_finished_what_was_begun_and_refuses_the_rest(s
     await store.close()
 
 
-async def test_which_logs_have_grown_is_told_for_many_at_once(store: Store) -> None:
+async def test_one_call_returns_which_of_many_logs_have_grown(store: Store) -> None:
     await store.create(FIRST, answers(1, 3), summary())
     await store.create(OTHER, answers(1, 2), summary())
     missing = ConversationId("33333333-3333-4333-8333-333333333333")
@@ -207,7 +207,7 @@ async def test_which_logs_have_grown_is_told_for_many_at_once(store: Store) -> N
     assert await store.changed_since({FIRST: Seq(4), OTHER: Seq(2)}) == []
 
 
-async def test_a_log_that_grows_or_goes_is_told_until_it_was_read(store: Store) -> None:
+async def test_a_log_that_grew_or_was_deleted_is_returned_until_it_was_read(store: Store) -> None:
     await store.create(FIRST, answers(1, 3), summary())
     await store.create(OTHER, answers(1, 2), summary())
     ends = {FIRST: Seq(3), OTHER: Seq(2)}

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kit.builders.entries import FIRST, OTHER, answers, asked, everything_in, said, summary
-from parley.conversation.log import Entry
-from parley.conversation.records import QuestionAsked, QuestionSettled, RecordBase, TurnStarted, record_type
+from parley.conversation.log import Entry, visible
+from parley.conversation.records import (
+    ApprovalRequest,
+    ApprovalSettlement,
+    CommandOutput,
+    RecordBase,
+    TurnStarted,
+    record_type,
+)
 from parley.errors import UnknownConversation
 from parley.ports.store import PAGE, Store
 from parley.wire.ids import ApprovalId, CallId, EventId, Seq
@@ -57,10 +64,27 @@ async def test_a_long_log_reads_the_same_backwards(store: Store) -> None:
     assert found == await everything_in(store)
 
 
+async def test_pages_for_clients_contain_every_visible_entry_and_their_last_entry(store: Store) -> None:
+    hidden = {seq: record(seq, TurnStarted(event_id=EventId(f"{seq}"))) for seq in (1, 3, 6, 7)}
+    output = encode(CommandOutput(call_id=CallId("c"), streams=()))
+    shown = Entry.stored(Seq(4), 4.0, record_type(CommandOutput), is_event=False, body=output)
+    entries = [hidden[1], asked(2, IMAGE), hidden[3], shown, said(5, "x"), hidden[6], hidden[7]]
+    await store.create(FIRST, entries, summary())
+
+    for limit in range(1, len(entries) + 1):
+        found: list[Entry] = []
+        after = Seq(0)
+        while page := await store.read(FIRST, after=after, limit=limit, visible_only=True):
+            assert page[-1].seq == min(after + limit, len(entries))
+            found += page
+            after = page[-1].seq
+        assert list(visible(found)) == list(visible(entries))
+
+
 async def test_entries_are_found_by_their_keys(store: Store) -> None:
     approval = ApprovalId("33333333-3333-4333-8333-333333333333")
-    requested = QuestionAsked(approval_id=approval, kind="limit", call_id=CallId(""))
-    settled = QuestionSettled(approval_id=approval, decision="approved", by="client")
+    requested = ApprovalRequest(approval_id=approval, kind="limit", call_id=CallId(""))
+    settled = ApprovalSettlement(approval_id=approval, decision="approved", by="client")
     await store.create(FIRST, [record(1, TurnStarted(event_id=EventId("7"))), asked(2, IMAGE)], summary())
     await store.create(OTHER, [asked(1, "of another")], summary())
     lease = await store.acquire(FIRST, address="")

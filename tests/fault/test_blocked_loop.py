@@ -42,15 +42,20 @@ class Client:
 
     async def call(self, tool: str, *, lines: int = 1, **arguments: Any) -> list[Any]:
         """Call a tool, and return the decoded lines that follow."""
-        return await asyncio.to_thread(self._call, tool, arguments, lines)
+        return await asyncio.to_thread(self._call, "tools/call", {"name": tool, "arguments": arguments}, lines)
+
+    async def read_resource(self, uri: str) -> str:
+        """Return the text of a resource."""
+        [answer] = await asyncio.to_thread(self._call, "resources/read", {"uri": uri}, 1)
+        return str(answer["result"]["contents"][0]["text"])
 
     def introduce(self) -> None:
         info = {"name": "test", "version": "1"}
         self._send("initialize", {"protocolVersion": FULL_VERSION, "capabilities": {}, "clientInfo": info})
         self._line()
 
-    def _call(self, tool: str, arguments: dict[str, Any], lines: int) -> list[Any]:
-        self._send("tools/call", {"name": tool, "arguments": arguments})
+    def _call(self, method: str, params: object, lines: int) -> list[Any]:
+        self._send(method, params)
         return [msgspec.json.decode(self._line()) for _ in range(lines)]
 
     def _send(self, method: str, params: object) -> None:
@@ -73,7 +78,7 @@ async def connected(home: Path, store: Store) -> AsyncIterator[Client]:
     with ours, theirs:
         async with LocalServer(str(home), store=store) as server:
             transport = DescriptorTransport(stdin=theirs.fileno(), stdout=theirs.fileno())
-            serving = asyncio.create_task(ServerCore(server.host).serve_client(transport))
+            serving = asyncio.create_task(ServerCore(server.context).serve_client(transport))
             client = Client(ours)
             await asyncio.to_thread(client.introduce)
             yield client
@@ -114,27 +119,41 @@ async def test_reading_a_long_conversation_blocks_nothing(tmp_path: Path, store:
             assert len(snapshot["params"]["initial_state"]["events"]) >= EVENTS
             await client.call("conversationRead", conversation_id=FIRST, limit=1000)
             check(watchdog)
+            await client.call("conversationRead", conversation_id=FIRST, before=EVENTS // 2, limit=10_000)
+            check(watchdog)
             [listed] = await client.call("conversationsList", text="a text that no message has")
             check(watchdog)
             assert listed["result"]["structuredContent"]["conversations"] == []
+            [found] = await client.call("conversationSearch", text="a text that no message has")
+            check(watchdog)
+            assert found["result"]["structuredContent"] == {"messages": []}
             [forked] = await client.call("conversationFork", conversation_id=FIRST)
             check(watchdog)
             assert forked["result"]["structuredContent"]["conversation_id"] != FIRST
 
 
-@pytest.mark.promises("framing.never-blocked")
-async def test_loading_a_long_conversation_without_a_checkpoint_blocks_nothing(tmp_path: Path) -> None:
-    store = MemoryStore()
-    await create_history(store)
-    store._conversations[FIRST].checkpoint = None
+@pytest.mark.promises("framing.never-blocked", "resources.bounds")
+async def test_reading_the_resources_of_a_long_conversation_blocks_nothing(tmp_path: Path, store: Store) -> None:
+    await create_long(store, 50_000, cwd=str(tmp_path))
     async with connected(tmp_path, store) as client:
         with watching_the_loop() as watchdog:
-            await client.call("conversationStatus", conversation_id=FIRST)
+            transcript = await client.read_resource(f"parley://conversations/{FIRST}")
             check(watchdog)
+            events = await client.read_resource(f"parley://conversations/{FIRST}/json")
+            check(watchdog)
+            assert await client.read_resource(f"parley://conversations/{FIRST}/diff") == ""
+            check(watchdog)
+            assert 190_000 < len(transcript) < 210_000
+            assert "The beginning is left out" in transcript
+            document = msgspec.json.decode(events)
+            assert not document["is_complete"]
+            assert len(events) > 1024 * 1024 * 0.9
+            positions = [one["seq"] for one in document["events"]]
+            assert positions == sorted(positions)
 
 
 @pytest.mark.promises("framing.never-blocked")
-async def test_continuing_a_conversation_with_a_long_history_blocks_nothing(tmp_path: Path) -> None:
+async def test_loading_and_continuing_a_conversation_with_a_long_history_blocks_nothing(tmp_path: Path) -> None:
     store = MemoryStore()
     await create_history(store)
     async with connected(tmp_path, store) as client:
@@ -143,4 +162,9 @@ async def test_continuing_a_conversation_with_a_long_history_blocks_nothing(tmp_
             check(watchdog)
             for number in range(1200):  # a checkpoint is made
                 await client.call("conversationRename", conversation_id=FIRST, title=f"Title {number}")
+            check(watchdog)
+    store._conversations[FIRST].checkpoint = None
+    async with connected(tmp_path, store) as client:
+        with watching_the_loop() as watchdog:
+            await client.call("conversationStatus", conversation_id=FIRST)
             check(watchdog)

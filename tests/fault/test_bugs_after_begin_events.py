@@ -15,7 +15,7 @@ from msgspec import structs
 
 from kit.builders.records import command_output
 from kit.builders.tools import NoCommands
-from kit.builders.transcript import RecordingTranscript, Shown
+from kit.builders.transcript import OutputShown, RecordingTranscript
 from kit.builders.trees import patch, plant, tree
 from kit.models.raw_provider import settings
 from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, PATIENT, call_item, closing, context, program
@@ -90,7 +90,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
         command_output(CALL, said.encode(), stream="stderr"),
         PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False),
     ]
-    assert notebook.shown == [Shown(CALL, "stderr", said.encode())]
+    assert notebook.shown == [OutputShown(CALL, "stderr", said.encode())]
     assert json.loads(told) == {"output": said, "metadata": {"exit_code": 1, "duration_seconds": 0.0}}
     assert tree(tmp_path) == before
 

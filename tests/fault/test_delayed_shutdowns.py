@@ -18,6 +18,7 @@ from kit.clients.codex_calls import speaking
 from kit.clients.requests import initialize, tool
 from kit.clients.shared_home import events_until, is_
 from kit.clients.wire_client import speaking as talking
+from kit.system.commands import PATIENCE_SECONDS
 from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
@@ -34,7 +35,6 @@ from parley.tools import AgentTools
 from parley.wire.events import AgentMessageDelta
 from parley.wire.jsonrpc import encode
 
-PATIENCE_SECONDS = 90.0
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 UNREAD = "shutting down although a client has not read all messages"
 UNENDED = "shutting down without waiting for turns that did not end"
@@ -158,7 +158,7 @@ async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
             assert await wire.raw.exit_code() == 0
 
         assert UNENDED in wire.raw.stderr_text()
-        assert "before the home is closed: its disk is slow, or another process holds" in wire.raw.stderr_text()
+        assert "before the store is closed: slow disk, or another process holds" in wire.raw.stderr_text()
 
 
 async def test_a_call_that_waits_for_a_process_stopped_while_writing_is_answered(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from kit.clients.wire_client import speaking
+from kit.servers.resident_process import outcome_of, start_parley
+from parley.app.discovery import read_description
 from parley.testing import ScriptedModel
 
 pytestmark = pytest.mark.usefixtures("servers_in_process")
@@ -34,3 +37,17 @@ async def test_pipes_in_the_home_are_as_good_as_nothing(parley_model: ScriptedMo
 
     assert messages[0]["params"]["msg"]["history_log_id"] == 0
     assert messages[-1]["result"] == {"content": [{"type": "text", "text": "Done"}]}
+
+
+@pytest.mark.promises("framing.never-blocked")
+async def test_pipes_in_place_of_the_settings_and_of_the_description_of_the_server_do_not_block(
+    tmp_path: Path,
+) -> None:
+    for name in ("config.toml", "serve.json"):
+        os.mkfifo(tmp_path / name)
+    process = await start_parley("mcp", env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(tmp_path)})
+    code, _, _ = await outcome_of(process)
+    description = read_description(str(tmp_path))
+
+    assert code == 0
+    assert description == {}

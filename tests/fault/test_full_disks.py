@@ -35,7 +35,7 @@ async def read(client: ApprovingClient, conversation: str) -> Any:
 
 @pytest.mark.promises("keeping.full")
 @pytest.mark.parametrize("disk", DISKS)
-async def test_a_turn_that_cannot_be_stored_fails_and_its_end_is_told_when_there_is_room(
+async def test_a_turn_that_cannot_be_stored_fails_and_its_end_is_sent_when_there_is_room(
     parley_model: ScriptedModel, tmp_path: Path, disk: Disk
 ) -> None:
     raw = disk(parley_model, home=tmp_path / "home")
@@ -82,7 +82,7 @@ async def test_a_turn_that_cannot_be_stored_fails_and_its_end_is_told_when_there
 
 @pytest.mark.promises("keeping.full")
 @pytest.mark.parametrize("disk", DISKS)
-async def test_an_answer_that_cannot_be_stored_leaves_the_question_open_and_counts_when_there_is_room(
+async def test_an_answer_that_cannot_be_stored_leaves_the_approval_open_and_counts_when_there_is_room(
     parley_model: ScriptedModel, tmp_path: Path, disk: Disk
 ) -> None:
     raw = disk(parley_model, home=tmp_path / "home")
@@ -92,13 +92,13 @@ async def test_an_answer_that_cannot_be_stored_leaves_the_question_open_and_coun
         conversation = await client.create(**ASKS_FIRST)
         await client.open_stream(conversation)
         await client.say(conversation, "Run it.")
-        question = (await client.until_asked())[-1]
-        approval_id = question["params"]["_meta"]["parley_approval_id"]
+        approval = (await client.until_asked())[-1]
+        approval_id = approval["params"]["_meta"]["parley_approval_id"]
         raw.fill()
         answering = client.call("approvalAnswer", approval_id=approval_id, decision="approved")
         refused = await client.value_behind(answering)
         still = await client.value_behind(client.call("approvalsList"))
-        client.answer(question["id"], YES)
+        client.answer(approval["id"], YES)
         behind = client.call("conversationRename", conversation_id=conversation, title="Never")
         refused_behind = await client.value_behind(behind)
         has_run = (client.work / "ran").exists()

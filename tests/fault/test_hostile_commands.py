@@ -27,7 +27,7 @@ from kit.system.commands import (
     ran,
     start_of,
 )
-from kit.system.passed_descriptors import given_away
+from kit.system.passed_descriptors import passed_descriptor
 from parley.tools.commands.executor import Executor
 
 MEGABYTE: Final = 1024 * 1024
@@ -132,7 +132,7 @@ async def test_a_fork_bomb_is_over_when_its_command_is(executor: Executor, marke
     bomb = f"""
 import os, resource, signal
 if os.getuid() == 0: os.setuid(1_000_000 + os.getpid())
-resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
+resource.setrlimit(resource.RLIMIT_NPROC, (40, 40))
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 full, tell = os.pipe()
 os.set_blocking(tell, False)
@@ -173,7 +173,9 @@ with socket.socket(socket.AF_UNIX) as out:
     print("given away", flush=True)
     socket.send_fds(out, [b"x"], [1])
 """
-    async with given_away(tmp_path / "socket", lambda address: ran(executor, *PYTHON, script, address)) as task:
+    async with passed_descriptor(
+        tmp_path / "socket", lambda address: ran(executor, *PYTHON, script, address)
+    ) as task:
         result = await task
 
     assert result == Ran(exit_code=0, stdout=b"given away\n")
@@ -215,7 +217,8 @@ async def test_all_that_runs_ends_with_the_fork_server(executor: Executor, marke
     results = await asyncio.gather(*tasks)
 
     assert [killer.signal, *(result.signal for result in results)] == [signal.SIGKILL] * 21
-    assert (marked(marker), open_descriptors()) == ([], before)
+    assert marked(marker) == []
+    assert open_descriptors() <= before  # objects of earlier tests may have closed theirs meanwhile
 
 
 async def test_a_supervisor_that_does_not_answer_is_killed_with_its_command(

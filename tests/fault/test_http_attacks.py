@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator
 from itertools import product
@@ -21,18 +22,20 @@ import pytest_asyncio
 from aiohttp.web_protocol import RequestHandler
 
 from kit.clients.http_client import HttpClient, raw_exchange
-from kit.clients.requests import initialize, ping, pong, tool
+from kit.clients.requests import initialize, ping, pong, request, tool
+from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
 from parley.app.http_choice import HttpChoice
-from parley.testing import ScriptedModel
+from parley.testing import RecordedRequest, Reply, Says, ScriptedModel
 from parley.transports.http.connection import Connection
 from parley.transports.http.exchange import HttpExchange
 from parley.transports.http.listener import HttpListener, HttpListenerOptions
 from parley.wire.http import HttpAnswer
 from parley.wire.ids import ConversationId
 
+LISTEN = {"notifications": {"resourcesListChanged": True}}
 SECRET = "a token that must not be repeated anywhere"
 
 
@@ -122,6 +125,41 @@ async def test_the_origin_is_checked_for_every_method_and_no_page_is_allowed_any
 
         assert (method, status(answer)) == (method, 403)
         assert b"access-control" not in answer.lower()
+
+
+@pytest.mark.promises("http.origins")
+async def test_a_page_of_a_configured_origin_may_send_requests_and_no_other(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    config = '[serve]\norigins = ["https://app.example", "http://localhost:3000"]\n'
+    page = ("Origin: https://app.example", "Sec-Fetch-Site: cross-site")
+    others = (
+        ("Origin: https://app.example:443",),
+        ("Origin: https://app.example.evil.example",),
+        ("Origin: http://app.example",),
+        ("Origin: http://localhost",),
+        ("Origin: null",),
+        ("Origin: https://app.example", "Origin: https://app.example"),
+        ("Sec-Fetch-Site: cross-site",),
+    )
+    async with HttpServer(parley_model, tmp_path / "home", config=config) as server:
+        begun = await raw_exchange(server.url, with_body(server, *page, body=HELLO))
+        preflight = await raw_exchange(server.url, head(server, *page, "Authorization: -", method="OPTIONS"))
+        refused = [await raw_exchange(server.url, with_body(server, *lines, body=HELLO)) for lines in others]
+        asked = await raw_exchange(server.url, head(server, *others[1], method="OPTIONS"))
+        stranger = await status_of(server, with_body(server, *page, "Authorization: -", body=HELLO))
+
+    for answer, expected in ((begun, 200), (preflight, 204)):
+        lines = answer.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+        assert status(answer) == expected
+        assert b"access-control-allow-origin: https://app.example" in lines
+        assert b"vary: origin" in lines
+        assert b"*" not in answer.partition(b"\r\n\r\n")[0]
+    assert b"mcp-session-id" in preflight.lower()
+    assert b"credentials" not in preflight.lower()
+    for answer in (*refused, asked):
+        assert (status(answer), b"access-control" in answer.lower()) == (403, False)
+    assert stranger == 401
 
 
 @pytest.mark.promises("http.host")
@@ -305,18 +343,8 @@ async def test_what_is_not_http_is_refused_without_content(server: HttpServer) -
         answer = await raw_exchange(server.url, data, ends=True)
 
         assert (data, status(answer)) in [(data, code) for code in (0, 400, 401, 403)]
+        assert not answer or b"X-Content-Type-Options: nosniff" in answer
         assert answer.partition(b"\r\n\r\n")[2] == b""
-
-
-@pytest.mark.promises("http.errors")
-async def test_a_body_that_ends_early_or_is_badly_chunked_affects_no_other_request(server: HttpServer) -> None:
-    cut = head(server, "Content-Length: 500") + HELLO[:10]
-    chunked = head(server, "Transfer-Encoding: chunked") + b"zz\r\n" + HELLO
-
-    await raw_exchange(server.url, cut, ends=True)
-    answer = await raw_exchange(server.url, chunked)
-
-    assert status(answer) in (0, 400, 408)
 
 
 # --- sizes ---------------------------------------------------------------------------------
@@ -340,7 +368,9 @@ async def test_a_body_has_a_limit_whatever_its_length_says(parley_model: Scripte
         large = HELLO[:-1] + b" " * 100_000 + b"}"
         chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(large), large)
 
-        assert await status_of(server, with_body(server, body=large)) == 413
+        refused = await raw_exchange(server.url, with_body(server, body=large))
+        assert status(refused) == 413
+        assert b"larger than 100000 bytes (serve.max_body_bytes)" in refused
         assert await status_of(server, head(server, "Content-Length: 99999999999")) == 413
         assert await status_of(server, head(server, "Transfer-Encoding: chunked") + chunk) == 413
         assert await status_of(server, with_body(server, body=HELLO)) == 200
@@ -357,7 +387,9 @@ async def test_a_compressed_body_is_not_expanded(server: HttpServer) -> None:
 
 
 @pytest.mark.promises("http.limits")
-async def test_a_client_that_sends_too_often_is_told_to_wait(parley_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_a_client_that_sends_too_often_gets_a_time_to_wait(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
     async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nrequests_per_second = 1\n") as server:
         client = await server.client()
         replies = [await client.post(ping(n)) for n in range(40)]
@@ -380,6 +412,29 @@ async def test_each_message_of_an_array_counts(parley_model: ScriptedModel, tmp_
 
 
 @pytest.mark.promises("http.limits")
+async def test_an_array_of_calls_starts_few_commands_at_a_time(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    script = f"echo begin >> {journal}; sleep 0.1; echo end >> {journal}"
+
+    def reply(request: RecordedRequest) -> Reply:
+        is_first = request.body["messages"][-1]["role"] == "user"
+        return Says((sh("c1", script),)) if is_first else Says(("Done.",))
+
+    parley_model.set_handler(reply)
+    settings = {"sandbox": "danger-full-access", "approval-policy": "never", "cwd": str(tmp_path)}
+    async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nmax_commands = 2\n") as server:
+        client = await server.client(version="2025-03-26")
+        calls = [tool(number, "codex", {"prompt": "go", **settings}) for number in range(6)]
+        async with client.stream_post(calls) as stream:
+            answers = [message for message in await stream.rest() if "id" in message and "result" in message]
+    lines = journal.read_text().split()
+    running = [lines[:count].count("begin") - lines[:count].count("end") for count in range(len(lines) + 1)]
+
+    assert [one["result"]["content"][0]["text"] for one in answers] == ["Done."] * 6
+    assert (lines.count("end"), max(running)) == (6, 2)
+
+
+@pytest.mark.promises("http.limits")
 async def test_sessions_have_a_limit_and_an_idle_one_of_the_same_client_makes_room(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -393,6 +448,80 @@ async def test_sessions_have_a_limit_and_an_idle_one_of_the_same_client_makes_ro
                 refused = await fourth.initialize()
 
     assert (gone.status, refused.status, refused.headers["Retry-After"]) == (404, 503, "30")
+
+
+# --- one token -----------------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.limits")
+async def test_one_token_takes_at_most_half_of_the_sessions(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nmax_sessions = 4\n") as server:
+        token = await server.create_token("watcher", "observer")
+        first, second = await server.client(token=token), await server.client(token=token)
+        async with first.stream(), second.stream():
+            refused = await (await server.stranger(token=token)).initialize()
+            other = await (await server.stranger()).initialize()
+
+    assert (refused.status, other.status) == (503, 200)
+
+
+@pytest.mark.promises("http.limits")
+async def test_one_token_takes_at_most_half_of_the_connections(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nmax_connections = 8\n") as server:
+        watcher = await server.modern_client(token=await server.create_token("watcher", "observer"))
+        async with contextlib.AsyncExitStack() as streams:
+            for _ in range(4):
+                stream = await streams.enter_async_context(watcher.stream_of("subscriptions/listen", LISTEN))
+                await stream.next()
+            refused = await watcher.ask("server/discover")
+            other = await (await server.modern_client()).ask("server/discover")
+
+    assert (refused.status, refused.headers["Retry-After"], other.status) == (503, "30", 200)
+
+
+@pytest.mark.promises("http.limits", "resources.left")
+async def test_the_subscriptions_of_one_token_have_a_limit(server: HttpServer) -> None:
+    watcher = await server.modern_client(token=await server.create_token("watcher", "observer"))
+    wanted = {"notifications": {"resourceSubscriptions": [f"parley://{number}" for number in range(1000)]}}
+    async with contextlib.AsyncExitStack() as streams:
+        for _ in range(5):
+            stream = await streams.enter_async_context(watcher.stream_of("subscriptions/listen", wanted))
+            await stream.next()
+        refused = await watcher.ask("subscriptions/listen", wanted)
+        other = await (await server.client()).post(request(1, "resources/subscribe", {"uri": "parley://attention"}))
+    await until(lambda: server.service.client_count == 1)
+    async with watcher.stream_of("subscriptions/listen", wanted) as stream:
+        again = await stream.next()
+
+    assert refused.json["error"]["data"]["code"] == "too_many_subscriptions"
+    assert "result" in other.json
+    assert again is not None
+    assert "method" in again.message
+
+
+def address_space_bytes() -> int:
+    """Return the size of the address space of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+@pytest.mark.promises("http.limits")
+async def test_bodies_that_arrive_together_need_memory_together(server: HttpServer) -> None:
+    begun = head(server, "Content-Length: 60000000") + b"{"
+    parts, limits = urlsplit(server.url), resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes() + 600_000_000, limits[1]))
+    try:
+        connections = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(2)]
+        for _, writer in connections:
+            writer.write(begun)
+        answers = [asyncio.ensure_future(reader.read()) for reader, _ in connections]
+        done, waiting = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        for _, writer in connections:
+            writer.close()
+        await asyncio.wait(waiting)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+    assert [status(await one) for one in done] == [413]
 
 
 # --- time and connections ------------------------------------------------------------------
@@ -452,6 +581,18 @@ async def test_headers_that_come_byte_by_byte_do_not_extend_the_deadline() -> No
             assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         slow.cancel()
         writer.close()
+
+
+@pytest.mark.promises("http.errors")
+async def test_a_body_that_ends_early_or_is_badly_chunked_affects_no_other_request() -> None:
+    begin = b"POST / HTTP/1.1\r\nHost: x\r\n"
+    async with listener(body_seconds=0.2, idle_seconds=0.2) as url:
+        await raw_exchange(url, begin + b"Content-Length: 500\r\n\r\nhalf", ends=True)
+        answer = await raw_exchange(url, begin + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhalf")
+        other = await raw_exchange(url, begin + b"Content-Length: 4\r\nConnection: close\r\n\r\nfull")
+
+    assert status(answer) in (0, 400, 408)
+    assert other.endswith(b"full")
 
 
 @pytest.mark.promises("http.limits")
@@ -534,8 +675,8 @@ async def test_a_session_ends_after_its_client_was_away_and_not_while_a_stream_i
         assert (await present.post(ping(1))).json == pong(1)
 
 
-async def test_a_client_of_another_version_of_the_protocol_is_told_which_are_served(server: HttpServer) -> None:
+async def test_a_client_of_another_version_of_the_protocol_gets_the_supported_versions(server: HttpServer) -> None:
     client: HttpClient = await server.stranger()
-    reply = await client.post(tool(9, "codex", {}), MCP_Protocol_Version="2026-07-28")
+    reply = await client.post(tool(9, "codex", {}), MCP_Protocol_Version="2030-01-01")
 
     assert (reply.status, reply.json["id"], reply.json["error"]["code"]) == (400, 9, -32022)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -15,8 +16,13 @@ from typing import Any, Final
 
 import pytest
 
+from kit.clients.http_client import HttpClient
+from kit.clients.modern_client import ModernHttpClient
+from kit.clients.requests import request
 from kit.clients.wire_client import WireClient, speaking
 from kit.servers.installed import ATTACK, Installed, install
+from kit.servers.resident_process import ResidentProcess
+from kit.servers.webhook_receiver import WebhookReceiver
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.testing import Call, ScriptedModel
@@ -31,6 +37,17 @@ sys.addaudithook(note)
 """
 """As `sitecustomize` of the environment: notes every module that is looked for in files."""
 
+SERVER: Final = (sys.executable, "-P", "-m", "parley")
+"""The installation that the tests run with."""
+RUN: Final = {"command": ["touch", "here"]}
+QUERIES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("conversationsList", {}),
+    ("conversationSearch", {"text": "go"}),
+    ("attentionList", {}),
+    ("approvalsList", {}),
+    ("settingsList", {}),
+)
+"""Tools that change nothing, with arguments."""
 ALL_ATTEMPTS: Final = ATTACK.count("\nattempt(")
 IN_THE_PROJECT: Final = "put modules into the project"
 
@@ -67,11 +84,17 @@ class Agent:
 
 @asynccontextmanager
 async def agent_in(
-    installed: Installed, model: ScriptedModel, mechanism: str = "bubblewrap", *, home: Path, program: Any = None
+    installed: Installed,
+    model: ScriptedModel,
+    mechanism: str = "bubblewrap",
+    *,
+    home: Path,
+    program: Any = None,
+    cwd: Path | None = None,
 ) -> AsyncIterator[Agent]:
     async with speaking(model, program=program or installed.program, home=home) as client:
         conversation = await client.create(
-            cwd=str(installed.project),
+            cwd=str(cwd or installed.project),
             approval_policy="never",
             sandbox="workspace-write",
             config={
@@ -122,8 +145,10 @@ async def test_no_command_changes_what_the_server_runs_from_the_project(
     assert mark.name not in os.listdir(tmp_path)
 
 
-async def _output_of(*argv: str, cwd: Path) -> bytes:
-    process = await asyncio.create_subprocess_exec(*argv, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+async def _output_of(*argv: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        *argv, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     async with asyncio.timeout(PATIENCE_SECONDS):
         said, _ = await process.communicate()
     return said
@@ -131,7 +156,7 @@ async def _output_of(*argv: str, cwd: Path) -> bytes:
 
 @BUBBLEWRAP
 @pytest.mark.promises("sandbox.installed")
-async def test_the_model_is_told_why_nothing_can_be_installed_beside_parley(
+async def test_the_model_reads_why_nothing_can_be_installed_beside_parley(
     installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
@@ -145,7 +170,7 @@ async def test_the_model_is_told_why_nothing_can_be_installed_beside_parley(
 
 @BUBBLEWRAP
 @pytest.mark.long
-async def test_pip_installs_nothing_beside_parley_and_the_model_is_told_why(
+async def test_pip_installs_nothing_beside_parley_and_the_model_reads_why(
     installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     wheel = installed.project / "tiny-1-py3-none-any.whl"
@@ -183,6 +208,67 @@ async def test_after_the_first_command_the_server_loads_no_module_from_a_file(
     assert after[len(before) :] == []
 
 
+@BUBBLEWRAP
+async def test_after_the_first_command_a_server_with_http_loads_no_module_from_a_file(
+    installed: Installed, tmp_path: Path, parley_model: ScriptedModel
+) -> None:
+    log, project = tmp_path / "imports", str(installed.project)
+    (installed.site / "sitecustomize.py").write_text(AUDIT.format(log=str(log)))
+    for _ in range(4):
+        parley_model.says(Call("shell", RUN, "c1"))
+        parley_model.says("Done")
+    async with (
+        WebhookReceiver() as receiver,
+        ResidentProcess(
+            parley_model,
+            tmp_path / "home",
+            program=installed.program,
+            env={"HOOK": "a long secret of the webhook"},
+            config=f'[webhook]\nurl = "{receiver.url}"\nsecret_env = "HOOK"\n',
+        ) as resident,
+    ):
+        url, token = resident.description["url"], resident.description["token"]
+        async with HttpClient(url, token=token) as session, ModernHttpClient(url, token=token) as modern:
+            await session.initialize()
+            async with session.codex("go", cwd=project, sandbox="workspace-write") as answers:
+                await answers.rest()
+            before = _lines(log)
+            conversation = await session.create(cwd=project, sandbox="workspace-write")
+            async with session.stream() as stream:
+                await session.call("conversationStream", conversation_id=conversation)
+                await session.say(conversation, "go")
+                await stream.hears("task_complete")
+            await receiver.wait_for(2)
+            uri = f"parley://conversations/{conversation}"
+            for client in (session, modern):
+                for tool, arguments in QUERIES:
+                    await client.call(tool, **arguments)
+            for method, params in (
+                ("server/discover", {}),
+                ("resources/list", {}),
+                ("resources/read", {"uri": uri}),
+                ("resources/read", {"uri": f"{uri}/diff"}),
+                ("resources/read", {"uri": "parley://attention"}),
+                ("prompts/list", {}),
+                ("prompts/get", {"name": "plan", "arguments": {"task": "x"}}),
+            ):
+                assert (await modern.ask(method, params)).status == 200, method
+            async with modern.call_stream("codex", prompt="go", cwd=project) as answers:
+                await answers.rest()
+            task = {"name": "codex", "arguments": {"prompt": "go", "cwd": project}, "task": {}}
+            made = (await session.post(request(90, "tools/call", task))).json["result"]["task"]
+            await session.post(request(91, "tasks/result", {"taskId": made["taskId"]}))
+            await _output_of(*SERVER, "token", "create", "ada", "--role", "driver", env=resident.environ)
+            resident.process.send_signal(signal.SIGHUP)
+            await session.send("POST", b"{")
+            await session.send("GET", Authorization="Bearer wrong")
+            await session.send("DELETE")
+            after = _lines(log)
+
+    assert len(before) > 100  # it was written at all
+    assert after[len(before) :] == []
+
+
 def _lines(log: Path) -> list[str]:
     return log.read_text().splitlines()
 
@@ -198,6 +284,47 @@ async def test_under_landlock_a_project_in_which_parley_is_installed_is_not_writ
     why = "Parley itself is installed in it, and Landlock cannot protect that"
     how = "use bubblewrap, or install Parley elsewhere"
     assert told == f"execution error: {installed.project} may not be written to: {why}; {how}"
+
+
+@BUBBLEWRAP
+@pytest.mark.promises("sandbox.installed")
+async def test_no_command_of_a_resident_server_changes_the_installation_of_a_relay(
+    mark: Path, tmp_path: Path, parley_model: ScriptedModel
+) -> None:
+    """The server has another installation. That of the relay lies deep in the project, and is protected after the
+    relay has left.
+    """
+    home, project = tmp_path / "home", tmp_path / "projects"
+    installed = install(project / "service")
+    attack = (sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark))
+    async with ResidentProcess(parley_model, home):
+        async with agent_in(installed, parley_model, home=home, cwd=project) as agent:
+            told = json.loads(await agent.run(*attack))
+        async with agent_in(installed, parley_model, home=home, cwd=project, program=SERVER) as agent:
+            refused = await agent.run("touch", f"{installed.site}/new.py")
+
+    assert json.loads(told["output"].splitlines()[-1]) == [IN_THE_PROJECT], told
+    assert "Read-only file system" in refused
+
+
+@BUBBLEWRAP
+@LANDLOCK
+@pytest.mark.promises("sandbox.installed")
+async def test_a_server_with_another_installation_protects_the_environment_of_the_project(
+    installed: Installed, tmp_path: Path, parley_model: ScriptedModel
+) -> None:
+    module = f"{installed.site.relative_to(installed.project)}/parley/own.py"
+    async with agent_in(installed, parley_model, home=tmp_path / "home", program=SERVER) as agent:
+        refused = await agent.run("touch", module)
+        patch = await agent.call("apply_patch", {"input": _adding(module)})
+    async with agent_in(installed, parley_model, "landlock", home=tmp_path / "home", program=SERVER) as agent:
+        told = await agent.run("sh", "-c", "touch x; echo ran")
+
+    assert refused.endswith("Parley itself is installed here, so it is read-only for commands\n")
+    assert patch.endswith("must not be changed: Parley itself is installed there")
+    assert told.startswith(
+        f"execution error: {installed.project} may not be written to: Parley itself is installed"
+    )
 
 
 def _adding(path: str) -> str:

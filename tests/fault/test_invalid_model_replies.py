@@ -97,7 +97,7 @@ async def test_a_chunk_of_nonsense_ends_the_turn_though_the_idle_timeout_is_far(
 
 
 @pytest.mark.promises("framing.one-answer", "failures.messages")
-async def test_a_reason_that_is_no_text_is_told_as_far_as_it_is(parley_model: ScriptedModel) -> None:
+async def test_a_reason_that_is_not_text_is_shown_as_far_as_possible(parley_model: ScriptedModel) -> None:
     odd = Answer(b"HTTP/1.1 999 We\xffird\r\ncontent-length: 2\r\n\r\nno")
     async with asking(parley_model, odd, GOOD_CHAT) as wire:
         wire.codex(1, "go")
@@ -163,7 +163,7 @@ async def test_a_provider_that_fails_in_mid_sentence_is_quoted(parley_model: Scr
     assert messages[-1] == failed(1, "stream disconnected before completion: overloaded")
 
 
-async def test_a_secret_in_the_address_is_not_told_on(parley_model: ScriptedModel) -> None:
+async def test_a_secret_in_the_address_is_not_shown(parley_model: ScriptedModel) -> None:
     echo = plain("400 Bad Request", b"bad key 0123456789abcdef")
     async with asking(parley_model, echo, settings='query_params = { "api-key" = "0123456789abcdef" }') as wire:
         wire.codex(1, "go")
@@ -228,8 +228,8 @@ async def test_thousands_of_calls_in_one_response_do_not_block_other_clients(par
 async def test_a_name_server_that_does_not_answer_does_not_hold_up_the_end(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    patience = "import socket, time\nsocket.getaddrinfo = lambda *a, **k: time.sleep(60)\n"
-    (tmp_path / "sitecustomize.py").write_text(patience)
+    slow_lookup = "import socket, time\nsocket.getaddrinfo = lambda *a, **k: time.sleep(60)\n"
+    (tmp_path / "sitecustomize.py").write_text(slow_lookup)
     config = """
         model_provider = "far"
         [model_providers.far]
@@ -311,7 +311,7 @@ async def test_a_text_that_was_whole_when_its_turn_failed_stays_in_the_history(
     assert [said["content"][0]["text"] for said in peer.asked[1].body["input"][1:]] == ["go", "Hello", "again"]
 
 
-async def test_calls_without_an_index_are_told_apart_by_their_ids(parley_model: ScriptedModel) -> None:
+async def test_calls_without_an_index_are_distinguished_by_their_ids(parley_model: ScriptedModel) -> None:
     def piece(**call: object) -> bytes:
         return b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode()
 

@@ -34,7 +34,7 @@ async def killed(directory: Path, moment: Moment, number: int) -> bool:
         ("before a commit", 10),  # it has ended
     ],
 )
-async def test_everything_that_clients_were_told_survives_a_kill(
+async def test_everything_that_clients_were_sent_survives_a_kill(
     tmp_path: Path, moment: Moment, number: int
 ) -> None:
     assert await killed(tmp_path, moment, number)
@@ -43,7 +43,7 @@ async def test_everything_that_clients_were_told_survives_a_kill(
 @pytest.mark.long
 @pytest.mark.promises("keeping.durable", "keeping.restarted", "keeping.asking")
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_everything_that_clients_were_told_survives_a_kill_at_every_write(
+async def test_everything_that_clients_were_sent_survives_a_kill_at_every_write(
     tmp_path: Path, moment: Moment
 ) -> None:
     kills = 0

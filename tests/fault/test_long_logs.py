@@ -136,6 +136,23 @@ async def costs_of(home: Path, events: int) -> Costs:
         assert (await server.result())["seq"] == last
     async with started(home) as server:
         began = time.monotonic()
+        server.call("conversationRead", before=last + 1, limit=100)
+        page = await server.result()
+        costs.read_seconds = max(costs.read_seconds, time.monotonic() - began)
+        assert [one["seq"] for one in page["events"]] == [
+            one["_meta"]["seq"] for one in shown["initial_state"]["events"][-100:]
+        ]
+        assert page["before"] == page["events"][0]["seq"]
+    async with started(home) as server:
+        began = time.monotonic()
+        server.call("conversationStream", last=100)
+        assert await server.result() == {}
+        end = msgspec.json.decode(await server.line())["params"]
+        costs.read_seconds = max(costs.read_seconds, time.monotonic() - began)
+        assert end["initial_state"]["events"] == shown["initial_state"]["events"][-100:]
+        assert end["_meta"]["before"] == page["before"]
+    async with started(home) as server:
+        began = time.monotonic()
         server.call("conversationSendMessage", content=[{"type": "text", "text": "Hello"}])
         assert (await server.result())["status"] == "ok"
         costs.message_seconds = time.monotonic() - began
@@ -143,7 +160,7 @@ async def costs_of(home: Path, events: int) -> Costs:
     return costs
 
 
-@pytest.mark.promises("stream.long")
+@pytest.mark.promises("stream.long", "read.before", "stream.last")
 async def test_a_conversation_of_50_000_events_is_opened_without_reading_all_of_it(tmp_path: Path) -> None:
     await write_long(tmp_path, 50_000, cwd=str(tmp_path))
 

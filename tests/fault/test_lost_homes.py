@@ -167,7 +167,7 @@ async def test_a_server_that_lost_its_log_says_what_to_import_and_nothing_is_los
 
 
 @pytest.mark.promises("keeping.removed")
-async def test_when_the_home_disappears_turns_end_streams_are_told_and_nothing_runs(
+async def test_when_the_home_disappears_turns_end_streams_report_it_and_nothing_runs(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"

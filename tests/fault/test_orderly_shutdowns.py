@@ -65,7 +65,7 @@ def the(number: int) -> Callable[[Any], bool]:
         pytest.param("SIGTERM", "elicitation/create", [], marks=pytest.mark.long),
     ],
 )
-async def test_a_turn_is_told_as_stopped_and_a_question_stays_open(
+async def test_a_turn_is_reported_as_stopped_and_an_approval_stays_open(
     tmp_path: Path, way: Way, method: str, ends: list[str]
 ) -> None:
     stopped = Stopped(way, lambda message: bool(message.get("method") == method))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from kit.clients.http_client import raw_exchange
 from kit.clients.wire_client import WireClient, speaking
+from kit.servers.resident_process import ResidentProcess
 from parley.testing import Says, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -77,12 +80,28 @@ async def test_a_message_that_is_too_large_for_the_memory_is_refused_and_skipped
         await works(client, conversation)
 
 
+@pytest.mark.promises("framing.out-of-memory")
+async def test_a_body_that_is_too_large_for_the_memory_is_refused_with_the_limit_that_was_hit(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    async with ResidentProcess(parley_model, tmp_path / "home") as resident:
+        headers = f"Authorization: Bearer {resident.description['token']}\r\nContent-Type: application/json"
+        url = urlsplit(resident.description["url"])
+        head = f"POST {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\nConnection: close\r\n{headers}\r\n"
+        leave_only(resident.process.pid, 120 * MEGABYTE)
+        answer = await raw_exchange(url.geturl(), f"{head}Content-Length: {32 * MEGABYTE}\r\n\r\n".encode())
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"too large for the available memory" in answer
+    assert b"RLIMIT_AS" in answer
+
+
 async def test_messages_that_are_too_large_together_are_answered_one_by_one(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await warmed_up(client)
-        leave_only(client.raw.pid, 200 * MEGABYTE)
+        leave_only(client.raw.pid, 100 * MEGABYTE)
         with client.at_once():
-            sent = [client.message(conversation, "eight b\N{GRINNING FACE}" * 2_000_000) for _ in range(6)]
+            sent = [client.message(conversation, "eight b\N{GRINNING FACE}" * 1_000_000) for _ in range(6)]
         answers: dict[int, Any] = {}
         turns = 0
         while len(answers) < len(sent):

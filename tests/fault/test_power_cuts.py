@@ -40,12 +40,12 @@ def forget_what_was_not_synced(home: Path, acknowledged: list[int], chance: Rand
 
 
 @pytest.mark.parametrize("commit", [1, 11])
-async def test_a_power_cut_takes_back_nothing_that_was_told(tmp_path: Path, commit: int) -> None:
+async def test_a_power_cut_loses_nothing_that_clients_were_sent(tmp_path: Path, commit: int) -> None:
     assert await loses_power(tmp_path, commit)
 
 
 @pytest.mark.long
-async def test_a_power_cut_at_any_commit_takes_back_nothing_that_was_told(tmp_path: Path) -> None:
+async def test_a_power_cut_at_any_commit_loses_nothing_that_clients_were_sent(tmp_path: Path) -> None:
     cuts = 0
     for commit in count(1):
         if not await loses_power(tmp_path / str(commit), commit):

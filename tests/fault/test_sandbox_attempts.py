@@ -71,7 +71,7 @@ def test_each_attempt_works_without_a_sandbox(ground: Ground, kind: str) -> None
         for kind, mechanism, mode in CELLS
     ],
 )
-def test_no_attempt_works_within_bounds(
+def test_no_attempt_works_in_the_sandbox(
     ground: Ground, confined: Confined, kind: str, mechanism: Mechanism, mode: Mode
 ) -> None:
     outcomes = confined.attack(ground, kind, mechanism, mode)

@@ -40,9 +40,9 @@ class Repository(NamedTuple):
     ) -> tuple[int | None, str]:
         """Run a script in the project; return its exit code and stderr."""
         roots = (str(self.project), *((str(self.wide),) if wide else ()))
-        bounds = mechanism and WORKSPACE_WRITE.bounds(mechanism, *roots)
+        policy = mechanism and WORKSPACE_WRITE.policy(mechanism, *roots)
         env = {"PATH": PATH, "WIDE": str(self.wide), "HOOK": HOOK}
-        result = confined.run(bounds or None, "sh", "-c", script, cwd=str(self.project), env=env)
+        result = confined.run(policy or None, "sh", "-c", script, cwd=str(self.project), env=env)
         return result.exit_code, result.stderr.decode()
 
     def state(self) -> Tree:
@@ -314,7 +314,7 @@ def test_settings_that_are_written_by_way_of_memory_are_put_back(
 ) -> None:
     plain(in_memory)
     before, cwd, words = in_memory.state(), str(in_memory.project), (sys.executable, "-c", MAPPED)
-    within = WORKSPACE_WRITE.bounds("landlock", cwd)
+    within = WORKSPACE_WRITE.policy("landlock", cwd)
     now = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)  # the file was not changed just now
 
@@ -327,7 +327,7 @@ def test_settings_that_are_written_by_way_of_memory_are_put_back(
 
 
 @LANDLOCK
-def test_a_name_that_a_command_chose_forges_no_line_of_what_is_told(
+def test_a_file_name_chosen_by_a_command_forges_no_line_of_the_report(
     confined: Confined, repository: Repository
 ) -> None:
     plain(repository)
@@ -361,11 +361,11 @@ def test_git_is_as_it_was_when_the_time_of_a_command_is_over(
 ) -> None:
     plain(repository)
     before = repository.state()
-    bounds = WORKSPACE_WRITE.bounds(mechanism, str(repository.project))
+    policy = WORKSPACE_WRITE.policy(mechanism, str(repository.project))
 
     begun, seconds = False, 0.4
     while not begun:
-        result = confined.run(bounds, "sh", "-c", EVIL, cwd=str(repository.project), timeout_seconds=seconds)
+        result = confined.run(policy, "sh", "-c", EVIL, cwd=str(repository.project), timeout_seconds=seconds)
         begun, seconds = b"begun" in result.stdout, 2 * seconds
 
         assert (result.timed_out, repository.state()) == (True, before)
@@ -377,9 +377,9 @@ def test_git_is_as_it_was_when_a_command_is_cancelled(
 ) -> None:
     plain(repository)
     before = repository.state()
-    bounds = WORKSPACE_WRITE.bounds(mechanism, str(repository.project))
+    policy = WORKSPACE_WRITE.policy(mechanism, str(repository.project))
 
-    confined.cancel_when_it_speaks(bounds, "sh", "-c", EVIL, cwd=str(repository.project))
+    confined.cancel_when_it_speaks(policy, "sh", "-c", EVIL, cwd=str(repository.project))
 
     assert repository.state() == before
 
@@ -436,7 +436,7 @@ def test_a_link_for_a_repository_is_refused(
         repository.run(confined, "echo ran >> $WIDE/elsewhere/config", mechanism)
 
     assert str(refused.value) == (
-        f"{repository.project}/.git is a symbolic link, and what it leads to cannot be protected"
+        f"{repository.project}/.git is a symbolic link, and its target cannot be protected"
     )
     assert "ran" not in (repository.wide / "elsewhere/config").read_text()
 
@@ -462,8 +462,8 @@ def test_a_git_of_another_user_where_all_may_write_stops_no_command(
     repository.wide.chmod(0o1777)
 
     script = "rm .git 2>/dev/null; touch file 2>/dev/null || echo kept"
-    bounds = WORKSPACE_WRITE.bounds(mechanism, str(repository.wide))
-    result = confined.run(bounds, "sh", "-c", script, cwd=str(repository.wide))
+    policy = WORKSPACE_WRITE.policy(mechanism, str(repository.wide))
+    result = confined.run(policy, "sh", "-c", script, cwd=str(repository.wide))
 
     assert (result.exit_code, result.stdout) == (0, b"kept\n")
     assert (repository.wide / ".git").is_symlink()
@@ -476,8 +476,8 @@ from kit.attacks.confined import MODES, Confined
 with Confined() as confined, tempfile.TemporaryDirectory() as project:
     os.chmod(project, 0o555)
     script = "echo runs; chmod 755 . && mkdir -p .git/hooks"
-    bounds = MODES[1].bounds(MECHANISM, project)
-    said = confined.run(bounds, "sh", "-c", script, cwd=project).stdout.decode().strip()
+    policy = MODES[1].policy(MECHANISM, project)
+    said = confined.run(policy, "sh", "-c", script, cwd=project).stdout.decode().strip()
     print(said, os.path.isdir(f"{project}/.git"))
     os.chmod(project, 0o755)
 """
@@ -507,9 +507,9 @@ def test_a_root_that_was_replaced_between_two_commands_is_refused(
     for folder in (wide / "between/project", outside):
         folder.mkdir(parents=True)
     project = wide / "between/project"
-    before = WORKSPACE_WRITE.bounds(mechanism, str(project))
+    before = WORKSPACE_WRITE.policy(mechanism, str(project))
     swap = ("sh", "-c", REPLACED[how], str(wide / "between"), str(outside))
-    assert confined.run(WORKSPACE_WRITE.bounds(mechanism, str(wide)), *swap).exit_code == 0
+    assert confined.run(WORKSPACE_WRITE.policy(mechanism, str(wide)), *swap).exit_code == 0
 
     with pytest.raises(SandboxUnavailable) as refused:
         confined.run(before, "sh", "-c", 'echo written > "$0/new"', str(project))

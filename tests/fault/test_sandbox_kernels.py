@@ -83,7 +83,7 @@ class Server:
 
     def __init__(self, client: Client, model: ScriptedModel, home: Home, outside: Path) -> None:
         self._client, self._model, self._home, self._outside = client, model, home, outside
-        self.questions: list[Approval] = []
+        self.approvals: list[Approval] = []
 
     @property
     def work(self) -> Path:
@@ -133,11 +133,11 @@ async def serving(model: ScriptedModel, lacks: Sequence[Lack], outside: Path) ->
         client = await stack.enter_async_context(
             connect(
                 ServerProcess(on_kernel(lacks, home.command), env=home.environ, cwd=home.work, stderr=home.stderr),
-                on_question=say_yes,
+                on_approval=say_yes,
             )
         )
         server = Server(client, model, home, outside)
-        server.questions = asked
+        server.approvals = asked
         yield server
 
 
@@ -160,7 +160,7 @@ async def test_a_command_runs_in_what_there_is_or_not_at_all(
         assert_refused([patched], f"patch rejected: {REFUSED}", kernel.why_none)
     else:
         assert confined == {mode: sees(kernel.mechanism, mode) for mode in confined}
-    assert (unconfined, by_person, len(server.questions)) == (ANYWHERE, ANYWHERE, 2)
+    assert (unconfined, by_person, len(server.approvals)) == (ANYWHERE, ANYWHERE, 2)
     assert warned == (kernel.mechanism == "landlock")
     assert found == {"inside", "outside", "by-person", *(["new"] if kernel.mechanism else [])}
 

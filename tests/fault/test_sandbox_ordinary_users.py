@@ -27,8 +27,8 @@ def test_a_program_of_another_user_gives_no_rights(mechanism: Mechanism) -> None
         script = f"""
 from kit.attacks.confined import MODES, Confined
 with Confined() as confined:
-    for bounds in (None, *(mode.bounds({mechanism!r}) for mode in MODES)):
-        print(confined.run(bounds, {str(place / "id")!r}, "-u").stdout.decode().strip())
+    for policy in (None, *(mode.policy({mechanism!r}) for mode in MODES)):
+        print(confined.run(policy, {str(place / "id")!r}, "-u").stdout.decode().strip())
 """
         said = as_nobody("-c", script).split()
     finally:
@@ -55,8 +55,8 @@ print(count)
 from kit.attacks.confined import MODES, Confined
 from kit.system.commands import PYTHON
 with Confined() as confined:
-    for bounds in (None, MODES[0].bounds("bubblewrap")):
-        print(confined.run(bounds, *PYTHON, {bomb!r}).stdout.decode())
+    for policy in (None, MODES[0].policy("bubblewrap")):
+        print(confined.run(policy, *PYTHON, {bomb!r}).stdout.decode())
 """
     by_itself, count = map(int, as_nobody("-c", script).split())
     if by_itself < 600:
@@ -75,7 +75,7 @@ from parley.errors import SandboxUnavailable
 def state(project, place, confined):
     os.makedirs(f"{project}/.git/hooks")
     with open(f"{project}/.git/config", "w") as config: config.write("kept")
-    bounds = MODES[1].bounds(MECHANISM, project)
+    policy = MODES[1].policy(MECHANISM, project)
     ran = []
     for script in (
         f"echo evil > .git/hooks/pre-commit; echo evil > .git/config; chmod 0 {place}; exit 1",
@@ -83,7 +83,7 @@ def state(project, place, confined):
         "true",
     ):
         try:
-            confined.run(bounds, "sh", "-c", script, cwd=project)
+            confined.run(policy, "sh", "-c", script, cwd=project)
             ran.append(script)
         except SandboxUnavailable:
             pass  # nothing runs until the user has looked at it

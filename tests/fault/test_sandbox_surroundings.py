@@ -36,9 +36,9 @@ def test_a_command_has_the_environment_that_it_was_given_and_nothing_of_the_serv
     confined: Confined, workspace: Path, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    bounds = WORKSPACE_WRITE.bounds(mechanism, str(workspace))
+    policy = WORKSPACE_WRITE.policy(mechanism, str(workspace))
 
-    result = confined.run(bounds, "env", "-0", cwd=str(workspace), env={"PATH": PATH, "A": "b=c\n"})
+    result = confined.run(policy, "env", "-0", cwd=str(workspace), env={"PATH": PATH, "A": "b=c\n"})
 
     found = dict(item.split(b"=", 1) for item in result.stdout.split(b"\0") if item)
     # Bubblewrap says where it has gone to, as a shell would.
@@ -61,7 +61,7 @@ def test_a_command_cannot_read_the_server_s_secrets_anywhere_in_proc(
     server.stdout.readline()
     script = "cat /proc/[0-9]*/environ /proc/[0-9]*/task/*/environ 2>/dev/null | grep -c -a sk-secret"
     try:
-        result = confined.run(WORKSPACE_WRITE.bounds(mechanism, str(workspace)), "sh", "-c", script)
+        result = confined.run(WORKSPACE_WRITE.policy(mechanism, str(workspace)), "sh", "-c", script)
         control = confined.run(None, "sh", "-c", script)
     finally:
         server.stdin.close()
@@ -79,7 +79,7 @@ def test_the_environment_of_a_command_does_not_work_before_the_sandbox_does(
     # The linker of every program writes where this variable says: outside, if it does so too early.
     env = {"PATH": PATH, "LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(tmp_path / "trace"), "LD_PRELOAD": "/no.so"}
 
-    confined.run(WORKSPACE_WRITE.bounds(mechanism, str(workspace)), "true", cwd=str(workspace), env=env)
+    confined.run(WORKSPACE_WRITE.policy(mechanism, str(workspace)), "true", cwd=str(workspace), env=env)
     confined_traces = list(tmp_path.glob("trace*"))
     confined.run(None, "true", cwd=str(workspace), env=env)
 
@@ -98,7 +98,7 @@ def test_programs_of_the_workspace_do_not_take_the_place_of_the_launcher(
     env = {"PATH": f"{workspace}:{PATH}"}
 
     result = confined.run(
-        WORKSPACE_WRITE.bounds(mechanism, str(workspace)), "/bin/sh", "-c", "echo own", cwd=str(workspace), env=env
+        WORKSPACE_WRITE.policy(mechanism, str(workspace)), "/bin/sh", "-c", "echo own", cwd=str(workspace), env=env
     )
     control = confined.run(None, "bwrap", cwd=str(workspace), env=env)
 
@@ -107,14 +107,14 @@ def test_programs_of_the_workspace_do_not_take_the_place_of_the_launcher(
 
 @BUBBLEWRAP
 def test_words_of_a_command_are_not_taken_for_words_of_the_launcher(confined: Confined, workspace: Path) -> None:
-    bounds = WORKSPACE_WRITE.bounds("bubblewrap", str(workspace))
+    policy = WORKSPACE_WRITE.policy("bubblewrap", str(workspace))
     bad = {"PATH": PATH, "--bind": "/", "X": "--cap-add\0ALL"}
 
-    result = confined.run(bounds, "printf", "%s\\n", "--bind", "/", "/", "--", cwd=str(workspace))
+    result = confined.run(policy, "printf", "%s\\n", "--bind", "/", "/", "--", cwd=str(workspace))
 
     assert result == Ran(exit_code=0, stdout=b"--bind\n/\n/\n--\n")
     with pytest.raises(Exception, match="NUL"):
-        confined.run(bounds, "true", cwd=str(workspace), env=bad)
+        confined.run(policy, "true", cwd=str(workspace), env=bad)
 
 
 READS: Final = """
@@ -145,7 +145,7 @@ def test_a_command_reads_of_another_process_what_the_documentation_says(
     with other:
         names = (*CLOSED, *OPEN_TO_ALL)
         argv = (*PYTHON, READS, str(other.pid), *names)
-        result = confined.run(WORKSPACE_WRITE.bounds(mechanism, str(workspace)), *argv, cwd=str(workspace))
+        result = confined.run(WORKSPACE_WRITE.policy(mechanism, str(workspace)), *argv, cwd=str(workspace))
         other.kill()
 
     found = json.loads(result.stdout)

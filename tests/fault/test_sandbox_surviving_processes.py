@@ -20,7 +20,7 @@ from kit.system.commands import (
     Meter,
     Ran,
     cancelled_after,
-    kept,
+    captured,
     marked,
     open_descriptors,
     timed_out,
@@ -60,12 +60,12 @@ def command(mechanism: Mechanism, *argv: str, timeout_seconds: float = PATIENCE_
         cwd="/",
         env={"PATH": PATH},
         timeout_seconds=timeout_seconds,
-        bounds=SandboxPolicy(mechanism=mechanism),
+        policy=SandboxPolicy(mechanism=mechanism),
     )
 
 
 async def ran(commands: Sandboxed, command: Command) -> Ran:
-    return await kept(lambda output: commands.run(command, output=output))
+    return await captured(lambda output: commands.run(command, output=output))
 
 
 async def out_of_time(commands: Sandboxed, mechanism: Mechanism, *argv: str, says: bytes) -> Ran:
@@ -152,7 +152,7 @@ async def main():
     mechanism, *argv = sys.argv[1:]
     env = {{"PATH": {PATH!r}}}
     command = Command(
-        argv=tuple(argv), cwd="/", env=env, timeout_seconds=1000, bounds=SandboxPolicy(mechanism=mechanism)
+        argv=tuple(argv), cwd="/", env=env, timeout_seconds=1000, policy=SandboxPolicy(mechanism=mechanism)
     )
     await Sandboxed(Executor).run(command, output=lambda stream, data: print(data.decode(), end="", flush=True))
 asyncio.run(main())

@@ -32,21 +32,22 @@ STINTS: Final = 16
 @pytest.mark.timeout(900)
 async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_left() -> None:
     seed = new_seed()
-    moods = RandomModel(seed)
+    random_model = RandomModel(seed)
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(ScriptedModel())
         client = Soaking(model)
         async with client, asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(client.listen())
             sleeper, *lives = (
-                Soaked(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(CONVERSATIONS)
+                Soaked(client, random_model, f"c{number}", Random(f"{seed}/{number}"))
+                for number in range(CONVERSATIONS)
             )
             model.set_handler(lambda _: only_one("Hello"))
             await client.begin_call(Calling("hello"), "codex", cwd=str(client.work))[1]
             await client.ping()
             files = client.open_files()
 
-            model.set_handler(forgetting(model, moods))
+            model.set_handler(forgetting(model, random_model))
             for life in (sleeper, *lives):
                 await life.begin()
             await stints(lives, sleeper)
@@ -66,7 +67,7 @@ async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_le
 
     _, before, after = sizes
     grown, explained = after.resident - before.resident, after.explained - before.explained
-    counted = {"turns": after.turns, "entries": after.entries, **client.counts, **moods.counts}
+    counted = {"turns": after.turns, "entries": after.entries, **client.counts, **random_model.counts}
     counted |= {"bytes grown in the second half": grown, "of which the logs explain": explained}
     print(", ".join(f"{number} {what}" for what, number in counted.items()))
     assert grown < explained + SLACK_BYTES

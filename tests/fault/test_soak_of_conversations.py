@@ -34,10 +34,12 @@ async def soaked(
 ) -> list[int]:
     """Return the memory of the server after each group of this many new and as many reloaded conversations."""
     seed = seed or new_seed()
-    moods, luck = RandomModel(seed), Random(seed)
-    parley_model.set_handler(forgetting(parley_model, moods))
+    random_model, luck = RandomModel(seed), Random(seed)
+    parley_model.set_handler(forgetting(parley_model, random_model))
     client = Soaking(parley_model, config=FEW)
-    lives = [Soaked(client, moods, f"c{number}", Random(f"{seed}/{number}")) for number in range(conversations)]
+    lives = [
+        Soaked(client, random_model, f"c{number}", Random(f"{seed}/{number}")) for number in range(conversations)
+    ]
     groups = [lives[first : first + at_once] for first in range(0, conversations, at_once)]
     sizes: list[Size] = []
     async with client, asyncio.TaskGroup() as tasks:

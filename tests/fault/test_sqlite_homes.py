@@ -16,6 +16,7 @@ from kit.system.mounts import MOUNTS, UNSHARED
 from parley.client import ToolFailed
 from parley.errors import BadHome, HomeLost, StoreFailed
 from parley.stores.sqlite.read_only import look_at_database
+from parley.stores.sqlite.schema import MIGRATIONS
 from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 
@@ -49,7 +50,11 @@ async def test_a_home_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
     said = await refusal(tmp_path)
 
-    assert said == "the conversations here were written by a newer version of Parley (format 99; this one knows 2)"
+    known = len(MIGRATIONS)
+    assert (
+        said
+        == f"the conversations here were written by a newer version of Parley (format 99; this one knows {known})"
+    )
     assert (tmp_path / "parley.db").read_bytes() == before
 
 
@@ -111,7 +116,7 @@ async def test_a_database_of_another_program_is_not_changed(tmp_path: Path) -> N
     assert (tmp_path / "parley.db").read_bytes() == before
 
 
-async def test_a_damaged_database_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_damaged_database_is_reported_as_damaged(tmp_path: Path) -> None:
     await made(tmp_path)
     with (tmp_path / "parley.db").open("r+b") as file:
         file.seek(4096)
@@ -127,13 +132,10 @@ async def test_a_damaged_database_is_told_as_such(tmp_path: Path) -> None:
     assert refused.value.detail.startswith("the database is damaged (")
 
 
-async def test_an_empty_file_alone_is_a_home_that_was_just_begun(tmp_path: Path) -> None:
-    (tmp_path / "parley.db").touch()
-    await made(tmp_path)
-
-
-async def test_an_empty_database_in_a_home_that_was_used_is_damage(tmp_path: Path) -> None:
-    await made(tmp_path)
+@pytest.mark.parametrize("has_locks", [True, False])
+async def test_an_empty_database_is_damage(tmp_path: Path, has_locks: bool) -> None:
+    if has_locks:
+        await made(tmp_path)
     (tmp_path / "parley.db").write_bytes(b"")
 
     said = await refusal(tmp_path)
@@ -144,8 +146,25 @@ async def test_an_empty_database_in_a_home_that_was_used_is_damage(tmp_path: Pat
 
     assert said == looked.value.detail
     assert said == (
-        "the database is damaged: parley.db is empty, though the home was used before; "
+        "the database is damaged: parley.db is empty; "
         "restore it from a backup, or remove it to start with an empty home"
+    )
+
+
+async def test_a_database_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    await made(elsewhere)
+    home.mkdir()
+    (home / "parley.db").symlink_to(elsewhere / "parley.db")
+
+    said = await refusal(home)
+    with pytest.raises(BadHome) as looked:
+        look_at_database(str(home))
+
+    assert said == looked.value.detail
+    assert said == (
+        f"parley.db is a link to {elsewhere}/parley.db, and SQLite would keep its log there; move the database "
+        "into the home, or set PARLEY_HOME to the directory of the database"
     )
 
 
@@ -159,17 +178,17 @@ async def test_a_log_without_its_database_is_damage(tmp_path: Path) -> None:
 
     said = await refusal(tmp_path / "two")
 
-    assert said.startswith("the database is damaged: parley.db is missing, and its log parley.db-wal is there; ")
+    assert said.startswith("the database is damaged: parley.db is missing, but its log parley.db-wal exists; ")
     assert (tmp_path / "two" / "parley.db-wal").read_bytes() == log
 
 
-async def test_a_directory_in_place_of_the_database_is_told(tmp_path: Path) -> None:
+async def test_a_directory_in_place_of_the_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "parley.db").mkdir()
 
     assert await refusal(tmp_path) == "conversations cannot be stored here: unable to open database file"
 
 
-async def test_a_home_that_cannot_be_made_is_told_and_may_become_one(tmp_path: Path) -> None:
+async def test_a_home_that_cannot_be_created_is_reported_and_can_be_created_later(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
     store = SqliteStore(str(tmp_path / "home"))
     with pytest.raises(BadHome):

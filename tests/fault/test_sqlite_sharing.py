@@ -65,7 +65,7 @@ async def test_two_stores_of_one_process_exclude_each_other_as_well(tmp_path: Pa
 
 
 @pytest.mark.parametrize("found_by", ["a check", "an append"])
-async def test_a_holder_is_told_once_that_it_has_lost_its_lease(tmp_path: Path, found_by: str) -> None:
+async def test_a_holder_is_notified_once_that_it_has_lost_its_lease(tmp_path: Path, found_by: str) -> None:
     """A lock can be lost if its file is replaced or the file system drops it."""
     told: list[str] = []
     lost = asyncio.Event()
@@ -96,7 +96,7 @@ async def test_a_holder_is_told_once_that_it_has_lost_its_lease(tmp_path: Path, 
     await new.close()
 
 
-async def test_no_holder_is_told_of_a_lease_that_it_gave_up_itself(tmp_path: Path) -> None:
+async def test_no_holder_is_notified_of_a_lease_that_it_released_itself(tmp_path: Path) -> None:
     told: list[str] = []
     store = SqliteStore(str(tmp_path))
     for name in (FIRST, OTHER):
@@ -111,9 +111,7 @@ async def test_no_holder_is_told_of_a_lease_that_it_gave_up_itself(tmp_path: Pat
     assert told == []
 
 
-async def test_no_holder_is_told_of_a_deletion_that_has_only_just_been_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_holder_is_notified_of_its_own_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     store = SqliteStore(str(tmp_path))
     await store.create(FIRST, [], summary())

@@ -122,7 +122,7 @@ async def test_a_timeout_ends_all_that_a_command_started(parley_model: ScriptedM
 
 
 @pytest.mark.promises("shell.nothing-left")
-async def test_an_interrupt_ends_all_processes_of_a_command_before_clients_are_told(
+async def test_an_interrupt_ends_all_processes_of_a_command_before_clients_see_its_end(
     parley_model: ScriptedModel, marker: str
 ) -> None:
     async with speaking(parley_model) as wire:

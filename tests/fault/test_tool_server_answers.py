@@ -16,9 +16,9 @@ from kit.servers.tool_server import Message
 from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, PATIENT, Loopback, Spoil, call_text, closing
 from kit.system.waiting import until
 from parley.config.types import ToolServer
+from parley.rpc.streamable_http import REOPEN_SECONDS
 from parley.tools.errors import ToolServerFailed
 from parley.tools.servers import Lease, ServerPool
-from parley.tools.servers.bodies import REOPEN_SECONDS
 
 LOST: Final = "the connection to the tool server was lost"
 UNREADABLE: Final = "its answer cannot be read"
@@ -160,7 +160,7 @@ async def test_of_an_endless_answer_little_is_taken() -> None:
     assert sent < 64
 
 
-async def test_one_call_is_not_told_why_another_failed() -> None:
+async def test_a_call_does_not_get_the_error_of_another_call() -> None:
     arrived, go = asyncio.Event(), asyncio.Event()
 
     async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
@@ -203,6 +203,62 @@ async def test_a_stream_that_ends_at_once_is_not_opened_at_once_forever() -> Non
         assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
 
     assert clock() - began_at >= 2 * REOPEN_SECONDS
+
+
+async def test_an_answer_whose_stream_is_cut_is_read_from_its_last_id() -> None:
+    last_ids: list[str | None] = []
+    asked: list[Message] = []
+
+    async def cut(request: web.Request, message: Message) -> web.StreamResponse:
+        asked.append(message)
+        return web.Response(body=b"id: 7\nretry: 0\ndata:\n\n", content_type="text/event-stream")
+
+    async def rest(request: web.Request, message: Message) -> web.StreamResponse:
+        last_ids.append(request.headers.get("last-event-id"))
+        if last_ids[-1] is None:
+            return web.Response(status=405)
+        if len(last_ids) == 2:
+            return web.Response(body=b"id: 8\n\n", content_type="text/event-stream")
+        return web.Response(body=b"data: " + answer(asked[0]) + b"\n\n", content_type="text/event-stream")
+
+    loopback = Loopback()
+    loopback.spoils.update({"tools/call": cut, "GET": rest})
+    async with far(loopback) as lease:
+        await until(lambda: last_ids == [None])
+        assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "fine"
+
+    assert last_ids == [None, "7", "8"]
+    assert len(asked) == 1
+
+
+async def test_tools_that_changed_are_announced_on_the_stream_without_a_request() -> None:
+    async def spoil(request: web.Request, message: Message) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await listed.wait()
+        await response.write(b"data: garbage\n\n: comment\n\nevent: ping\ndata: x\n\n")
+        await response.write(b'data: {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}\n\n')
+        await left.wait()
+        return response
+
+    listed, left = asyncio.Event(), asyncio.Event()
+    loopback = Loopback()
+    loopback.spoils["GET"] = spoil
+    async with far(loopback) as lease:
+        before = lease.specs()
+        listed.set()
+        await until(lambda: lease.specs() is not before)
+        left.set()
+
+    assert lease.specs() == before
+
+
+async def test_a_redirect_within_the_origin_is_followed() -> None:
+    loopback = Loopback(token="s3cret")
+    async with loopback.open() as url, closing(ServerPool({"TOKEN": "s3cret"}, timing=PATIENT)) as pool:
+        server = ToolServer(name="far", url=url.replace("/mcp", "/old"), bearer_token_env_var="TOKEN")
+        async with pool.lease([server]) as lease:
+            assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
 
 
 @pytest.mark.parametrize("method", ["initialize", "tools/list"])

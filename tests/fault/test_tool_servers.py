@@ -92,10 +92,11 @@ async def test_each_server_that_cannot_be_started_has_its_sentence_in_order(pool
         )
 
     assert sentences == (
-        "MCP client for `broken` failed to start: No such file or directory (os error 2)",
+        "MCP client for `broken` failed to start: "
+        "cannot run /no/such/program: No such file or directory (os error 2)",
         "MCP client for `bad name` failed to start: "
         "invalid server name 'bad name': must match pattern ^[a-zA-Z0-9_-]+$",
-        "MCP client for `folder` failed to start: Permission denied (os error 13)",
+        "MCP client for `folder` failed to start: cannot run /tmp: Permission denied (os error 13)",
         "MCP client for `nul` failed to start: embedded null byte",
         "MCP client for `gone` failed to start: the program ended before it answered (exit code 3)",
     )
@@ -127,7 +128,7 @@ async def test_other_calls_do_not_wait_while_a_server_starts(mark: str) -> None:
         await starting
 
 
-async def test_every_conversation_is_told_of_a_failed_server_without_a_second_try(tmp_path: Path) -> None:
+async def test_every_conversation_reports_a_failed_server_without_a_second_try(tmp_path: Path) -> None:
     script = tmp_path / "server"
     script.write_text("#!/bin/sh\necho tried >> tries\nexit 3\n".replace("tries", str(tmp_path / "tries")))
     script.chmod(0o755)
@@ -145,7 +146,9 @@ async def test_every_conversation_is_told_of_a_failed_server_without_a_second_tr
 async def test_a_server_that_was_mended_is_found_after_a_while(tmp_path: Path) -> None:
     server = ToolServer(name="x", command=str(tmp_path / "server"), args=program("x").args)
     async with closing(ServerPool(ENVIRON, timing=EAGER)) as pool:
-        assert await failures(pool, server) == ["`x` No such file or directory (os error 2)"]
+        assert await failures(pool, server) == [
+            f"`x` cannot run {tmp_path}/server: No such file or directory (os error 2)"
+        ]
         python = program("x").command
         assert python is not None
         (tmp_path / "server").symlink_to(python)
@@ -160,7 +163,7 @@ async def test_a_server_that_failed_is_started_again_without_delaying_later_turn
     tmp_path: Path, mark: str
 ) -> None:
     server = ToolServer(name="x", command=str(tmp_path / "server"))
-    expected = ["`x` No such file or directory (os error 2)"]
+    expected = [f"`x` cannot run {tmp_path}/server: No such file or directory (os error 2)"]
     async with closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=1000, retry_seconds=0))) as pool:
         assert await failures(pool, server) == expected
         write_program(tmp_path / "server", "mute", mark)
@@ -189,7 +192,7 @@ async def test_a_turn_does_not_wait_for_a_server_that_is_started_again_after_a_c
 
 async def test_an_idle_server_that_failed_is_not_waited_for_again(tmp_path: Path, mark: str) -> None:
     server = ToolServer(name="x", command=str(tmp_path / "server"))
-    expected = ["`x` No such file or directory (os error 2)"]
+    expected = [f"`x` cannot run {tmp_path}/server: No such file or directory (os error 2)"]
     timing = Timing(answer_seconds=1000, retry_seconds=0, idle_seconds=0)
     async with closing(ServerPool(ENVIRON, timing=timing)) as pool:
         assert await failures(pool, server) == expected
@@ -341,7 +344,7 @@ async def test_a_server_that_cannot_be_started_again_reports_it_to_the_model(tmp
             with pytest.raises(ToolServerFailed) as failure:
                 await tool.call({"a": 1, "b": 2}, progress=lambda *_: None)
 
-        assert failure.value.detail == "No such file or directory (os error 2)"
+        assert failure.value.detail == f"cannot run {tmp_path}/server: No such file or directory (os error 2)"
         assert lease.specs() == ()
 
 
@@ -558,7 +561,7 @@ async def test_an_address_without_a_server_is_a_failure(pool: ServerPool) -> Non
         taken.bind(("127.0.0.1", 0))
         server = ToolServer(name="far", url=f"http://127.0.0.1:{taken.getsockname()[1]}/mcp")
 
-        assert await failures(pool, server) == ["`far` All connection attempts failed"]
+        assert await failures(pool, server) == ["`far` Connection refused (os error 111)"]
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/", "http://", ""])

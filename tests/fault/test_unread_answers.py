@@ -14,7 +14,7 @@ from typing import IO
 import msgspec
 import pytest
 
-from kit.system.commands import resident_bytes
+from kit.system.commands import PATIENCE_SECONDS, resident_bytes
 from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home
 
@@ -23,8 +23,6 @@ ANSWERED_AT_MOST = 64 * 1024 * 1024
 """Far beyond what the server keeps; behind that it stops reading."""
 KEPT_AT_LEAST = 16 * 1024 * 1024
 """So much is read and answered."""
-PATIENCE_SECONDS = 90.0
-"""Many times the two seconds in which a server ends, for computers that are busy."""
 QUIET_SECONDS = 1.5
 """A server that reads on behind that takes a request within this time."""
 
@@ -155,7 +153,7 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
 
 
 @pytest.mark.promises("lifecycle.sigterm")
-async def test_a_server_that_is_fed_from_a_file_and_not_read_ends_when_it_is_told_to(
+async def test_a_server_that_reads_a_file_and_whose_output_is_not_read_ends_on_sigterm(
     home: Home, tmp_path: Path
 ) -> None:
     requests = tmp_path / "requests"

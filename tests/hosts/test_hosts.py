@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -11,10 +12,11 @@ from contextlib import suppress
 
 import pytest
 
-from hosts.conftest import HostBench
+from hosts.conftest import RUN_SECONDS, HostBench
 from hosts.host_apis import CallTool, Decision, Say, View
+from kit.servers.resident_process import ResidentProcess
 from parley.testing.steps import HOLD, Call, Delay
-from parley.wire.events import AgentMessage
+from parley.wire.events import AgentMessage, TaskComplete
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -194,7 +196,7 @@ async def test_a_timeout_ends_the_waiting_and_not_the_turn(bench: HostBench) -> 
         assert not any("interrupted" in str(event.msg) for event in page.events)
 
 
-@pytest.mark.check("11. a key in the environment of the host reaches Parley's model")
+@pytest.mark.check("12. a key in the environment of the host reaches Parley's model")
 async def test_a_key_in_the_environment_of_the_host_reaches_the_model(bench: HostBench) -> None:
     bench.env["OPENAI_API_KEY"] = "sk-of-the-user"
     provider = {"name": "Keyed", "base_url": bench.model.base_url, "env_key": "OPENAI_API_KEY", "wire_api": "chat"}
@@ -219,7 +221,7 @@ async def test_progress_keeps_a_host_waiting_that_counts_it(bench: HostBench) ->
     assert "Slow but complete." in run.results[0]
 
 
-async def test_a_hook_of_claude_code_answers_questions(bench: HostBench) -> None:
+async def test_a_hook_of_claude_code_answers_approvals(bench: HostBench) -> None:
     if bench.host.name != "Claude Code":
         pytest.skip("only Claude Code has such hooks")
     bench.config = ASKS
@@ -246,3 +248,26 @@ async def test_a_host_that_ends_in_mid_turn_leaves_the_end_in_the_log(bench: Hos
         (listed,) = (await parley.client.list()).conversations
         events = (await parley.client.conversation(listed.conversation_id).read()).events
         assert "Turn interrupted: the server" in str(events[-1].msg)
+
+
+@pytest.mark.check("11. with a resident server, a turn goes on when its host is killed")
+async def test_a_turn_goes_on_in_the_resident_when_its_host_is_killed(bench: HostBench) -> None:
+    bench.model.says("Half of ", HOLD, "it.")
+
+    async with (
+        ResidentProcess(bench.model, bench.home.path, config=bench.config),
+        bench.other_client() as watcher,
+        bench.start(steps(CallTool("codex", {"prompt": "go"}))) as (process, _),
+    ):
+        await bench.model.wait_until_held()
+        (listed,) = (await watcher.client.list()).conversations
+        async with watcher.client.conversation(listed.conversation_id).stream() as stream:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            bench.model.release()
+            async with asyncio.timeout(RUN_SECONDS):
+                async for event in stream:
+                    if isinstance(event, TaskComplete):
+                        break
+
+    assert event == TaskComplete(last_agent_message="Half of it.")

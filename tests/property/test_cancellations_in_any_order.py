@@ -140,7 +140,7 @@ def check(caller: Caller, *, full: bool) -> None:
         else:
             assert answers == 1, (request_id, kind)
         if answers == 0 and kind == "codex-reply":
-            told = {"type": "error", "message": INTERRUPTED, "reason": "interrupted"}
+            told = {"type": "error", "message": INTERRUPTED, "reason": "interrupted", "principal": "local"}
             assert caller.told(request_id)[-1] == told
         ended_by_cancellation += request_id in caller.cancelled_in_time and kind in ("codex-reply", "send")
     if full:  # for an older client the cancellation of an answered send is an interrupt

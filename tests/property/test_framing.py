@@ -48,7 +48,7 @@ def test_any_bytes_cut_anywhere_give_the_lines_of_the_whole(data: bytes, places:
 
 
 @given(data=long_lines, ending=endings, places=places)
-def test_lines_around_the_limit_are_told_apart_wherever_they_are_cut(
+def test_lines_at_the_limit_are_accepted_and_longer_ones_refused_wherever_they_are_cut(
     data: bytes, ending: bytes, places: list[int]
 ) -> None:
     data += ending

@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.builders.approvals import approval_settlement, command_approval
 from kit.builders.events import agent_message, task_complete, task_started, user_message
-from kit.builders.questions import command_question, question_settled
+from kit.builders.logs import contents_of
 from kit.builders.records import (
     call,
     call_output,
@@ -153,8 +154,8 @@ class World:
             name = f"{self._turns}.{number}"
             asked = 100 * self._turns + number
             await self.log.append(model_said(call(name)))
-            await self.log.append(*command_question(asked, "make"))
-            await self.log.append(question_settled(asked, "approved"))
+            await self.log.append(*command_approval(asked, "make"))
+            await self.log.append(approval_settlement(asked, "approved"))
             await self.log.append(command_output(name, b"made"), call_output(name, "made"))
         await self.log.append(model_said(message("Answer")), agent_message("Answer"))
         await self.log.append(task_complete("Answer"), turn_ended())
@@ -165,7 +166,7 @@ class World:
             entries += page
         whole.replay(entries)
         await self.log.hold_texts()
-        assert told(self.log.projections) == told(whole)
+        assert contents_of(self.log.projections) == contents_of(whole)
         self.log.release_texts()
         for client in self.clients:
             await client.read(1_000_000)
@@ -176,18 +177,6 @@ class World:
                 seen += page
                 at = page[-1].seq
             assert seen == entries[after:]
-
-
-def told(projections: Projections) -> dict[str, Any]:
-    state = projections.state
-    return {
-        "state": (state.phase, state.title, state.event_id, state.inputs, state.tokens, state.updated_at),
-        "history": projections.history.for_request(),
-        "open": (projections.history.open_calls, projections.approvals.open),
-        "settings": projections.settings_history.now.asked,
-        "usage": projections.usage.saved(),
-        "position": projections.position,
-    }
 
 
 @given(script=scripts, every=st.integers(1, 12), tail=st.integers(0, 12))

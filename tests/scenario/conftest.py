@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.shared_home import Start
+from kit.servers.resident_process import ResidentProcess
 from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import ParleyProcess, ScriptedModel
 
@@ -30,3 +31,15 @@ async def start(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[St
 
         async with asyncio.timeout(PATIENCE_SECONDS):
             yield make
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest_asyncio.fixture
+async def resident(parley_model: ScriptedModel, home: Path) -> AsyncIterator[ResidentProcess]:
+    """A resident server with the most detailed log."""
+    async with ResidentProcess(parley_model, home, env={"PARLEY_LOG": "debug"}) as server:
+        yield server

@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
 from kit.clients.messages import (
+    CAPABILITIES,
     EITHER_API,
     TASK_STARTED,
     agent_message,
@@ -68,16 +69,17 @@ async def test_only_the_newest_revision_has_instructions_annotations_and_output_
         full = version == FULL_VERSION
         assert client.initialize_result == {
             "protocolVersion": version,
-            "capabilities": {"tools": {}, "logging": {}} if full else {"tools": {"listChanged": True}},
+            "capabilities": CAPABILITIES if full else {"tools": {"listChanged": True}},
             "serverInfo": {"name": "parley", "title": "Parley", "version": __version__},
             **({"instructions": instructions} if full else {}),
         }
         assert bool(instructions) == full
         more = {"outputSchema", "annotations"} if full else set()
         assert [tool["name"] for tool in tools] == (ALL_TOOL_NAMES if full else TOOL_NAMES)
-        assert [set(tool) for tool in tools] == [{"name", "title", "description", "inputSchema"} | more] * len(
-            tools
-        )
+        assert [set(tool) - {"execution"} for tool in tools] == [
+            {"name", "title", "description", "inputSchema"} | more
+        ] * len(tools)
+        assert [tool["name"] for tool in tools if "execution" in tool] == (["codex", "codex-reply"] if full else [])
 
 
 @pytest.mark.promises("versions.plain", "versions.full")
@@ -85,13 +87,22 @@ async def test_the_additions_to_a_tool_are_all_that_differs(parley_model: Script
     async with speaking(parley_model) as plain, speaking(parley_model, version=FULL_VERSION) as full:
         before, after = await tools_of(plain), await tools_of(full)
 
-        added = ("outputSchema", "annotations")
+        added = ("outputSchema", "annotations", "execution")
         for name, required in {
             "conversationCreate": [["prompt", "model", "cwd"], ["cwd"]],
             "codex-reply": [["sessionId", "prompt"], ["threadId", "prompt"]],
         }.items():
             place = [tool["name"] for tool in before].index(name)
             assert [tools.pop(place)["inputSchema"]["required"] for tools in (before, after)] == required
+        send = [tool["name"] for tool in before].index("conversationSendMessage")
+        del after[send]["inputSchema"]["properties"]["delivery"]
+        for name, arguments in {
+            "conversationRead": ("before",),
+            "conversationStream": ("last", "exclusive"),
+        }.items():
+            (properties,) = [tool["inputSchema"]["properties"] for tool in after if tool["name"] == name]
+            for argument in arguments:
+                del properties[argument]
         common = [tool for tool in after if tool["name"] in TOOL_NAMES]
         assert [{key: tool[key] for key in tool if key not in added} for tool in common] == before
 
@@ -106,8 +117,12 @@ async def test_annotations_say_which_tools_only_look_and_all_schemas_are_valid(
             "conversationStream",
             "conversationsList",
             "conversationRead",
+            "conversationSearch",
             "conversationStatus",
             "approvalsList",
+            "attentionList",
+            "queueList",
+            "settingsList",
         }
         for tool in tools:
             for schema in (tool["inputSchema"], tool["outputSchema"]):
@@ -152,6 +167,8 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
         assert (await use("conversationRead", **its))["open"] != []
         assert (await use("conversationStatus", **its))["owner"] is not None
         await use("conversationsList", limit=1)
+        assert len((await use("conversationSearch", text="GO", limit=1))["messages"]) == 1
+        await use("settingsList")
         await use("conversationInterrupt", **its)
         await use("conversationsList")
         await use("conversationStatus", conversation_id=session)
@@ -185,6 +202,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             await use("conversationCreate", prompt="", model=MODEL, cwd=".", profile="nope"),
             await use("conversationSendMessage", **nobody, content=[{"type": "text", "text": "go"}]),
             await use("conversationRead", **nobody),
+            await use("conversationSearch", **nobody, text="go"),
             await use("conversationInterrupt", **nobody),
             await use("conversationContinue", **nobody),
             await use("conversationStatus", **nobody),
@@ -192,23 +210,34 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             await use("conversationArchive", **nobody),
             await use("conversationDelete", **nobody),
             await use("conversationFork", **nobody),
+            await use("conversationMarkRead", **nobody, seq=1),
+            await use("queueList", **nobody),
+            await use("queueEdit", **nobody, message_id=str(uuid4()), content=[{"type": "text", "text": "go"}]),
+            await use("queueRemove", **nobody, message_id=str(uuid4())),
+            await use("queueResume", **nobody),
             await use("approvalsList", **nobody),
             await use("approvalAnswer", **answer),
             await use("codex-reply", sessionId=nobody["conversation_id"], prompt="go"),
             await use("conversationStream", **nobody),
             await use("conversationsList", cursor="?"),
+            await use("attentionList", cursor="?"),
         ]
 
+        (settled_at,) = [one.get("settled_at") for one in failures if "settled_at" in one]
+        facts = {"decision": "denied", "by": "tool", "principal": "local", "settled_at": settled_at}
         assert failures == [
             {"message": "Failed to load config: config profile `nope` not found", "code": "profile_not_found"},
             typed("Session does not exist", "unknown_conversation"),
-            *[typed("Conversation does not exist", "unknown_conversation")] * 9,
-            typed("Question is settled: denied", "approval_settled"),
+            *[typed("Conversation does not exist", "unknown_conversation")] * 15,
+            {**typed("Question is settled: denied by local (tool)", "approval_settled"), **facts},
             typed(f"Session not found for session_id: {nobody['conversation_id']}", "unknown_conversation"),
             typed("Conversation does not exist", "unknown_conversation"),
             typed(
                 "Failed to parse arguments for conversationsList: cursor was not issued by this server",
                 "bad_cursor",
+            ),
+            typed(
+                "Failed to parse arguments for attentionList: cursor was not issued by this server", "bad_cursor"
             ),
         ]
         assert set(checked) == set(ALL_TOOL_NAMES)

@@ -57,7 +57,7 @@ async def test_each_answer_does_what_the_table_says(parley_model: ScriptedModel)
 @pytest.mark.child_process
 @pytest.mark.promises("approvals.answers", "approvals.told")
 @pytest.mark.parametrize("answer", [{"decision": "abort"}, {"action": "cancel"}], ids=str)
-async def test_an_abort_interrupts_the_turn_and_tells_the_model_nothing(
+async def test_an_abort_interrupts_the_turn_and_the_model_reads_nothing_of_it(
     parley_model: ScriptedModel, answer: Any
 ) -> None:
     async with approving_client(parley_model) as client:
@@ -248,12 +248,16 @@ async def test_the_tool_answers_approvals_of_any_client(parley_model: ScriptedMo
 
         assert answered(request_id, {"status": "ok"}) in messages
         assert settlements(messages) == [{"decision": "denied", "by": "tool", "reason": "later"}]
-        taken_back = {"requestId": 0, "reason": "Question is settled: denied"}
+        settled = "Question is settled: denied by local (tool)"
+        taken_back = {"requestId": 0, "reason": settled}
         assert [one["params"] for one in messages if one.get("method") == "notifications/cancelled"] == [taken_back]
         assert told(parley_model) == f"{DENIED}: later"
 
         again = client.call("approvalAnswer", **answer)
-        assert await client.read() == failed(again, "Question is settled: denied", "approval_settled")
+        late = (await client.until_answer(again))[-1]["result"]["structuredContent"]
+        assert late.pop("settled_at")
+        facts = {"decision": "denied", "by": "tool", "principal": "local", "reason": "later"}
+        assert late == {"status": "error", "message": settled, "code": "approval_settled", **facts}
         unknown = client.call("approvalAnswer", approval_id=UNKNOWN, decision="approved")
         assert await client.read() == failed(unknown, "Question does not exist", "unknown_approval")
         nowhere = client.call("approvalsList", conversation_id=UNKNOWN)

@@ -179,11 +179,11 @@ class Places(NamedTuple):
         return {path for path in (self.inside, self.in_a_root, self.outside) if path.exists()}
 
 
-class Seen(NamedTuple):
+class Outcome(NamedTuple):
     """Everything that can be observed of one turn."""
 
     events: list[Any]
-    questions: list[Any]
+    approvals: list[Any]
     told: list[tuple[str, str]]
     """What the model is told of each call; nothing where it is not asked again."""
     written: set[Path]
@@ -207,7 +207,7 @@ class Stage:
         self._speaker, self._folder, self._mechanism = speaker, folder, mechanism
         self._played, self._asked = 0, 0
 
-    async def play(self, cell: Cell) -> tuple[Seen, Seen]:
+    async def play(self, cell: Cell) -> tuple[Outcome, Outcome]:
         """Run a cell; return what was observed and what is expected."""
         self._played += 1
         places = self._places(self._played)
@@ -216,11 +216,11 @@ class Stage:
         talk = self._codex if cell.way == "codex" else self._stream
         request_id, messages = await talk(cell, places)
         events = events_in(messages)[1:] if cell.way == "codex" else live_events(messages)
-        questions = [one["params"] for one in messages if one.get("method") == "elicitation/create"]
+        approvals = [one["params"] for one in messages if one.get("method") == "elicitation/create"]
         is_over = len(self._speaker.model.requests) == asked_before + 1
-        seen = Seen(
+        seen = Outcome(
             events=gathered(map(without_hidden, events)),
-            questions=[without_event_id(question) for question in questions],
+            approvals=[without_event_id(approval) for approval in approvals],
             told=[] if is_over else [(call_id, plain(text)) for call_id, text in outputs(self._speaker.model)],
             written=places.written(),
         )
@@ -313,10 +313,10 @@ def without_hidden(event: Any) -> Any:
             return event
 
 
-def without_event_id(question: Any) -> Any:
+def without_event_id(approval: Any) -> Any:
     """Return the approval request without the id of its event, which depends on the conversation."""
-    assert question["codex_event_id"]
-    return {key: value for key, value in question.items() if key != "codex_event_id"}
+    assert approval["codex_event_id"]
+    return {key: value for key, value in approval.items() if key != "codex_event_id"}
 
 
 # --- what is wanted ----------------------------------------------------------------------
@@ -361,7 +361,7 @@ def calls_of(cell: Cell, places: Places) -> Iterator[Call]:
 # --- what must come of it --------------------------------------------------------------------
 
 
-def expected(cell: Cell, places: Places, request_id: str) -> Seen:
+def expected(cell: Cell, places: Places, request_id: str) -> Outcome:
     return (expected_of_patch if cell.is_patch else expected_of_command)(cell, places, request_id)
 
 
@@ -418,31 +418,31 @@ RETRY: Final = "command failed; retry without sandbox?"
 DENIED: Final = f"sandbox denied exec error, exit code: 1, stdout: {SAID}, stderr: "
 
 
-def expected_of_command(cell: Cell, places: Places, request_id: str) -> Seen:
+def expected_of_command(cell: Cell, places: Places, request_id: str) -> Outcome:
     run = run_of(cell, places)
     reached = {places.inside} if cell.mode == "workspace-write" else set[Path]()
     failing = [run.begin("c1"), output("c1", SAID), unended("c1", "")]
     match cell.word:
         case "free" | "runs":
-            return Seen(turn(run.events()), [], [("c1", told(run.said))], run.written)
+            return Outcome(turn(run.events()), [], [("c1", told(run.said))], run.written)
         case "reads":
             complaint = f"cat: {places.secret}: <hidden>\n"
             end = ended("c1", "", complaint, exit_code=1)
             payloads = [run.begin("c1"), output("c1", complaint, stream="stderr"), end]
-            return Seen(turn(payloads), [], [("c1", told(complaint, exit_code=1))], set())
+            return Outcome(turn(payloads), [], [("c1", told(complaint, exit_code=1))], set())
         case "fails":
             text = f"failed in sandbox LinuxSeccomp with execution error: {DENIED}"
-            return Seen(turn(failing), [], [("c1", text)], reached)
+            return Outcome(turn(failing), [], [("c1", text)], reached)
         case "retry":
             before = [*failing, background(f"Execution failed: {DENIED}")]
             after = [background("retrying command without sandbox")]
-            return expected_of_question(cell, run, request_id, RETRY, before, after, reached)
+            return expected_of_approval(cell, run, request_id, RETRY, before, after, reached)
         case _:
             why = WHY if cell.what == "escalated" else None
-            return expected_of_question(cell, run, request_id, why, [], [], set())
+            return expected_of_approval(cell, run, request_id, why, [], [], set())
 
 
-def expected_of_question(
+def expected_of_approval(
     cell: Cell,
     run: Run,
     request_id: str,
@@ -450,34 +450,34 @@ def expected_of_question(
     before: list[Any],
     after: list[Any],
     written: set[Path],
-) -> Seen:
+) -> Outcome:
     """Return the expected events and files before the request and after an approval."""
     assert cell.answer is not None
     command, cwd = list(run.argv), str(run.cwd)
     request = {"type": "exec_approval_request", "call_id": "c1", "command": command, "cwd": cwd}
     payloads = [*before, request if reason is None else {**request, "reason": reason}]
     message = f"Allow Codex to run `{shlex.join(command)}` in `{cwd}`?"
-    question = asked_params(message, request_id, "exec-approval", codex_command=command, codex_cwd=cwd)
+    approval = asked_params(message, request_id, "exec-approval", codex_command=command, codex_cwd=cwd)
     match cell.answer.decision:
         case "abort":
-            return Seen(turn(payloads, aborted=True), [question], [], written)
+            return Outcome(turn(payloads, aborted=True), [approval], [], written)
         case "denied":
             text = rejected("exec command", cell.answer)
-            return Seen(turn(payloads), [question], [("c1", text)], written)
+            return Outcome(turn(payloads), [approval], [("c1", text)], written)
         case "approved":
             done = [*after, *run.events()]
-            return Seen(turn(payloads + done), [question], [("c1", told(SAID))], run.written)
+            return Outcome(turn(payloads + done), [approval], [("c1", told(SAID))], run.written)
         case "approved_for_session":
             done = [*after, *run.events("c1"), *run.events("c2")]
             texts = [("c1", told(SAID)), ("c2", told(SAID))]
-            return Seen(turn(payloads + done), [question], texts, run.written)
+            return Outcome(turn(payloads + done), [approval], texts, run.written)
 
 
 def background(message: str) -> Any:
     return {"type": "background_event", "message": message}
 
 
-def expected_of_patch(cell: Cell, places: Places, request_id: str) -> Seen:
+def expected_of_patch(cell: Cell, places: Places, request_id: str) -> Outcome:
     path = str(target_of(cell, places))
     changes = {path: added(CONTENT)}
     name = target_of(cell, places).relative_to(places.top)
@@ -489,23 +489,23 @@ def expected_of_patch(cell: Cell, places: Places, request_id: str) -> Seen:
     done = [{**begin, "auto_approved": cell.word == "applied"}, *rest]
     texts = [("c1", told(success(f"A {path}")))]
     if cell.word == "applied":
-        return Seen(turn(done), [], texts, {Path(path)})
+        return Outcome(turn(done), [], texts, {Path(path)})
     if cell.word == "refused":
         text = "patch rejected: writing outside of the project; rejected by user approval settings"
-        return Seen(turn([]), [], [("c1", text)], set())
+        return Outcome(turn([]), [], [("c1", text)], set())
     assert cell.answer is not None
     shown = {path: as_json(added(CONTENT))}
     request = {"type": "apply_patch_approval_request", "call_id": "c1", "changes": shown}
     message = "Allow Codex to apply proposed code changes?"
-    question = asked_params(message, request_id, "patch-approval", codex_changes=shown)
+    approval = asked_params(message, request_id, "patch-approval", codex_changes=shown)
     match cell.answer.decision:
         case "abort":
-            return Seen(turn([request], aborted=True), [question], [], set())
+            return Outcome(turn([request], aborted=True), [approval], [], set())
         case "denied":
             text = rejected("patch", cell.answer)
-            return Seen(turn([request]), [question], [("c1", text)], set())
+            return Outcome(turn([request]), [approval], [("c1", text)], set())
         case "approved" | "approved_for_session":
-            return Seen(turn([request, *done]), [question], texts, {Path(path)})
+            return Outcome(turn([request, *done]), [approval], texts, {Path(path)})
 
 
 # --- all of them ---------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def answer(client: ApprovingClient, number: int, decision: str) -> None:
 
 @pytest.mark.promises("approvals.covers")
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
-async def test_a_working_directory_that_becomes_a_link_is_asked_about_again(
+async def test_a_working_directory_that_becomes_a_link_needs_another_approval(
     parley_model: ScriptedModel, ground: Ground, version: str
 ) -> None:
     parley_model.says(shell("c1", "rm", "precious"))
@@ -123,7 +123,9 @@ async def test_a_command_that_is_approved_again_runs_in_the_directory_of_the_sec
 
 
 @pytest.mark.promises("approvals.covers")
-async def test_a_program_that_is_replaced_is_asked_about_again(parley_model: ScriptedModel, ground: Ground) -> None:
+async def test_a_program_that_is_replaced_needs_another_approval(
+    parley_model: ScriptedModel, ground: Ground
+) -> None:
     parley_model.says(shell("c1", "tool"), shell("c2", "tool"))
     parley_model.says("Done")
     async with approving_client(parley_model, version=FULL_VERSION, env=ground.env) as client:
@@ -205,7 +207,7 @@ async def test_a_command_that_is_replaced_after_every_approval_is_refused_in_the
 
     assert "elicitation/create" not in [message.get("method") for message in messages]
     assert told(parley_model) == (
-        "exec command rejected: what was approved was replaced before it could begin, 3 times in a row"
+        "exec command rejected: its program, directory or files were replaced after each of 3 approvals"
     )
     assert not (ground.project / "ran").exists()
 
@@ -217,9 +219,9 @@ def _nothing(ground: Ground) -> None:
 
 
 @pytest.mark.promises("approvals.covers")
-@pytest.mark.parametrize(("replace", "questions"), [(_nothing, 1), (Ground.redirect, 2), (Ground.exchange, 2)])
+@pytest.mark.parametrize(("replace", "approvals"), [(_nothing, 1), (Ground.redirect, 2), (Ground.exchange, 2)])
 async def test_after_a_restart_an_approval_covers_what_was_there_before_it(
-    parley_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], questions: int
+    parley_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], approvals: int
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -235,14 +237,14 @@ async def test_after_a_restart_an_approval_covers_what_was_there_before_it(
         client.stream(conversation)
         await client.until_asked()
         answer(client, 0, "approved")
-        if questions == 2:
+        if approvals == 2:
             second, _ = await asked(client)
             assert second["message"].startswith("Something was changed after this was approved.\n")
             answer(client, 1, "denied")
         await client.until_method("task_complete")
 
     left = {place for place in tree(tmp_path) if place.endswith("precious")}
-    assert len(left) == questions
+    assert len(left) == approvals
 
 
 # --- patches ---------------------------------------------------------------------------------
@@ -265,7 +267,7 @@ def _new_directory(ground: Ground) -> None:
 
 @pytest.mark.promises("approvals.covers")
 @pytest.mark.parametrize("replace", [_other_directory, _other_content, _new_directory])
-async def test_a_patch_whose_files_are_not_those_that_were_shown_is_asked_about_again(
+async def test_a_patch_whose_files_differ_from_those_shown_needs_another_approval(
     parley_model: ScriptedModel, ground: Ground, replace: Callable[[Ground], None]
 ) -> None:
     parley_model.says(shell("c1", "apply_patch", UPDATE), shell("c2", "apply_patch", UPDATE))
@@ -290,9 +292,9 @@ async def test_a_patch_whose_files_are_not_those_that_were_shown_is_asked_about_
 
 
 @pytest.mark.promises("approvals.covers")
-@pytest.mark.parametrize(("replace", "questions"), [(_nothing, 1), (_other_content, 2), (_other_directory, 2)])
+@pytest.mark.parametrize(("replace", "approvals"), [(_nothing, 1), (_other_content, 2), (_other_directory, 2)])
 async def test_after_a_restart_an_approval_covers_the_files_of_a_patch_as_they_were_before_it(
-    parley_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], questions: int
+    parley_model: ScriptedModel, ground: Ground, tmp_path: Path, replace: Callable[[Ground], None], approvals: int
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -308,16 +310,16 @@ async def test_after_a_restart_an_approval_covers_the_files_of_a_patch_as_they_w
         client.stream(conversation)
         await client.until_asked()
         answer(client, 0, "approved")
-        if questions == 2:
+        if approvals == 2:
             await asked(client)
             answer(client, 1, "denied")
         await client.until_method("task_complete")
 
-    assert (ground.project / "new/deep.txt").exists() == (questions == 1)
-    assert ("two" in (ground.project / "sub/file.txt").read_text()) == (questions == 1)
+    assert (ground.project / "new/deep.txt").exists() == (approvals == 1)
+    assert ("two" in (ground.project / "sub/file.txt").read_text()) == (approvals == 1)
 
 
-async def test_a_patch_whose_directory_becomes_a_link_is_told_so_and_changes_nothing(
+async def test_a_patch_whose_directory_becomes_a_link_fails_and_changes_nothing(
     parley_model: ScriptedModel, ground: Ground
 ) -> None:
     parley_model.says(shell("c1", "apply_patch", UPDATE))

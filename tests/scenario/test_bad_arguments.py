@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import product
 from typing import Any, Final, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -227,6 +227,12 @@ async def caller(model: ScriptedModel, version: str = FULL) -> AsyncIterator[Cal
 def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str, Any]]:
     """Return the minimal valid arguments of each tool."""
     of_one = {"conversation_id": conversation}
+    of_queue: dict[str, dict[str, Any]] = {
+        "queueList": {},
+        "queueEdit": {"message_id": str(uuid4()), "content": [{"type": "text", "text": "go"}]},
+        "queueRemove": {"message_id": str(uuid4())},
+        "queueResume": {},
+    }
     create = {"cwd": "."} if version == FULL else {"prompt": "", "model": "m", "cwd": "."}
     return {
         "codex": {"prompt": "go"},
@@ -236,6 +242,8 @@ def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str
         "conversationStream": of_one,
         "conversationsList": {},
         "conversationRead": of_one,
+        **({"conversationMarkRead": {**of_one, "seq": 0}} if version == FULL else {}),
+        **({"conversationSearch": {"text": "go"}} if version == FULL else {}),
         "conversationInterrupt": of_one,
         **({"conversationContinue": of_one} if version == FULL else {}),
         "conversationStatus": of_one,
@@ -243,6 +251,8 @@ def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str
         "conversationArchive": of_one,
         "conversationDelete": of_one,
         "conversationFork": of_one,
+        **({name: {**of_one, **more} for name, more in of_queue.items()} if version == FULL else {}),
+        **({"attentionList": {}, "settingsList": {}} if version == FULL else {}),
         "approvalsList": {},
         "approvalAnswer": {"approval_id": UNKNOWN, "decision": "denied"},
     }
@@ -332,6 +342,8 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
             if name in (
                 *CODEX,
                 "conversationContinue",
+                "queueEdit",
+                "queueRemove",
                 "conversationSendMessage",
                 "conversationStream",
                 "approvalAnswer",
@@ -471,7 +483,7 @@ UNSENDABLE: Final[list[tuple[dict[str, Any], str]]] = [
     ),
     ({"type": "image", "file_id": "f"}, "an image by file id cannot be sent over the chat API"),
     ({"type": "file"}, "a file needs one of `file_url`, `file_id`, `file_data`"),
-    ({"type": "file", "file_url": "https://example.org/a"}, "a file by address cannot be sent over the chat API"),
+    ({"type": "file", "file_url": "https://example.org/a"}, "a file by URL cannot be sent over the chat API"),
     ({"type": "file", "file_data": "AA=="}, "a file with `file_data` needs a `filename`"),
     ({"type": "file", "file_data": "AA", "filename": "a"}, "the `file_data` of a file must be base64"),
 ]

@@ -61,7 +61,7 @@ async def is_refused(client: WireClient, conversation: str, *, told: str, **more
 
 
 @either_api
-async def test_the_model_sees_everything_up_to_the_parents_turn_and_nothing_behind_it(
+async def test_the_model_sees_everything_up_to_the_parents_turn_and_nothing_after_it(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api, version=FULL_VERSION) as client:
@@ -187,7 +187,8 @@ async def test_a_message_after_an_interrupt_may_be_a_branch(parley_model: Script
             answered(stop, {"status": "ok"}),
             answered(again, {"status": "ok", "message_id": M2}),
         ]
-        assert {**error(" Turn interrupted"), "reason": "interrupted"} in await read(client, conversation)
+        interrupted = {**error(" Turn interrupted"), "reason": "interrupted", "principal": "local"}
+        assert interrupted in await read(client, conversation)
         assert bodies(parley_model)[-1] == body(
             "chat", User("one"), Assistant("Done"), User("instead"), cwd=client.work, session=conversation
         )

@@ -14,7 +14,7 @@ from parley.testing.home import MODEL
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
 PLAIN_INTERRUPTED: Final = {"type": "error", "message": " Turn interrupted"}
-INTERRUPTED: Final = {**PLAIN_INTERRUPTED, "reason": "interrupted"}
+INTERRUPTED: Final = {**PLAIN_INTERRUPTED, "reason": "interrupted", "principal": "local"}
 
 
 def answers_in(messages: list[Any]) -> list[int | str]:
@@ -313,7 +313,7 @@ async def test_prompt_and_model_may_be_left_out(parley_model: ScriptedModel, giv
 
 @pytest.mark.promises("create.optional", "versions.plain")
 @pytest.mark.parametrize("field", ["prompt", "model"])
-async def test_older_clients_are_told_which_field_is_missing(parley_model: ScriptedModel, field: str) -> None:
+async def test_older_clients_get_the_name_of_the_missing_field(parley_model: ScriptedModel, field: str) -> None:
     async with speaking(parley_model) as client:
         arguments = {"prompt": "", "model": MODEL, "cwd": str(client.raw.work)}
         del arguments[field]

@@ -91,7 +91,7 @@ async def test_two_calls_and_what_was_thought_go_back_in_one_message(
 
 @pytest.mark.promises("model.usage", "model.chat-ends")
 @pytest.mark.parametrize("dialect", ["openai", "openrouter"])
-async def test_token_counts_are_told_once_also_where_the_finish_comes_twice(
+async def test_token_counts_are_shown_once_if_the_finish_arrives_twice(
     parley_model: ScriptedModel, dialect: DialectName
 ) -> None:
     parley_model.dialect = dialect
@@ -237,7 +237,7 @@ PIECES: Final[dict[str, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.promises("model.chat-calls")
-async def test_calls_are_told_apart_however_they_come(parley_model: ScriptedModel) -> None:
+async def test_calls_are_distinguished_in_every_dialect(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as wire:
         for number, (name, pieces) in enumerate(PIECES.items(), 1):
             print(name)  # pytest shows the last one if it fails
@@ -253,7 +253,7 @@ async def test_calls_are_told_apart_however_they_come(parley_model: ScriptedMode
             assert [output["tool_call_id"] for output in outputs] == ["c1", "c2"]
 
 
-async def test_calls_without_id_and_with_one_index_are_told_apart_by_their_names(
+async def test_calls_without_ids_and_with_the_same_index_are_distinguished_by_their_names(
     parley_model: ScriptedModel,
 ) -> None:
     parley_model.says(*(_piece({"index": 0, "function": _function(name, "{}")}) for name in ("one", "two")))

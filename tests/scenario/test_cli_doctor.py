@@ -10,18 +10,18 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from kit.servers.hangups import hangups
+from kit.system.commands import PATIENCE_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
 from parley.cli.main import main
 from parley.version import __version__
-
-PATIENCE_SECONDS = 90.0
 
 SECRET = {path(f"{pwd.getpwuid(os.geteuid()).pw_dir}/.aws") for path in (str, os.path.realpath)}
 """Something of the user that is hidden by default, by the names that it may have."""
@@ -98,6 +98,17 @@ async def test_unknown_settings_are_listed_with_the_nearest_known_one(tmp_path: 
     ]
 
 
+async def test_it_checks_the_address_and_the_secret_of_the_webhook(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[webhook]\nurl = "https://example.com/parley?key=never-told"\nsecret_env = "HOOK"\n')
+    unset = await doctor(tmp_path, PARLEY_HOME=str(tmp_path))
+    ready = await doctor(tmp_path, PARLEY_HOME=str(tmp_path), HOOK="never told" * 3)
+
+    missing = "`webhook.secret_env`: the environment variable `HOOK` is not set"
+    assert unset.text("webhook") == [f"is not notified: {file}, line 3: {missing}"]
+    assert ready.text("webhook") == ["notified at https://example.com/parley, the secret is set"]
+
+
 @pytest.mark.promises("sandbox.doctor")
 async def test_it_says_what_limits_all_commands_together_or_why_nothing_does(tmp_path: Path) -> None:
     found = await doctor(tmp_path)
@@ -164,7 +175,7 @@ async def test_where_bubblewrap_may_do_nothing_landlock_takes_its_place(tmp_path
     assert [text.partition(": ")[0] for text in found.text("to do")] == ["let bubblewrap create user namespaces"]
 
 
-async def test_settings_that_cannot_be_used_are_told_by_line(tmp_path: Path) -> None:
+async def test_invalid_settings_are_reported_with_their_line(tmp_path: Path) -> None:
     (tmp_path / ".parley").mkdir()
     (tmp_path / ".parley" / "config.toml").write_text('model = "o3"\n\napproval_policy = "sometimes"\n')
     found = await doctor(tmp_path)
@@ -186,14 +197,34 @@ async def test_a_provider_that_is_not_defined_comes_with_advice(tmp_path: Path) 
     assert found.exit_code == 1
 
 
-async def test_a_home_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_home_is_reported(tmp_path: Path) -> None:
     found = await doctor(tmp_path, PARLEY_HOME=str(tmp_path / "gone"))
 
     why = f"PARLEY_HOME: {tmp_path}/gone: No such file or directory (os error 2)"
     assert (found.text("settings"), found.exit_code) == ([f"cannot be used: {why}"], 1)
 
 
-async def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+async def test_files_that_other_users_can_change_or_read_are_named(tmp_path: Path) -> None:
+    home = tmp_path / ".parley"
+    home.mkdir(mode=0o755)
+    home.chmod(0o755)
+    for name, mode in (("config.toml", 0o666), ("auth.json", 0o644), ("serve.key", 0o644)):
+        (home / name).write_text("" if name == "config.toml" else "{}")
+        (home / name).chmod(mode)
+    found = await doctor(tmp_path)
+    home.chmod(0o700)
+    (home / "config.toml").chmod(0o644)
+    corrected = await doctor(tmp_path)
+
+    assert found.text("exposed") == [
+        f"other users can change {home}/config.toml; correct it with `chmod go-w`",
+        f"other users can read {home}/auth.json; correct it with `chmod go-r`",
+        f"other users can read {home}/serve.key; correct it with `chmod go-r`",
+    ]
+    assert corrected.text("exposed") == []
+
+
+async def test_a_home_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = await doctor(tmp_path, HOME=str(tmp_path / "file"))
 
@@ -203,7 +234,7 @@ async def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.promises("sandbox.doctor")
 @SANDBOX
-async def test_conversations_that_cannot_be_used_are_told_and_left_as_they_are(tmp_path: Path) -> None:
+async def test_conversations_that_cannot_be_used_are_reported_and_not_changed(tmp_path: Path) -> None:
     home = tmp_path / ".parley"
     home.mkdir()
     (home / "parley.db").write_text("no database" * 100)
@@ -296,7 +327,8 @@ async def test_a_signal_ends_it_silently_and_leaves_nothing(tmp_path: Path, numb
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await process.stdout.readline() != b"\n":  # what follows is tried out
             pass
-        process.send_signal(number)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)  # `send_signal` takes the exit code of an ended process from `communicate`
         _, err = await process.communicate()
 
     assert process.returncode in (128 + number, -number, 0, 1)  # all may have been done by then

@@ -20,9 +20,9 @@ from uuid import UUID
 
 import pytest
 
+from kit.builders.approvals import approval_id, command_approval
 from kit.builders.events import agent_message, task_complete, task_started, user_message
-from kit.builders.logs import AT
-from kit.builders.questions import approval_id, command_question
+from kit.builders.logs import AT, state_of
 from kit.builders.records import (
     call,
     call_output,
@@ -37,15 +37,16 @@ from kit.builders.records import (
 )
 from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
 from kit.servers.long_wait_program import LONG_WAIT
+from kit.system.commands import PATIENCE_SECONDS
 from parley.cli.main import main
 from parley.conversation.log import Log, LogPayload
+from parley.conversation.state import TurnOutcome
 from parley.ports.store import Head, Query, StateName, Summary
 from parley.stores.sqlite.locks import WriteLock
 from parley.stores.sqlite.store import SqliteStore
-from parley.wire.ids import START, ConversationId
+from parley.wire.ids import START, ConversationId, Seq
 from parley.wire.items import ImageItem
-
-PATIENCE_SECONDS = 90.0
+from parley.wire.principals import PrincipalRef
 
 ID = ConversationId(str(UUID(int=7)))
 OTHER = ConversationId(str(UUID(int=8)))
@@ -55,9 +56,9 @@ IMAGE = ImageItem(image_url="data:image/png;base64," + "iVBO" * 4000)
 
 TALK: Sequence[LogPayload] = (
     settings_chosen(),
-    turn_started(),
+    turn_started(principal=PrincipalRef(name="ada", token_id="0123456789abcdef")),
     task_started(),
-    user_message("Look at this.", IMAGE),
+    user_message("Look at this.", IMAGE, principal="ada"),
     model_asked(),
     model_said(opaque('{"type": "reasoning",\n "summary": []}')),
     model_said(call("c", '{"command": ["cat", "noise"]}')),
@@ -126,7 +127,12 @@ class Home:
         log = Log()
         log.append(payloads, at=AT)
         summary = Summary(
-            title="Look at this.", cwd="/project", model="mock-model", state=state, updated_at=updated_at
+            title="Look at this.",
+            cwd="/project",
+            model="mock-model",
+            state=state,
+            updated_at=updated_at,
+            outcome=state_of(*payloads).outcome,
         )
         async with self.store() as store:
             await store.create(conversation_id, log.entries, summary, archived=archived)
@@ -154,6 +160,7 @@ def entries_in(exported: str) -> list[str]:
 # --- out and in ------------------------------------------------------------------------------
 
 
+@pytest.mark.promises("principals.copies")
 async def test_a_conversation_comes_back_byte_for_byte_in_another_home(home: Home, elsewhere: Home) -> None:
     await home.keep(ID, *TALK, archived=True)
     exported = await home.parley("export", ID)
@@ -183,7 +190,7 @@ async def test_an_approval_for_the_session_is_in_no_export_and_is_not_imported(h
     async with elsewhere.store() as store:
         entries = await store.read(ID, after=START)
 
-    blank = {"record": "session_granted", "principal": "", "key": ""}
+    blank = {"record": "session_granted", "principal": "", "token_id": "", "key": ""}
     assert forged["body"] == blank
     assert imported == Outcome(f"talk.jsonl: imported as {ID}, {len(TALK) + 1} entries\n", "", 0)
     assert json.loads(entries[-1].encoded) == blank
@@ -207,7 +214,7 @@ async def test_the_first_line_says_what_it_is(home: Home) -> None:
     }
 
 
-async def test_a_conversation_that_another_process_works_on_is_exported_and_is_nobodys_where_it_is_imported(
+async def test_a_conversation_that_another_process_works_on_is_exported_and_has_no_owner_where_it_is_imported(
     home: Home, elsewhere: Home
 ) -> None:
     await home.keep(ID, *TALK[:8], state="running")
@@ -331,6 +338,23 @@ def test_a_home_without_conversations_stays_as_it_is(
     assert (os.listdir(home.path), os.listdir(home.work)) == ([], [])
 
 
+@pytest.mark.parametrize(
+    "line", [["export", ID, "-o", "talk.jsonl"], ["backup", "copy.db"], ["gc", "--yes"], ["token", "ls"], ["ls"]]
+)
+def test_every_command_says_that_a_home_whose_database_was_removed_is_damaged(
+    home: Home,
+    line: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (home.path / "parley.db-wal").write_bytes(b"x" * 100)
+    monkeypatch.setenv("PARLEY_HOME", str(home.path))
+    monkeypatch.chdir(home.work)
+
+    assert main(line) == 1
+    assert "the database is damaged: parley.db is missing, but its log parley.db-wal" in capsys.readouterr().err
+
+
 async def test_the_reader_of_an_export_may_close_the_pipe(home: Home) -> None:
     await home.keep(ID, *TALK, *(agent_message("x" * 1000) for _ in range(300)))
     read, write = os.pipe()
@@ -362,7 +386,7 @@ async def test_a_signal_ends_an_export_and_leaves_nothing_of_it(home: Home) -> N
 # --- many files ------------------------------------------------------------------------------
 
 
-async def test_a_directory_is_searched_and_each_file_is_told_of(home: Home, elsewhere: Home) -> None:
+async def test_a_directory_is_searched_and_each_file_is_reported(home: Home, elsewhere: Home) -> None:
     await home.keep(ID, *TALK)
     await home.parley("export", ID, "-o", str(elsewhere.work / "talk.jsonl"))
     day = elsewhere.work / "sessions" / "2025" / "08" / "08"
@@ -397,7 +421,7 @@ async def test_a_directory_is_searched_and_each_file_is_told_of(home: Home, else
     assert f"./talk.jsonl: already here as {ID}\n" in again.stdout
 
 
-async def test_a_rollout_is_listed_as_of_its_time_and_works_where_it_is_told_to(home: Home) -> None:
+async def test_a_rollout_is_listed_with_its_time_and_works_in_the_given_directory(home: Home) -> None:
     (home.work / "rollout-x.jsonl").write_bytes(b"".join(rollout(user("go on\nplease"), assistant("Done"))))
 
     imported = await home.parley("import", "--cwd", "/project", "-c", "model=o3", "rollout-x.jsonl")
@@ -405,7 +429,12 @@ async def test_a_rollout_is_listed_as_of_its_time_and_works_where_it_is_told_to(
 
     assert imported.exit_code == 0
     assert head.summary == Summary(
-        title="go on", cwd="/project", model="o3", state="idle", updated_at=1754654400.123
+        title="go on",
+        cwd="/project",
+        model="o3",
+        state="idle",
+        updated_at=1754654400.123,
+        outcome=TurnOutcome(seq=Seq(head.last - 1), at=1754654400.123, reason="done", text="Done"),
     )
 
 
@@ -464,8 +493,8 @@ async def test_a_longer_version_of_a_conversation_does_not_take_its_place(home: 
     assert entries_in((await home.parley("export", ID)).stdout) == entries_in(mine)
 
 
-async def test_a_question_of_another_conversation_is_not_asked_under_its_id(home: Home) -> None:
-    await home.keep(ID, *TALK[:6], model_said(call("call1")), *command_question(1, "make"), state="asking")
+async def test_an_approval_of_another_conversation_is_not_requested_under_its_id(home: Home) -> None:
+    await home.keep(ID, *TALK[:6], model_said(call("call1")), *command_approval(1, "make"), state="asking")
     mine = (await home.parley("export", ID)).stdout
     (home.work / "other.jsonl").write_text(mine.replace(ID, OTHER))
 

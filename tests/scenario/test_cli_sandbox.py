@@ -15,11 +15,10 @@ from typing import NamedTuple
 import pytest
 
 from kit.servers.hangups import hangups
+from kit.system.commands import PATIENCE_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
 from parley.cli.main import main
-
-PATIENCE_SECONDS = 90.0
 
 WORKSPACE = ("--mode", "workspace-write", "-c", "sandbox_workspace_write.exclude_slash_tmp=true")
 """Tests work below /tmp: what is beside the working directory is to be outside."""
@@ -101,7 +100,7 @@ async def test_a_command_that_is_killed_ends_with_the_number_of_the_signal(proje
 
 @pytest.mark.promises("sandbox.by-hand")
 @SANDBOX
-async def test_a_command_is_given_no_key_and_is_told_that_there_is_no_network(project: Path) -> None:
+async def test_a_command_gets_no_key_and_a_variable_says_that_there_is_no_network(project: Path) -> None:
     said = (await outcome(await start(project, "env"))).stdout.splitlines()
 
     assert "CODEX_SANDBOX_NETWORK_DISABLED=1" in said
@@ -109,7 +108,7 @@ async def test_a_command_is_given_no_key_and_is_told_that_there_is_no_network(pr
 
 
 @SANDBOX
-async def test_a_command_reaches_the_network_where_that_is_asked_for(project: Path) -> None:
+async def test_a_command_reaches_the_network_with_the_option(project: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         reach = f"import socket; socket.create_connection(('127.0.0.1', {listener.getsockname()[1]}))"
         on = await outcome(await start(project, *WORKSPACE, "--network", "--", sys.executable, "-c", reach))
@@ -119,7 +118,7 @@ async def test_a_command_reaches_the_network_where_that_is_asked_for(project: Pa
 
 
 @SANDBOX
-async def test_a_command_runs_where_it_is_told_to(project: Path) -> None:
+async def test_a_command_runs_in_the_given_directory(project: Path) -> None:
     (project / "below").mkdir()
 
     assert await outcome(await start(project, "--cwd", "below", "pwd")) == Outcome(f"{project}/below\n", "", 0)
@@ -299,7 +298,7 @@ def test_options_after_the_command_belong_to_the_command(home: Path, capfd: pyte
     assert "usage:" not in capfd.readouterr().out
 
 
-def test_settings_that_cannot_be_used_are_told_by_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_reported_with_their_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "config.toml").write_text('\nsandbox_mode = "open"\n')
     code = main(("sandbox", "true"))
 

@@ -288,7 +288,12 @@ async def test_a_client_of_the_full_version_also_gets_the_session_and_what_it_sa
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
-    events = (task_started(), user_message("go"), *shown(api, *said("Done")), task_complete("Done"))
+    events = (
+        task_started(),
+        user_message("go", principal="local"),
+        *shown(api, *said("Done")),
+        task_complete("Done"),
+    )
     session = wire.sessions[0]
     assert without_message_ids(messages) == [
         *configured(1, session),
@@ -305,7 +310,8 @@ async def test_a_failure_has_structured_content_too(parley_model: ScriptedModel)
         messages = await wire.answer(1)
 
     message, code = "unexpected status 400 Bad Request: no", "unexpected_status"
-    events = (task_started(), user_message("go"), error(message, "failed", code), task_complete())
+    asked = user_message("go", principal="local")
+    events = (task_started(), asked, error(message, "failed", code), task_complete())
     session = wire.sessions[0]
     assert without_message_ids(messages) == [
         *configured(1, session),
@@ -319,7 +325,7 @@ async def test_a_failure_has_structured_content_too(parley_model: ScriptedModel)
 
 @pytest.mark.promises("codex.progress")
 @pytest.mark.parametrize("token", ["tok%en", 7])
-async def test_progress_is_told_after_each_event_that_has_a_position(
+async def test_progress_is_sent_after_each_event_that_has_a_position(
     parley_model: ScriptedModel, token: str | int
 ) -> None:
     parley_model.says("In ", "pieces")

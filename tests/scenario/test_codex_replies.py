@@ -87,10 +87,10 @@ async def test_a_reply_that_joins_in_mid_sentence_reads_the_sentence_from_its_be
         parley_model.release()
         messages = await wire.answer(1, 2)
 
-    said_so_far = AgentMessageDelta(delta="Hello, ")
+    said_so_far, reply = AgentMessageDelta(delta="Hello, "), user_message("joined", principal="local")
     assert without_message_ids(joined) == [
-        *pairs(1, "1", user_message("joined")),
-        *pairs(2, "1", user_message("joined"), said_so_far),
+        *pairs(1, "1", reply),
+        *pairs(2, "1", reply, said_so_far),
     ]
     turn = (
         AgentMessageDelta(delta="world"),

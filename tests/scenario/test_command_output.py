@@ -73,7 +73,7 @@ def shown(data: bytes) -> list[tuple[int, bytes]]:
     return [(0, data[:PREVIEW_BYTES]), (len(data) - PREVIEW_BYTES, data[-PREVIEW_BYTES:])]
 
 
-def kept(data: bytes) -> list[tuple[int, bytes]]:
+def stored_pieces(data: bytes) -> list[tuple[int, bytes]]:
     """Return the stored part of a long stream."""
     return [*pieces(data, end=KEPT_BYTES), *pieces(data, begin=len(data) - KEPT_BYTES)]
 
@@ -323,7 +323,7 @@ async def test_all_that_is_kept_of_a_command_can_be_read_at_once_and_in_pages(
                 *(
                     {"seq": 8, "item": item, "offset": at, "msg": output("c1", piece, stream=stream)}
                     for item, stream, data in ((FIRST, "stdout", OUT), (SECOND, "stderr", ERR))
-                    for at, piece in kept(data)
+                    for at, piece in stored_pieces(data)
                 ),
                 {"seq": 9, "msg": end},
                 {"seq": 12, "msg": agent_message("Done")},

@@ -401,7 +401,7 @@ async def test_an_interrupt_in_mid_summary_changes_nothing(parley_model: Scripte
         ]
 
 
-async def test_a_summary_that_breaks_off_is_asked_for_again(parley_model: ScriptedModel) -> None:
+async def test_a_summary_that_breaks_off_is_requested_again(parley_model: ScriptedModel) -> None:
     api: Final = "responses"
     async with speaking(parley_model, api=api, config=CONFIG, stream_max_retries=1) as client:
         conversation = await talk(client, parley_model)
@@ -506,9 +506,7 @@ TOO_LONG: Final = '{"error": {"code": "context_length_exceeded", "message": "Thi
 
 @pytest.mark.promises("context.overflow")
 @both_apis
-async def test_a_request_that_turns_out_to_be_too_long_is_made_shorter_and_asked_again(
-    parley_model: ScriptedModel, api: Api
-) -> None:
+async def test_a_request_that_is_too_long_is_shortened_and_repeated(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api) as client:
         conversation = await talk(client, parley_model)
         parley_model.fails(400, body=TOO_LONG)

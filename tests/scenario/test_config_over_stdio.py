@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from kit.builders.json import as_json
+from kit.system.commands import PATIENCE_SECONDS
 from parley.client.errors import ToolFailed
 from parley.testing import ParleyProcess, RawParley, RecordedRequest, ScriptedModel
 from parley.testing.home import MODEL
@@ -19,7 +20,6 @@ from parley.wire.mcp import PLAIN_VERSION
 
 Make = Callable[..., Awaitable[ParleyProcess]]
 
-PATIENCE_SECONDS: Final = 90.0
 DONE = {"content": [{"type": "text", "text": "Done"}]}
 
 
@@ -227,7 +227,7 @@ UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
     ),
     (
         {"config": {"notify": "bell"}},
-        'config argument: `notify`: invalid type: string "bell", expected a sequence',
+        "config argument: `notify`: invalid type: string, expected a sequence",
     ),
     (
         {"config": {"model_providers": {"chat": {"base_url": "http://[::1/v1"}}}},
@@ -281,7 +281,7 @@ async def test_a_broken_file_is_named_with_line_and_key_until_it_is_mended(plain
     assert (await create(parley))["isError"] is False
 
 
-async def test_a_newer_client_is_not_told_of_overrides_where_the_file_is_broken(
+async def test_a_newer_client_gets_no_note_about_overrides_if_the_file_is_invalid(
     parley_server: ParleyProcess,
 ) -> None:
     file = parley_server.home / "config.toml"

@@ -14,19 +14,14 @@ from kit.clients.traces import said
 from kit.clients.wire_client import speaking
 from parley.testing import ScriptedModel
 
-NO_SUCH_PROGRAM = "No such file or directory (os error 2)"
+PROGRAMS = {"docs": "docs-server", "tickets": "/no/such/tickets-server"}
 
-TOOL_SERVERS = """
-[mcp_servers.docs]
-command = "docs-server"
-
-[mcp_servers.tickets]
-command = "/no/such/tickets-server"
-"""
+TOOL_SERVERS = "".join(f'[mcp_servers.{name}]\ncommand = "{program}"\n' for name, program in PROGRAMS.items())
 
 
 def not_started(name: str) -> str:
-    return f"MCP client for `{name}` failed to start: {NO_SUCH_PROGRAM}"
+    why = f"cannot run {PROGRAMS[name]}: No such file or directory (os error 2)"
+    return f"MCP client for `{name}` failed to start: {why}"
 
 
 @pytest.mark.promises("create.result", "create.silent")
@@ -51,7 +46,7 @@ async def test_a_new_conversation_is_answered_with_its_id_and_the_model_in_force
 
 
 @pytest.mark.promises("servers.failure")
-async def test_each_tool_server_that_cannot_start_is_told_in_a_new_conversation_which_works_all_the_same(
+async def test_a_new_conversation_reports_each_tool_server_that_cannot_start_and_works(
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model, config=TOOL_SERVERS) as client:
@@ -69,7 +64,7 @@ async def test_each_tool_server_that_cannot_start_is_told_in_a_new_conversation_
 
 
 @pytest.mark.promises("servers.failure")
-async def test_a_codex_call_is_told_of_tool_servers_directly_after_its_configuration(
+async def test_a_codex_call_reports_failed_tool_servers_directly_after_its_configuration(
     parley_model: ScriptedModel,
 ) -> None:
     async with calling(parley_model, config=TOOL_SERVERS) as wire:

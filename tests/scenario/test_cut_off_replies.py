@@ -49,7 +49,7 @@ def _notices(messages: list[Any]) -> list[str]:
 
 @pytest.mark.promises("model.cut-off")
 @pytest.mark.parametrize("api", APIS)
-async def test_a_call_that_was_cut_off_is_not_run_and_the_model_is_told(
+async def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_so(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     parley_model.says("I write.", WHOLE, HALF, _cut_off(api))

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.system.commands import PATIENCE_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import SANDBOX
 from parley.models.demonstration import DEMONSTRATION
 from parley.version import __version__
-
-PATIENCE_SECONDS = 90.0
 
 STORY = """\
 Parley {version}: what a client sends (->) and receives (<-). The model is a
@@ -208,12 +207,12 @@ async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> N
     assert thought == scripted(0, "reasoning")
     assert first == scripted(0, "text")
     assert f"{so_far} {rest}" == scripted(1, "text")
-    forbidden, question = work.pop(4), work.pop(5)
+    forbidden, approval = work.pop(4), work.pop(5)
     assert re.fullmatch(r"cp: cannot create regular file '\.\./greet\.py': \w.*", forbidden)
     assert re.fullmatch(
         r'The model says: "The copy belongs in the directory above the project\." '
         r"Allow Codex to run `cp greet\.py \.\.` in `/\S+/project`, outside the sandbox\?",
-        question,
+        approval,
     )
     assert work == [
         "I write a function, run it, and copy the file to the directory above.",

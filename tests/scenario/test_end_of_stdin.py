@@ -22,7 +22,7 @@ pytestmark = pytest.mark.child_process
         pytest.param("SIGTERM", FULL_VERSION, marks=pytest.mark.long),
     ],
 )
-async def test_a_server_that_ends_while_it_asks_ends_in_order(
+async def test_a_server_with_an_open_approval_ends_in_order(
     parley_model: ScriptedModel, end: str, version: str
 ) -> None:
     async with approving_client(parley_model, version=version) as client:

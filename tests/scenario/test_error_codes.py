@@ -44,7 +44,7 @@ async def test_the_end_of_a_turn_says_why_in_a_field(parley_model: ScriptedModel
             {"type": "task_complete", "last_agent_message": "Done"},
             {"type": "error", "message": refused, "reason": "failed", "code": "unexpected_status"},
             {"type": "task_complete", "last_agent_message": None},
-            {"type": "error", "message": INTERRUPTED, "reason": "interrupted"},
+            {"type": "error", "message": INTERRUPTED, "reason": "interrupted", "principal": "local"},
         ]
     async with speaking(parley_model, version=PLAIN_VERSION) as client:
         assert await ends_of_turns(client, parley_model) == [

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from kit.builders.events import background_event, error, task_complete, task_started
+from kit.clients import wire_client
 from kit.clients.codex_calls import (
     APIS,
     User,
@@ -29,6 +30,7 @@ from parley.testing import HOLD, Data, ScriptedModel
 from parley.testing.home import ServerOptions
 from parley.testing.render import Api
 from parley.wire.events import AgentMessageDelta, EventMsg
+from parley.wire.mcp import FULL_VERSION
 
 KEY: Final = "sk-0123456789-the-key"
 STATIC: Final = "static-0123456789-token"
@@ -142,7 +144,7 @@ async def test_each_try_to_connect_again_is_announced_and_the_turn_continues_whe
 
 
 @pytest.mark.promises("failures.messages", "failures.at-once")
-async def test_a_usage_limit_is_told_at_once(parley_model: ScriptedModel) -> None:
+async def test_a_usage_limit_is_reported_at_once(parley_model: ScriptedModel) -> None:
     parley_model.fails(429, body='{"error": {"type": "usage_limit_reached"}}')
     async with speaking(parley_model, api="responses", request_max_retries=3, stream_max_retries=3) as wire:
         wire.codex(1, "go")
@@ -181,7 +183,7 @@ async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(parley_mode
 
 
 @pytest.mark.promises("failures.requests")
-async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(parley_model: ScriptedModel) -> None:
+async def test_a_request_is_retried_when_the_provider_says(parley_model: ScriptedModel) -> None:
     parley_model.fails(429, headers={"retry-after": "1"})
     parley_model.fails(503, headers={"retry-after": "0"})
     async with speaking(parley_model, request_max_retries=2) as wire:
@@ -200,6 +202,24 @@ async def test_a_provider_that_says_when_to_come_back_is_asked_again_then(parley
     ]
     assert again_at - refused_at >= 0.95  # far more than the usual 0.2 s
     assert len({request.raw for request in parley_model.requests}) == 1
+
+
+@pytest.mark.promises("failures.requests")
+async def test_newer_clients_see_each_retry_of_a_request(parley_model: ScriptedModel) -> None:
+    parley_model.fails(429, headers={"retry-after": "0"}, body="never told")
+    parley_model.fails(503)
+    async with wire_client.speaking(parley_model, version=FULL_VERSION, request_max_retries=2) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "go")
+        seen = await client.until_method("task_complete")
+
+    retries = [one["params"]["msg"] for one in seen if one.get("method") == "request_retry"]
+    assert [(one["attempt"], one["max_attempts"]) for one in retries] == [(1, 2), (2, 2)]
+    assert (retries[0]["delay_ms"], retries[0]["reason"]) == (0, "429 Too Many Requests")
+    assert retries[1]["reason"] == "503 Service Unavailable"
+    assert 360 <= retries[1]["delay_ms"] <= 440
+    assert "background_event" not in [one.get("method") for one in seen]
 
 
 # --- keys --------------------------------------------------------------------------------------
@@ -266,7 +286,7 @@ async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(parley_model
 
 @pytest.mark.promises("failures.messages", "failures.at-once")
 @pytest.mark.parametrize("api", APIS)
-async def test_a_key_that_is_not_set_is_told_at_once_with_instructions(
+async def test_a_missing_api_key_is_reported_at_once_with_instructions(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, config=_secretive(parley_model, api, retries=3)) as wire:

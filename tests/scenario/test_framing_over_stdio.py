@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from kit.clients.requests import ping, pong, tool
+from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.testing.home import Home
 from parley.wire.framing import MAX_LINE_BYTES
-
-PATIENCE_SECONDS: Final = 90.0
 
 IGNORED: Final = [
     b"this is not json",
@@ -366,7 +365,7 @@ async def test_a_longer_message_without_an_id_at_either_end_is_skipped(parley_mo
 
 
 @pytest.mark.promises("framing.bad-lines")
-async def test_a_cancellation_in_bytes_that_are_no_text_costs_nothing_behind_it(
+async def test_a_cancellation_in_bytes_that_are_no_text_costs_no_later_message(
     parley_model: ScriptedModel,
 ) -> None:
     async with RawParley(parley_model) as raw:

@@ -143,7 +143,7 @@ async def test_developer_instructions_hold_in_another_process(parley_model: Scri
         (f"{WINDOW}\ncompact_prompt = 'In a word.'", {"compact-prompt": ""}, INSTRUCTIONS),
     ],
 )
-async def test_a_summary_is_asked_for_with_the_prompt_of_the_call_or_of_the_settings(
+async def test_a_summary_is_requested_with_the_prompt_of_the_call_or_of_the_settings(
     parley_model: ScriptedModel, config: str, arguments: dict[str, str], instructions: str
 ) -> None:
     async with speaking(parley_model, config=config) as client:

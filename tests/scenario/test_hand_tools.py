@@ -21,10 +21,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from kit.clients.reading import until_state
 from kit.clients.shared_home import ASKS, owner_of
 from kit.clients.shell_turns import sh
 from kit.servers.in_process_resident import InProcessResident
-from kit.servers.resident_process import outcome_of, parley, start_parley
+from kit.servers.lock_holders import held_by_flock
+from kit.servers.long_call_program import LONG_CALL
+from kit.servers.resident_process import ResidentProcess, outcome_of, parley, start_parley
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
 from parley.client import Client, Conversation, connect
@@ -70,12 +73,6 @@ def lines(output: str) -> list[dict[str, Any]]:
 def kinds(found: list[dict[str, Any]]) -> list[str]:
     """The types of lines, with those of events."""
     return [line["msg"]["type"] if line["type"] == "event" else line["type"] for line in found]
-
-
-async def until_state(conversation: Conversation, state: str) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while (page := await conversation.read()).state != state:
-            await conversation.read(after=page.seq, wait_seconds=1)
 
 
 # --- exec ----------------------------------------------------------------------------------
@@ -200,6 +197,22 @@ async def test_the_turn_of_an_exec_that_is_killed_goes_on(
     assert (await conversation.read()).events[-1].msg.last_agent_message == "Half, and whole."  # type: ignore[union-attr] # it is a `task_complete`
 
 
+async def test_exec_says_at_once_that_the_resident_is_lost(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    parley_model.says("Hello, ", HOLD)
+    async with asyncio.timeout(PATIENCE_SECONDS), ResidentProcess(parley_model, tmp_path / "home") as resident:
+        process = await start_parley("exec", "hi", env=resident.environ, cwd=tmp_path)
+        await parley_model.wait_until_held()
+        resident.process.kill()
+        assert process.stderr is not None
+        while line := await process.stderr.readline():
+            if b"lost the connection to the resident server; trying to reconnect for 60 s" in line:
+                break
+        process.kill()
+        await process.wait()
+
+    assert line
+
+
 async def test_exec_without_a_resident_runs_in_a_child_process_and_starts_none(
     alone: Home, parley_model: ScriptedModel
 ) -> None:
@@ -208,7 +221,7 @@ async def test_exec_without_a_resident_runs_in_a_child_process_and_starts_none(
     empty = (code, out)
     code, out, _ = await parley("exec", "go", env=alone.environ)
 
-    assert empty == (1, "")  # stdin is empty
+    assert empty == (2, "")  # stdin is empty
     assert (code, out) == (0, "The answer.\n")
     assert not (alone.path / "serve.sock").exists()
 
@@ -234,7 +247,7 @@ async def test_settings_of_the_command_line_apply_to_its_turn(
     code, _, err = await parley("exec", "go", "-c", "nonsense", env=resident.environ)
 
     assert lines(out)[0]["model"] == "another"
-    assert code == 1
+    assert code == 2
     assert "nonsense" in err
 
 
@@ -264,6 +277,20 @@ async def test_ls_lists_and_show_shows_by_a_beginning_of_the_id(
     assert "   <- agent_message:\n      The answer.\n" in shown
     assert kinds(events) == ["conversation", "task_started", "user_message", "agent_message", "task_complete"]
     assert [line["seq"] for line in events[1:]] == [event.seq for event in (await first.read()).events]
+
+
+async def test_show_does_not_wait_for_the_write_lock(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with ResidentProcess(parley_model, home, program=LONG_CALL, arguments=("--no-http",)) as resident:
+        async with connect(resident.socket()) as client:
+            conversation = await client.create(cwd=tmp_path, model=MODEL)
+            parley_model.says("The answer.")
+            await (await conversation.send("a question")).result()
+        with held_by_flock(home) as held:
+            code, shown, errors = await parley("show", conversation.id, env=resident.environ)
+            held.release()
+
+    assert (code, "      The answer.\n" in shown, errors) == (0, True, "")
 
 
 async def test_ids_that_fit_none_or_several_are_errors(resident: InProcessResident, client: Client) -> None:
@@ -309,6 +336,44 @@ async def test_show_has_what_is_being_written(
 
     assert shown.endswith("   <- agent_message_delta, not finished:\n      Half,\n")
     assert (as_json[-1]["type"], as_json[-1]["text"]) == ("open", "Half, ")
+
+
+async def is_unread(client: Client, conversation: Conversation) -> bool:
+    found = (await client.list()).conversations
+    return next(one.unread for one in found if one.conversation_id == conversation.id) is True
+
+
+@pytest.mark.promises("unread.mark")
+async def test_what_a_command_has_shown_to_its_end_is_read(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    conversation = await created(client, resident)
+    await (await conversation.send("one")).result()
+    _, before, _ = await parley("ls", env=resident.environ)
+    assert await is_unread(client, conversation)
+    await parley("show", conversation.id, env=resident.environ)
+    assert not await is_unread(client, conversation)
+    _, after, _ = await parley("ls", env=resident.environ)
+    assert [line.partition("idle    ")[2][0] for line in (before, after)] == ["*", " "]
+
+    parley_model.fails(400)
+    assert (await parley("send", conversation.id, "two", "--follow", env=resident.environ))[0] == 1
+    assert not await is_unread(client, conversation)
+
+    process = await start_parley("watch", conversation.id, "--json", env=resident.environ)
+    assert process.stdout is not None
+    parley_model.says(HOLD, "three")
+    await conversation.send("three")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while b"task_started" not in await process.stdout.readline():
+            pass
+        await parley_model.wait_until_held()
+        parley_model.release()
+        await until_state(conversation, "idle")
+        while await is_unread(client, conversation):
+            pass  # until the command has marked it
+    process.send_signal(signal.SIGINT)
+    assert (await outcome_of(process))[0] == 130
 
 
 async def test_ls_and_show_start_no_resident(alone: Home) -> None:
@@ -410,7 +475,7 @@ async def test_watch_begins_with_the_running_turn_and_follows(
 async def test_watch_ends_when_the_conversation_is_deleted(resident: InProcessResident, client: Client) -> None:
     conversation = await created(client, resident)
     process = await start_parley("watch", conversation.id, env=resident.environ)
-    await until(lambda: len(resident._resident._clients) == 2)
+    await until(lambda: len(resident.resident._clients) == 2)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while process.returncode is None:
             try:
@@ -539,11 +604,41 @@ async def test_answer_lists_and_decides(
 async def until_asked_again(conversation: Conversation, after: str) -> None:
     """Wait for an approval other than this one."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (status := await conversation.status()).questions or status.questions[0].approval_id == after:
+        while not (status := await conversation.status()).approvals or status.approvals[0].approval_id == after:
             await conversation.read(after=status.seq, wait_seconds=1)
 
 
-async def test_a_question_is_shown_with_the_command_that_answers_it(
+@pytest.mark.parametrize(
+    "arguments",
+    [("exec", " "), ("exec", "go", "-c", "nonsense"), ("exec", "go", "--cwd", "/missing"), ("send", "1", "")],
+)
+async def test_wrong_arguments_and_settings_exit_with_2(
+    resident: InProcessResident, arguments: tuple[str, ...]
+) -> None:
+    code, out, err = await parley(*arguments, env=resident.environ)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+async def test_exec_prints_a_requested_approval_as_json(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    parley_model.says(sh("c1", "touch made-by-command"))
+    parley_model.says("Done.")
+    overrides = ["-c", "approval_policy=untrusted", "-c", "sandbox_mode=workspace-write"]
+    process = await start_parley("exec", "go", "--json", *overrides, env=resident.environ, cwd=resident.work)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (line := json.loads(await process.stdout.readline()))["type"] != "approval":
+            pass
+    answered = await parley("answer", line["approval_id"], "abort", env=resident.environ)
+    code, _, _ = await outcome_of(process)
+
+    assert line["command"][-1] == "touch made-by-command"
+    assert (answered[0], code) == (0, 130)
+
+
+async def test_an_approval_is_shown_with_the_command_that_answers_it(
     resident: InProcessResident, client: Client, parley_model: ScriptedModel
 ) -> None:
     parley_model.says(sh("c1", "touch made-by-command"))
@@ -569,7 +664,7 @@ async def test_a_question_is_shown_with_the_command_that_answers_it(
     ("arguments", "error"),
     [
         (["abc"], "a decision is missing (choose from approve, approve-for-session, deny, abort)"),
-        (["abc", "approve", "--reason", "x"], "--reason needs the decision `deny`"),
+        (["abc", "approve", "--reason", "x"], "--reason requires the decision `deny`"),
         (["abc", "yes"], "invalid choice: 'yes'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kit.clients.http_client import HttpClient, SseReader
+from kit.clients.http_client import HttpReply, SseReader
+from kit.clients.http_events import until_idle
 from kit.clients.requests import ping, pong, request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -19,7 +21,7 @@ from parley.testing import HOLD, ScriptedModel
 
 ELICITS: dict[str, Any] = {"elicitation": {}}
 ASKS = {"approval_policy": "untrusted", "sandbox": "workspace-write"}
-VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
+VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 
 
 @pytest_asyncio.fixture
@@ -32,16 +34,12 @@ def is_event(kind: str) -> Any:
     return lambda message: message.get("method") == kind
 
 
-async def until_idle(client: HttpClient, conversation: str) -> None:
-    seq = 0
-    while True:
-        page = await client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=20)
-        seq = page["seq"]
-        if page["state"] == "idle":
-            return
-
-
 # --- sessions ------------------------------------------------------------------------------
+
+
+def refusal(reply: HttpReply) -> tuple[int, Any, str]:
+    """Return the status of a refused request, the id in its body, and its code."""
+    return reply.status, reply.json["id"], reply.json["error"]["data"]["code"]
 
 
 @pytest.mark.promises("http.session")
@@ -68,14 +66,19 @@ async def test_initialize_begins_a_session_and_delete_ends_it(server: HttpServer
 async def test_a_request_without_a_session_is_refused(server: HttpServer) -> None:
     client = await server.client()
 
-    statuses = [
-        (await client.post(ping(1), Mcp_Session_Id=None)).status,
-        (await client.post(ping(1), Mcp_Session_Id="x" * 43)).status,
-        (await client.send("GET", Mcp_Session_Id=None)).status,
-        (await client.send("DELETE", Mcp_Session_Id="other")).status,
+    replies = [
+        await client.post(ping(1), Mcp_Session_Id=None),
+        await client.post(ping(1), Mcp_Session_Id="x" * 43),
+        await client.send("GET", Mcp_Session_Id=None),
+        await client.send("DELETE", Mcp_Session_Id="other"),
     ]
 
-    assert statuses == [400, 404, 400, 404]
+    assert [refusal(reply) for reply in replies] == [
+        (400, 1, "session_missing"),
+        (404, 1, "unknown_session"),
+        (400, None, "session_missing"),
+        (404, None, "unknown_session"),
+    ]
 
 
 @pytest.mark.promises("http.session")
@@ -93,12 +96,16 @@ async def test_the_version_of_a_request_is_that_of_its_session(server: HttpServe
     client = await server.client()
     replies = [
         await client.post(ping(1), MCP_Protocol_Version=version)
-        for version in (None, "2025-11-25", "2025-06-18", "2026-07-28", "nonsense")
+        for version in (None, "2025-11-25", "2025-06-18", "nonsense", "2030-01-01")
     ]
 
-    assert [reply.status for reply in replies] == [200, 200, 400, 400, 400]
-    assert replies[3].json["error"]["code"] == -32022
-    assert (replies[3].json["id"], replies[3].json["error"]["data"]["supported"][0]) == (1, "2025-11-25")
+    assert [reply.status for reply in replies[:2]] == [200, 200]
+    assert refusal(replies[2]) == (400, 1, "version_mismatch")
+    assert [refusal(reply) for reply in replies[3:]] == [(400, 1, "unsupported_version")] * 2
+    for reply, requested in ((replies[3], "unknown"), (replies[4], "2030-01-01")):
+        error = reply.json["error"]
+        assert (reply.json["id"], error["code"], error["data"]["requested"]) == (1, -32022, requested)
+        assert "2025-11-25" in error["data"]["supported"]
 
 
 # --- answers -------------------------------------------------------------------------------
@@ -154,19 +161,21 @@ async def test_requests_are_answered_at_the_same_time(server: HttpServer, parley
 
 
 @pytest.mark.promises("http.arrays")
-async def test_arrays_are_for_the_oldest_version_only(server: HttpServer) -> None:
+async def test_arrays_are_for_one_version_only(server: HttpServer) -> None:
     old, new = await server.client(version="2025-03-26"), await server.client()
+    oldest = await server.client(version="2024-11-05")
     both = await old.post([ping(1), {"jsonrpc": "2.0", "method": "notifications/initialized"}, request("b", "x")])
     notices = await old.post([{"jsonrpc": "2.0", "method": "notifications/initialized"}])
-    refused = await new.post([ping(1)])
+    refused = [await client.post([ping(1)]) for client in (oldest, new)]
     wrong = [
-        (await old.post(body)).status
+        refusal(await old.post(body))
         for body in ([], [ping(1)] * 1001, [1], [request(1, "initialize", {})], [[ping(1)]])
     ]
 
     assert sorted(one["id"] if "error" not in one else one["error"]["code"] for one in both.json) == [-32601, 1]
     assert (notices.status, notices.body) == (202, b"")
-    assert (refused.status, wrong) == (400, [400] * 5)
+    assert [refusal(one) for one in refused] == [(400, None, "array_not_allowed")] * 2
+    assert wrong == [(400, None, "bad_body")] * 5
 
 
 NO_MESSAGES = [
@@ -280,19 +289,21 @@ async def settled(reader: SseReader) -> Any:
     return (await reader.hears("approval_settled"))["params"]["msg"]
 
 
-def answer(question: Any, decision: str = "approved") -> dict[str, Any]:
+def answer(approval: Any, decision: str = "approved") -> dict[str, Any]:
     result = {"action": "accept", "content": {"decision": decision}, "decision": decision}
-    return {"jsonrpc": "2.0", "id": question["id"], "result": result}
+    return {"jsonrpc": "2.0", "id": approval["id"], "result": result}
 
 
 @pytest.mark.promises("http.questions")
-async def test_a_call_asks_on_its_own_stream(server: HttpServer, parley_model: ScriptedModel) -> None:
+async def test_the_approvals_of_a_call_are_requested_on_its_own_stream(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
     client = await server.client(capabilities=ELICITS)
     parley_model.says(sh("c1", "touch made"))
     parley_model.says("Done.")
     async with client.stream() as other, client.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
-        question = await stream.hears("elicitation/create")
-        accepted = await client.post(answer(question))
+        approval = await stream.hears("elicitation/create")
+        accepted = await client.post(answer(approval))
         messages = await stream.rest()
         await client.send("DELETE")
         pushed = await other.rest()
@@ -304,7 +315,7 @@ async def test_a_call_asks_on_its_own_stream(server: HttpServer, parley_model: S
 
 
 @pytest.mark.promises("http.questions", "http.closed")
-async def test_a_question_whose_stream_closed_is_asked_again_on_the_get_stream(
+async def test_an_approval_whose_stream_closed_is_requested_again_on_the_get_stream(
     server: HttpServer, parley_model: ScriptedModel
 ) -> None:
     client = await server.client(capabilities=ELICITS)
@@ -330,10 +341,10 @@ async def test_an_answer_of_another_session_settles_nothing(
     parley_model.says(sh("c1", "touch made"))
     parley_model.says("Done.")
     async with asked.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
-        question = await stream.hears("elicitation/create")
-        ignored = await other.post(answer(question))
+        approval = await stream.hears("elicitation/create")
+        ignored = await other.post(answer(approval))
         open_ones = await other.call("approvalsList")
-        await asked.post(answer(question, "denied"))
+        await asked.post(answer(approval, "denied"))
         await stream.rest()
 
     assert (ignored.status, len(open_ones["approvals"])) == (202, 1)
@@ -379,3 +390,23 @@ async def test_a_deleted_session_interrupts_no_turn_and_ends_its_streams(
     await until_idle(other, conversation)
 
     assert status["state"] == "running"
+
+
+# --- unpaired surrogates -------------------------------------------------------------------
+
+
+@pytest.mark.promises("framing.lenient")
+async def test_unpaired_surrogates_are_replaced_up_to_a_limit_and_cost_little(server: HttpServer) -> None:
+    client = await server.client()
+    few, many = (
+        b'{"jsonrpc":"2.0","id":"%b","method":"ping"}' % (rb"\ud800" * count) for count in (10_000, 170_000)
+    )
+    replaced = await client.send("POST", few)
+    assert replaced.json["id"] == "\N{REPLACEMENT CHARACTER}" * 10_000
+    begin = time.process_time()
+
+    refused = await client.send("POST", many)
+
+    assert time.process_time() - begin < 0.15
+    assert (refused.status, refused.json["error"]["code"]) == (400, -32600)
+    assert (await client.send("POST", b"[%b]" % few)).json["error"]["data"]["code"] == "array_not_allowed"

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
 from kit.clients.http_client import HttpClient, SseEvent
+from kit.clients.http_events import last_id_of, logged, positions_in, until_idle, until_seen
 from kit.clients.requests import ping, pong, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -75,38 +77,6 @@ async def cut_stream(
             event_id = fields.get(b"id")
             events.append(SseEvent(None if event_id is None else event_id.decode(), json.loads(fields[b"data"])))
     return events, has_ended
-
-
-def last_id_of(events: list[SseEvent], before: str | None) -> str | None:
-    return next((event.id for event in reversed(events) if event.id is not None), before)
-
-
-def positions_in(messages: list[Any], conversation: str) -> list[int]:
-    """The positions of all events of a conversation, in the order in which they came."""
-    found = []
-    for message in messages:
-        params = message.get("params", {})
-        meta = params.get("_meta", {})
-        if meta.get("conversationId") != conversation:
-            continue
-        if "initial_state" in params:
-            found += [one["_meta"]["seq"] for one in params["initial_state"]["events"] if "seq" in one["_meta"]]
-        elif "seq" in meta:
-            found.append(meta["seq"])
-    return found
-
-
-async def until_idle(client: HttpClient, conversation: str) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        seq, state = 0, "running"
-        while state != "idle":
-            page = await client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=20)
-            seq, state = page["seq"], page["state"]
-
-
-async def logged(client: HttpClient, conversation: str) -> list[int]:
-    page = await client.call("conversationRead", conversation_id=conversation, limit=1000)
-    return [event["seq"] for event in page["events"]]
 
 
 @pytest.mark.promises("http.resume")
@@ -222,8 +192,28 @@ async def test_open_texts_begin_again_at_offset_0(server: HttpServer, parley_mod
     ]
 
 
+@pytest.mark.promises("http.resume")
+async def test_a_stream_that_replaced_another_begins_with_its_snapshot_whatever_was_received_of_the_other(
+    server: HttpServer,
+) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    await client.call("conversationStream", conversation_id=conversation)
+    async with client.stream() as stream:
+        first = await stream.hears("notifications/initial_state")
+        last_id = last_id_of(stream.events, None)
+    assert last_id is not None
+    await client.call("conversationStream", conversation_id=conversation)
+    async with client.stream(Last_Event_ID=last_id) as again:
+        second = await again.hears("notifications/initial_state")
+
+    assert first["params"]["initial_state"] == second["params"]["initial_state"]
+
+
 @pytest.mark.promises("http.resume", "http.questions")
-async def test_a_resumed_call_asks_again_and_is_answered(server: HttpServer, parley_model: ScriptedModel) -> None:
+async def test_a_resumed_call_requests_its_approval_again_and_is_answered(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
     client = await server.client(capabilities={"elicitation": {}})
     parley_model.says(sh("c1", "touch made"))
     parley_model.says("Done.")
@@ -282,6 +272,33 @@ async def test_a_long_snapshot_that_is_cut_is_sent_again(server: HttpServer, par
     assert positions_in([state], conversation) == await logged(client, conversation)
 
 
+@pytest.mark.promises("http.stream")
+async def test_a_second_get_stream_during_a_long_snapshot_leaves_the_client_with_every_event(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client(receive_bytes=4096)
+    conversation = await client.create()
+    for _ in range(4):
+        parley_model.says("x" * 500_000)
+        await client.say(conversation, "go")
+        await until_idle(client, conversation)
+    await client.call("conversationStream", conversation_id=conversation)
+    async with client.stream() as first:
+        await first.response.content.readexactly(1000)  # the snapshot has begun
+        async with client.stream() as second:
+            await second.response.content.readexactly(1000)
+        with pytest.raises((EOFError, aiohttp.ClientError)):
+            await first.hears("notifications/initial_state")
+    async with client.stream() as third:
+        state = await third.hears("notifications/initial_state")
+        parley_model.says("Later.")
+        await client.say(conversation, "go on")
+        end = await third.hears("task_complete")
+
+    assert positions_in([state], conversation) == (await logged(client, conversation))[:-4]
+    assert end["params"]["msg"]["last_agent_message"] == "Later."
+
+
 @pytest.mark.promises("http.resume")
 async def test_an_id_of_another_session_or_a_changed_one_is_refused(
     server: HttpServer, parley_model: ScriptedModel
@@ -311,3 +328,25 @@ def test_ids_are_sealed_for_one_session_and_one_home() -> None:
     assert ids.open("s1", sealed) == cursors
     assert ids.open("s1", ids.seal("s1", call)) == call
     assert [ids.open("s2", sealed), elsewhere.open("s1", sealed), ids.open("s1", sealed + "=")] == [None] * 3
+
+
+@pytest.mark.promises("http.resume", "stream.as-log")
+async def test_a_stream_of_log_messages_continues_after_its_last_one(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    await client.call("conversationStream", **{"conversation_id": conversation, "as": "log"})
+    parley_model.says("One")
+    parley_model.says("Two")
+    async with client.stream() as stream:
+        await client.say(conversation, "1")
+        await stream.until(lambda message: "task_complete" in str(message))
+        before = list(stream.events)
+    await client.say(conversation, "2")
+    await until_idle(client, conversation)
+    async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
+        await until_seen(stream, before, conversation, await logged(client, conversation))
+
+    assert {event.message["method"] for event in (*before, *stream.events)} == {"notifications/message"}
+    assert "initial_state" not in str(stream.events)

@@ -21,10 +21,9 @@ from kit.builders.rollouts import (
     user,
 )
 from kit.clients.codex_calls import APIS, EITHER_API, Assistant, CallSent, Output, User, body, is_event, speaking
+from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.render import Api
-
-PATIENCE_SECONDS = 90.0
 
 
 async def parley(home: Path, *arguments: str) -> str:

@@ -23,6 +23,9 @@ NOTES: Final = base64.b64encode(b"- milk\n").decode()
 TABLE: Final = base64.b64encode(b"PK\3\4\0\0 and so on").decode()
 
 
+FROM_LOCAL = {"principal": "local"}
+
+
 def _url(kind: str, content: bytes) -> str:
     return as_data_url(f"image/{kind}", content)
 
@@ -239,7 +242,7 @@ async def test_an_item_that_another_api_does_not_support_is_replaced_by_its_name
 
     left_out = [
         _text_part("chat", f"[Left out: {what} cannot be sent over the chat API.]")
-        for what in ("a file by address", "the file table.xlsx")
+        for what in ("a file by URL", "the file table.xlsx")
     ]
     assert parley_model.requests[-1].path.endswith("/chat/completions")
     assert _asked(speaker) == [
@@ -271,7 +274,7 @@ REFUSED_BY_CHAT: Final = (
         {"type": "image", "file_id": "file-1", "detail": "high"},
         "an image by file id cannot be sent over the chat API",
     ),
-    (_file(file_url="https://example.invalid/a.pdf"), "a file by address cannot be sent over the chat API"),
+    (_file(file_url="https://example.invalid/a.pdf"), "a file by URL cannot be sent over the chat API"),
     (
         _file(file_data=TABLE, filename="table.xlsx"),
         "the file table.xlsx cannot be sent over the chat API, which takes only text and PDF",
@@ -298,7 +301,7 @@ async def test_a_message_with_an_item_that_cannot_be_sent_is_refused_and_nothing
         assert await speaker.read() == answered(request_id, {"status": "ok", "message_id": message_id})
         turn = await speaker.until_method("task_complete")
 
-    said = {"type": "user_message", "message_id": message_id, "content": [_text("See")]}
+    said = {"type": "user_message", "message_id": message_id, "content": [_text("See")], **FROM_LOCAL}
     started, *rest = spoken(api, "Done")
     assert [one["params"]["msg"] for one in turn] == [started, said, *rest]
     assert turn[0]["params"]["_meta"]["seq"] > snapshot["params"]["_meta"]["seq"]
@@ -346,7 +349,7 @@ async def test_an_item_is_refused_by_its_own_place_also_after_one_that_is_left_o
         )
         answer = await speaker.read()
 
-    assert answer == failed(request_id, "content[2]: a file by address cannot be sent over the chat API")
+    assert answer == failed(request_id, "content[2]: a file by URL cannot be sent over the chat API")
     assert parley_model.requests == []
 
 
@@ -408,7 +411,7 @@ async def test_clients_see_the_message_as_sent_and_not_the_files_that_were_read(
         late = speaker.stream(conversation)
         *_, snapshot = await speaker.until_method("notifications/initial_state")
 
-    said = {"type": "user_message", "message_id": message_id, "content": content}
+    said = {"type": "user_message", "message_id": message_id, "content": content, **FROM_LOCAL}
     started, *rest = spoken(api, "Done")
     assert answer == answered(request_id, {"status": "ok", "message_id": message_id})
     assert [one["params"]["msg"] for one in turn] == [started, said, *rest]
@@ -457,7 +460,8 @@ async def test_an_image_that_joins_a_turn_comes_after_the_outputs_of_the_respons
         parley_model.release()
         turn = await speaker.until_method("task_complete")
 
-    said = {"type": "user_message", "message_id": message_id, "content": [_text("and"), _local("dot.png")]}
+    content = [_text("and"), _local("dot.png")]
+    said = {"type": "user_message", "message_id": message_id, "content": content, **FROM_LOCAL}
     assert turn[0]["params"]["msg"] == said
     assert TASK_STARTED not in [one["params"]["msg"] for one in turn]
     first, second = (_asked(speaker, number) for number in (0, 1))

@@ -80,10 +80,10 @@ async def test_an_interrupted_call_has_structured_content_for_the_full_version(
     session = wire.sessions[0]
     assert without_message_ids(before) == [
         *configured("a", session),
-        *pairs("a", "a", task_started(), user_message("first")),
+        *pairs("a", "a", task_started(), user_message("first", principal="local")),
     ]
     told = turn_value(session, " Turn interrupted", "interrupted")
-    stopped = error(" Turn interrupted", "interrupted")
+    stopped = error(" Turn interrupted", "interrupted", principal="local")
     assert after == [*pairs("a", "a", stopped), failed("a", " Turn interrupted", structuredContent=told)]
 
 

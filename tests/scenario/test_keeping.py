@@ -74,7 +74,7 @@ async def test_eviction_of_a_conversation_is_not_visible_to_clients(parley_model
 
 
 @pytest.mark.promises("keeping.settings")
-async def test_settings_that_were_asked_for_are_kept_and_the_secrets_among_them_are_not(
+async def test_requested_settings_are_kept_and_the_secrets_among_them_are_not(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -82,6 +82,7 @@ async def test_settings_that_were_asked_for_are_kept_and_the_secrets_among_them_
         "model_providers.chat.http_headers": {"x-team": SECRET},
         "model_providers.chat.query_params": {"v": SECRET},
         "shell_environment_policy.set": {"HIDDEN": SECRET},
+        "notify": ["true", SECRET],
         "show_raw_agent_reasoning": True,
     }
     command = Call("shell", {"command": ["bash", "-c", "echo ${HIDDEN:-unset}"]}, call_id="c1")

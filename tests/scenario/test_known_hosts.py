@@ -173,7 +173,7 @@ async def test_a_stream_of_a_host_sends_nothing_and_a_stream_as_log_messages_doe
 
 
 @pytest.mark.promises("approvals.when-nobody")
-async def test_a_question_that_no_client_can_be_asked_is_denied_at_once(parley_model: ScriptedModel) -> None:
+async def test_an_approval_that_no_client_can_receive_is_denied_at_once(parley_model: ScriptedModel) -> None:
     parley_model.says(shell("c1", "touch", "a"))
     async with host(parley_model) as client:
         result = await client.result_of(call(client, "codex", prompt="go", **ASKS_FIRST))
@@ -224,7 +224,7 @@ async def test_a_client_of_another_server_has_time_to_follow_a_call_and_be_asked
         host(
             parley_model, "some-editor", version=FULL_VERSION, program=LONG_GRACE, home=home, config=config
         ) as client,
-        ParleyProcess(parley_model, on_question=Approval.approve, home=home, config=config) as other,
+        ParleyProcess(parley_model, on_approval=Approval.approve, home=home, config=config) as other,
     ):
         await (await other.client.create(cwd=client.work)).read()
         codex = call(client, "codex", prompt="go", **ASKS_FIRST)
@@ -239,7 +239,7 @@ async def test_a_client_of_another_server_has_time_to_follow_a_call_and_be_asked
 
 
 @pytest.mark.promises("approvals.when-nobody")
-async def test_a_question_is_returned_and_can_be_answered(parley_model: ScriptedModel) -> None:
+async def test_an_approval_is_returned_and_can_be_answered(parley_model: ScriptedModel) -> None:
     parley_model.says(shell("c1", "touch", "a"))
     config = '[approvals]\nwhen_nobody = "return"\nmodel_may_answer = true\n'
     async with host(parley_model, config=config) as client:
@@ -297,15 +297,15 @@ async def test_the_model_of_a_host_cannot_answer_unless_the_user_allows_it(
 
 @pytest.mark.promises("hosts.dismissed")
 @pytest.mark.parametrize("action", ["cancel", "decline"])
-async def test_a_dismissed_question_is_a_denial_that_the_result_names(
+async def test_a_dismissed_approval_is_a_denial_that_the_result_names(
     parley_model: ScriptedModel, action: str
 ) -> None:
     parley_model.says(shell("c1", "touch", "a"))
     async with host(parley_model, capabilities={"elicitation": {}}) as client:
         codex = call(client, "codex", prompt="go", **ASKS_FIRST)
-        question = await client.read()
-        assert question["method"] == "elicitation/create"
-        client._send({"jsonrpc": "2.0", "id": question["id"], "result": {"action": action}})
+        approval = await client.read()
+        assert approval["method"] == "elicitation/create"
+        client._send({"jsonrpc": "2.0", "id": approval["id"], "result": {"action": action}})
 
         result = await client.result_of(codex)
         assert result["content"][0]["text"] == "Done"

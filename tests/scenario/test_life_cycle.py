@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from kit.clients.messages import turn_value
+from kit.clients.messages import CAPABILITIES, turn_value
 from kit.clients.requests import (
     EXIT_SECONDS,
     STOPPED,
@@ -91,7 +91,7 @@ async def test_the_newest_version_and_unknown_ones_get_the_newest_with_instructi
             "a",
             {
                 "protocolVersion": "2025-11-25",
-                "capabilities": {"tools": {}, "logging": {}},
+                "capabilities": CAPABILITIES,
                 "serverInfo": {"name": "parley", "title": "Parley", "version": __version__},
             },
         )
@@ -190,7 +190,7 @@ async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_n
             listed.append(first["tools"])
 
     plain, full = listed
-    added = ("outputSchema", "annotations")
+    added = ("outputSchema", "annotations", "execution")
     assert [one["name"] for one in plain] == TOOL_NAMES
     for name, required in {
         "conversationCreate": [["prompt", "model", "cwd"], ["cwd"]],
@@ -199,6 +199,13 @@ async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_n
         place = [one["name"] for one in plain].index(name)
         assert [one.pop(place)["inputSchema"]["required"] for one in (plain, full)] == required
     common = [one for one in full if one["name"] in TOOL_NAMES]
+    for name, arguments in {
+        "conversationSendMessage": ["delivery"],
+        "conversationStream": ["last", "exclusive"],
+        "conversationRead": ["before"],
+    }.items():
+        properties = next(one for one in common if one["name"] == name)["inputSchema"]["properties"]
+        assert all(properties.pop(argument) for argument in arguments)
     assert [{name: one[name] for name in one if name not in added} for one in common] == plain
     assert all(one["outputSchema"]["type"] == "object" and one["annotations"] for one in full)
 
@@ -365,7 +372,7 @@ async def test_running_turns_end_in_order_with_the_server(parley_model: Scripted
         assert sorted(map(encode, said)) == sorted(map(encode, expected))
 
 
-async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_turn(
+async def test_the_error_of_a_stopped_turn_has_its_session_at_the_newest_version(
     parley_model: ScriptedModel,
 ) -> None:
     parley_model.says("one", HOLD)
@@ -385,7 +392,7 @@ async def test_a_client_of_the_newest_version_is_told_the_session_of_a_stopped_t
 
 @pytest.mark.child_process
 @pytest.mark.promises("framing.one-answer", "lifecycle.end-of-stdin")
-async def test_all_that_was_asked_before_the_end_is_answered(parley_model: ScriptedModel) -> None:
+async def test_all_requests_before_the_end_of_input_are_answered(parley_model: ScriptedModel) -> None:
     async with RawParley(parley_model) as raw:
         conversation = await create(raw, "c")
         content = [{"type": "text", "text": "go"}]

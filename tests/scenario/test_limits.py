@@ -44,7 +44,7 @@ def has_answer(request_id: int) -> Any:
 
 
 @pytest.mark.promises("limits.asked", "limits.raised", "approvals.list")
-async def test_a_newer_client_is_asked_before_the_call_that_would_be_one_too_many(
+async def test_a_newer_client_gets_an_approval_request_before_a_call_beyond_the_limit(
     parley_model: ScriptedModel,
 ) -> None:
     async with approving_client(parley_model, version=FULL_VERSION, config=limits(turn_calls=2)) as client:
@@ -253,7 +253,7 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
 
 @pytest.mark.child_process
 @pytest.mark.promises("limits.survive")
-async def test_a_question_outlives_its_server_and_what_was_agreed_holds_for_the_conversation(
+async def test_an_approval_outlives_its_server_and_what_was_agreed_holds_for_the_conversation(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"

@@ -1,14 +1,25 @@
-"""Settings and keys in Parley's home that are links into a project: commands neither read nor change them."""
+"""Settings and keys of the server that lie in a project, or are links into it: commands neither read nor change
+them.
+"""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from kit.clients.wire_client import speaking
+from kit.clients.shell_turns import sh
+from kit.clients.wire_client import WireClient, speaking
+from kit.servers.in_process_resident import InProcessResident
+from kit.servers.resident_process import ResidentProcess
+from kit.system.certificates import make_certificate
 from kit.system.needs import MECHANISMS
+from parley.app.http_choice import HttpChoice
+from parley.client import connect
 from parley.testing import Call, ScriptedModel
+from parley.wire.events import ExecCommandEnd
 
 
 @pytest.mark.promises("sandbox.hidden")
@@ -29,18 +40,99 @@ async def test_the_target_of_a_linked_file_of_the_home_is_hidden_in_a_project(
         target.write_text(text)
         (home / name).unlink(missing_ok=True)
         (home / name).symlink_to(target)
-        conversation = await client.create(
-            cwd=str(project),
-            approval_policy="never",
-            sandbox="workspace-write",
-            config={"sandbox.mechanism": mechanism, "sandbox_workspace_write.exclude_slash_tmp": True},
-        )
-        parley_model.says(Call("shell", {"command": ["sh", "-c", script]}, "call"))
-        parley_model.says("Done")
-        await client.say(conversation, "go")
-        await client.over(conversation)
-        told = parley_model.requests[-1].body["messages"][-1]["content"]
+        told = await _told(client, project, mechanism, script)
 
     assert "tried" in told
     assert text.splitlines()[0] not in told
     assert target.read_text() == text
+
+
+@pytest.mark.promises("sandbox.hidden")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_the_certificate_and_the_key_of_the_server_are_hidden_in_a_project(
+    parley_model: ScriptedModel, tmp_path: Path, mechanism: str
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "cert.pem").write_text("sesame\n")
+    (project / "real.pem").write_text("sesame\n")
+    (tmp_path / "key.pem").symlink_to(project / "real.pem")
+    config = f'[serve]\ntls_cert = "{project}/cert.pem"\ntls_key = "{tmp_path}/key.pem"\n'
+    script = "cat *.pem; echo evil > cert.pem; rm -f cert.pem real.pem; echo tried"
+    async with speaking(parley_model, home=tmp_path / "home", config=config) as client:
+        told = await _told(client, project, mechanism, script)
+
+    assert "tried" in told
+    assert "sesame" not in told
+    assert [(project / name).read_text() for name in ("cert.pem", "real.pem")] == ["sesame\n", "sesame\n"]
+
+
+@pytest.mark.promises("sandbox.hidden")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+@pytest.mark.child_process
+async def test_a_key_that_the_command_line_of_the_resident_server_names_is_hidden_from_all_its_clients(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    files = ["-keyout", str(project / "key.pem"), "-out", str(project / "cert.pem")]
+    subprocess.run([*made.split(), *files], check=True, capture_output=True)  # noqa: ASYNC221 - a moment
+    tls = ("--tls-cert", str(project / "cert.pem"), "--tls-key", str(project / "key.pem"))
+    async with (
+        ResidentProcess(parley_model, tmp_path / "home", arguments=tls) as resident,
+        speaking(parley_model, home=tmp_path / "home") as client,
+    ):
+        told = await _told(client, project, "auto", "cat key.pem; rm -f cert.pem; echo tried")
+
+    assert resident.description["url"].startswith("https:")
+    assert "tried" in told
+    assert "PRIVATE" not in told
+    assert (project / "cert.pem").exists()
+
+
+@pytest.mark.promises("sandbox.hidden", "resident.reload")
+async def test_a_key_that_the_server_loads_later_is_hidden_from_conversations_that_began_before(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        await make_certificate(tmp_path / name)
+    files = f'tls_cert = "{tmp_path}/old/cert.pem"\ntls_key = "{tmp_path}/old/key.pem"\n'
+    config, http = f'sandbox_mode = "read-only"\n[serve]\n{files}', HttpChoice(host="localhost")
+    old, new = (sh(name, f"cat {tmp_path}/{name}/key.pem; echo tried") for name in ("old", "new"))
+    async with (
+        InProcessResident(parley_model, tmp_path / "home", config=config, http=http) as server,
+        connect(server.socket()) as client,
+    ):
+        conversation = await client.create(cwd=tmp_path)
+        parley_model.says(old)
+        parley_model.says("Done.")
+        output = [
+            event.stdout async for event in await conversation.send("go") if isinstance(event, ExecCommandEnd)
+        ]
+        settings = tmp_path / "home/config.toml"
+        settings.write_text(settings.read_text().replace(f"{tmp_path}/old/", f"{tmp_path}/new/"))
+        await server.resident.reload()
+        parley_model.says(new, old)
+        parley_model.says("Done.")
+        output += [
+            event.stdout async for event in await conversation.send("go") if isinstance(event, ExecCommandEnd)
+        ]
+
+    assert output == ["tried\n"] * 3
+
+
+async def _told(client: WireClient, project: Path, mechanism: str, script: str) -> str:
+    """Run a script in a project that commands may write to, and return its output, as the model is sent it."""
+    conversation = await client.create(
+        cwd=str(project),
+        approval_policy="never",
+        sandbox="workspace-write",
+        config={"sandbox.mechanism": mechanism, "sandbox_workspace_write.exclude_slash_tmp": True},
+    )
+    client.model.says(Call("shell", {"command": ["sh", "-c", script]}, "call"))
+    client.model.says("Done")
+    await client.say(conversation, "go")
+    await client.over(conversation)
+    return str(client.model.requests[-1].body["messages"][-1]["content"])

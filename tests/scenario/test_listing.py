@@ -83,7 +83,7 @@ async def test_pages_follow_each_other_to_the_end(parley_model: ScriptedModel) -
 
 
 @pytest.mark.promises("list.pages")
-async def test_fifty_are_listed_unless_more_are_asked_for(parley_model: ScriptedModel) -> None:
+async def test_fifty_conversations_are_listed_by_default(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         conversations = [await client.create() for _ in range(53)]
         first = await page(client)
@@ -155,7 +155,7 @@ async def test_a_codex_session_is_listed_like_any_other(parley_model: ScriptedMo
 
 
 @pytest.mark.promises("versions.full")
-async def test_clients_at_the_newest_revision_are_told_more(parley_model: ScriptedModel) -> None:
+async def test_lists_have_more_fields_at_the_newest_version(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         parley_model.says("Wait", HOLD)
         conversation = await client.create()
@@ -169,7 +169,8 @@ async def test_clients_at_the_newest_revision_are_told_more(parley_model: Script
         status_after = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
         def listed(state: str, updated_at: str) -> Any:
-            more = {"updated_at": updated_at, "cwd": str(client.raw.work), "state": state}
+            ended = state == "idle"
+            more = {"updated_at": updated_at, "cwd": str(client.raw.work), "state": state, "unread": ended}
             return {"conversations": [{**entry(conversation, "Go"), **more}]}
 
         assert running == listed("running", status["updated_at"])

@@ -9,7 +9,18 @@ from uuid import uuid4
 import pytest
 
 from kit.clients.messages import turn_value
-from kit.clients.shared_home import ASKS, Asked, Start, events_until, is_, kept, log_of, said, shared, turn_in
+from kit.clients.shared_home import (
+    ASKS,
+    DelayedAnswer,
+    Start,
+    events_until,
+    is_,
+    log_of,
+    said,
+    shared,
+    stored_events,
+    turn_in,
+)
 from kit.clients.shell_turns import sh
 from parley.client import ToolFailed
 from parley.testing import HOLD, ScriptedModel
@@ -62,11 +73,11 @@ async def test_a_turn_whose_process_is_killed_is_ended_once_and_the_next_message
 
 
 @pytest.mark.promises("keeping.asking", "keeping.taken-over")
-async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_runs_once(
+async def test_an_approval_whose_process_is_killed_stays_open_and_the_command_runs_once(
     start: Start, parley_model: ScriptedModel
 ) -> None:
-    asked = Asked(), Asked()
-    one, two, three = await start(), await start(on_question=asked[0]), await start(on_question=asked[1])
+    asked = DelayedAnswer(), DelayedAnswer()
+    one, two, three = await start(), await start(on_approval=asked[0]), await start(on_approval=asked[1])
     here = await one.create(**ASKS)
     others = [process.client.conversation(here.id) for process in (two, three)]
     parley_model.says(sh("c1", "echo ran >>ran"))
@@ -82,7 +93,7 @@ async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_ru
         seen = await turn_in(first), await turn_in(second)
         result = await replying
 
-    assert kept(seen[0]) == kept(seen[1])
+    assert stored_events(seen[0]) == stored_events(seen[1])
     assert [of.msg.decision for of in seen[0] if isinstance(of.msg, ApprovalSettled)] == ["approved"]
     assert seen[0][-1].msg == TaskComplete(last_agent_message="Done")
     assert result.structured_content == turn_value(here.id, "Done")
@@ -92,11 +103,11 @@ async def test_a_question_whose_process_is_killed_is_asked_on_and_the_command_ru
 
 @pytest.mark.promises("lifecycle.stopped-turn")
 @pytest.mark.parametrize("asks", [True, False])
-async def test_a_process_that_stops_in_order_reports_it_or_leaves_its_question_to_others(
+async def test_a_process_that_stops_in_order_reports_it_or_leaves_its_approval_to_others(
     start: Start, parley_model: ScriptedModel, asks: bool
 ) -> None:
-    asked = Asked()
-    one, two = await start(), await start(on_question=asked)
+    asked = DelayedAnswer()
+    one, two = await start(), await start(on_approval=asked)
     here = await one.create(**ASKS)
     there = two.client.conversation(here.id)
     parley_model.says(sh("c1", "touch ran") if asks else HOLD)
@@ -119,8 +130,8 @@ async def test_a_process_that_stops_in_order_reports_it_or_leaves_its_question_t
 async def test_nothing_changes_for_a_turn_when_a_process_that_follows_it_ends(
     start: Start, parley_model: ScriptedModel
 ) -> None:
-    asked = Asked(), Asked()
-    one, two, three = await start(on_question=asked[0]), await start(on_question=asked[1]), await start()
+    asked = DelayedAnswer(), DelayedAnswer()
+    one, two, three = await start(on_approval=asked[0]), await start(on_approval=asked[1]), await start()
     here = await one.create(**ASKS)
     parley_model.says("Working", HOLD, sh("c1", "touch ran"))
     parley_model.says("Done")
@@ -191,3 +202,22 @@ async def test_a_command_for_a_stopped_owner_fails_after_its_deadline(
         events = await stream.turn()
 
     assert isinstance(events[-1], TaskComplete)
+
+
+@pytest.mark.promises("attention.list")
+async def test_the_turn_of_a_process_that_was_killed_needs_attention(
+    start: Start, parley_model: ScriptedModel
+) -> None:
+    one, two = await start(), await start()
+    here = await one.create()
+    parley_model.says("Half a", HOLD, " sentence")
+    await here.send("go")
+    await parley_model.wait_until_held()
+    assert (await two.client.attention()).conversations == ()
+    one.kill()
+    while not (items := (await two.client.attention()).conversations):
+        pass  # the kernel has not ended the process yet
+
+    (found,) = items
+    assert (found.conversation_id, found.state, found.reason) == (here.id, "failed", "restarted")
+    assert found.message == KILLED.message

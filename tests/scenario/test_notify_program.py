@@ -62,7 +62,7 @@ def _done(turn_id: str, message: str | None, *inputs: str) -> dict[str, Any]:
 
 @pytest.mark.promises("turn.notify")
 @pytest.mark.parametrize("api", EITHER_API)
-async def test_the_program_is_told_of_each_turn_that_is_done(
+async def test_the_program_runs_after_each_completed_turn(
     parley_model: ScriptedModel, api: Api, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)
@@ -113,7 +113,7 @@ async def test_input_that_joined_is_named_as_well(parley_model: ScriptedModel, t
     assert _told(arguments) == _done("1", "Two", "first, in two parts", "second")
 
 
-async def test_turns_that_failed_or_were_interrupted_are_not_told(
+async def test_the_program_does_not_run_after_failed_or_interrupted_turns(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     bell = Bell(tmp_path)

@@ -11,16 +11,16 @@ import pytest
 from kit.clients.messages import turn_value
 from kit.clients.shared_home import (
     ASKS,
-    Asked,
-    Shown,
+    DelayedAnswer,
+    ReceivedEvent,
     Start,
     events_until,
     is_,
-    kept,
     log_of,
     owner_of,
     said,
     shared,
+    stored_events,
     turn_in,
 )
 from kit.clients.shell_turns import sh
@@ -41,7 +41,7 @@ from parley.wire.events import (
 
 pytestmark = pytest.mark.child_process
 
-INTERRUPTED = ErrorEvent(message=" Turn interrupted", reason="interrupted")
+INTERRUPTED = ErrorEvent(message=" Turn interrupted", reason="interrupted", principal="local")
 
 # --- seeing --------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ async def test_a_message_to_an_idle_conversation_is_run_by_the_process_that_got_
 ) -> None:
     one, two, here, there = await shared(start)
     owners: list[int | None] = []
-    seen: list[list[Shown]] = []
+    seen: list[list[ReceivedEvent]] = []
     async with here.stream() as first, there.stream() as second:
         for conversation in (here, there, here, there):
             parley_model.says("Working", HOLD)
@@ -236,7 +236,7 @@ async def test_a_message_to_an_idle_conversation_is_run_by_the_process_that_got_
             seen += [await turn_in(first), await turn_in(second)]
 
     assert owners == [one.pid, two.pid, one.pid, two.pid]
-    assert list(map(kept, seen[0::2])) == list(map(kept, seen[1::2]))
+    assert list(map(stored_events, seen[0::2])) == list(map(stored_events, seen[1::2]))
 
 
 async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
@@ -276,8 +276,8 @@ async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
 async def test_clients_of_both_processes_are_asked_and_the_first_answer_counts(
     start: Start, parley_model: ScriptedModel
 ) -> None:
-    asked = Asked(), Asked()
-    one, two = await start(on_question=asked[0]), await start(on_question=asked[1])
+    asked = DelayedAnswer(), DelayedAnswer()
+    one, two = await start(on_approval=asked[0]), await start(on_approval=asked[1])
     here = await one.create(**ASKS)
     there = two.client.conversation(here.id)
     parley_model.says(sh("c1", "echo ran >>ran"))
@@ -286,14 +286,14 @@ async def test_clients_of_both_processes_are_asked_and_the_first_answer_counts(
         await here.send("go")
         await asked[0].asked()
         await asked[1].asked()
-        (open_question,) = await two.client.approvals()
+        (open_approval_id,) = await two.client.approvals()
         asked[1].answer("approved")
         seen = await turn_in(first), await turn_in(second)
         await asked[0].taken_back.wait()
 
     settled = [of.msg for of in seen[1] if isinstance(of.msg, ApprovalSettled)]
     assert [(one.approval_id, one.decision, one.by) for one in settled] == [
-        (open_question.approval_id, "approved", "client")
+        (open_approval_id.approval_id, "approved", "client")
     ]
     assert seen[0] == seen[1]
     assert (one.work / "ran").read_text() == "ran\n"
@@ -303,20 +303,20 @@ async def test_clients_of_both_processes_are_asked_and_the_first_answer_counts(
 async def test_an_answer_by_tool_in_another_process_settles_it_once(
     start: Start, parley_model: ScriptedModel
 ) -> None:
-    asked = Asked()
-    one, two = await start(on_question=asked), await start()
+    asked = DelayedAnswer()
+    one, two = await start(on_approval=asked), await start()
     here = await one.create(**ASKS)
     parley_model.says(sh("c1", "echo ran >>ran"))
     async with here.stream() as stream:
         await here.send("go")
         await asked.asked()
-        (question,) = await two.client.approvals(here.id)
-        assert question.approval_id is not None
-        await two.client.answer(question.approval_id, "denied", reason="not now")
+        (approval,) = await two.client.approvals(here.id)
+        assert approval.approval_id is not None
+        await two.client.answer(approval.approval_id, "denied", reason="not now")
         await asked.taken_back.wait()
         for client in (two.client, one.client):
             with pytest.raises(ToolFailed, match="Question is settled: denied"):
-                await client.answer(question.approval_id, "approved")
+                await client.answer(approval.approval_id, "approved")
         await stream.turn()
 
     assert parley_model.requests[-1].body["messages"][-1]["content"] == "exec command rejected by user: not now"
@@ -326,9 +326,9 @@ async def test_an_answer_by_tool_in_another_process_settles_it_once(
 async def test_an_approval_waits_only_if_a_client_of_another_process_can_be_asked(
     start: Start, parley_model: ScriptedModel
 ) -> None:
-    asked = Asked()
-    patience = "[approvals]\ntimeout_seconds = 1\n"
-    one, two = await start(config=patience), await start(config=patience, on_question=asked)
+    asked = DelayedAnswer()
+    config = "[approvals]\ntimeout_seconds = 1\n"
+    one, two = await start(config=config), await start(config=config, on_approval=asked)
     held, dropped = await one.create(**ASKS), await one.create(**ASKS)
     async with held.stream() as first, two.client.conversation(held.id).stream(), dropped.stream() as second:
         parley_model.says(sh("c1", "touch ran"))

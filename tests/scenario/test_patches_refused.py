@@ -165,7 +165,7 @@ def _plant_obstacles(work: Path) -> None:
 
 @pytest.mark.promises("patch.verified", "patch.protected")
 @pytest.mark.parametrize("api", APIS)
-async def test_the_model_is_told_why_a_patch_cannot_be_and_nothing_happens(
+async def test_the_model_reads_why_a_patch_is_refused_and_nothing_is_changed(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     async with speaking(parley_model, api=api) as wire:
@@ -185,7 +185,7 @@ async def test_the_model_is_told_why_a_patch_cannot_be_and_nothing_happens(
         assert parley_model.requests[1].body == body(api, GO, *history, cwd=work, session=session)
 
 
-async def test_a_patch_that_does_not_fit_is_told_the_same_however_it_is_spelt(
+async def test_a_patch_that_does_not_match_has_the_same_error_in_every_spelling(
     parley_model: ScriptedModel,
 ) -> None:
     calls = spellings(patch("*** Update File: missing.txt", "-a", "+b"))

@@ -54,7 +54,7 @@ def _plan_calls(*arguments: Any) -> list[Call]:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_plan_is_offered_where_it_is_asked_for_and_shown_each_time_it_changes(
+async def test_the_plan_tool_is_offered_if_enabled_and_each_change_is_shown(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     first, second = _plan_calls({"explanation": "why", "plan": STEPS_SENT}, {"plan": STEPS_SENT[:1]})
@@ -214,7 +214,7 @@ async def test_an_image_is_added_to_the_input_after_the_outputs_of_its_calls(
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_the_model_is_told_why_it_cannot_see_an_image(parley_model: ScriptedModel, api: Api) -> None:
+async def test_the_model_reads_why_it_cannot_see_an_image(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api) as wire:
         work, home = wire.work, wire.raw.home
         (work / "notes.png").write_text("just words")
@@ -269,7 +269,7 @@ async def test_of_the_largest_images_the_newest_is_seen_and_words_stand_for_the_
     assert newest["content"] == [{"type": "image_url", "image_url": {"url": as_data_url("image/png", image)}}]
 
 
-async def test_looking_at_an_image_and_planning_need_nobodys_yes(parley_model: ScriptedModel) -> None:
+async def test_looking_at_an_image_and_planning_need_no_approval(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as wire:
         _plant_images(wire.work)
         for number, setting in enumerate(({"sandbox": "read-only"}, {"approval-policy": "untrusted"}), start=1):

@@ -119,7 +119,7 @@ async def test_a_change_of_the_user_while_no_command_runs_stays(parley_model: Sc
 
 
 @pytest.mark.promises("sandbox.git-unrestored")
-async def test_after_files_could_not_be_restored_a_person_is_asked(parley_model: ScriptedModel) -> None:
+async def test_after_files_could_not_be_restored_commands_need_an_approval(parley_model: ScriptedModel) -> None:
     async with asking(parley_model) as wire:
         git, conversations = wire.work / ".git", Conversations(wire, "on-request")
         reason = f"an earlier command changed protected files that could not be restored: {git}"
@@ -140,10 +140,10 @@ async def test_after_files_could_not_be_restored_a_person_is_asked(parley_model:
             "exec command rejected by user",
             RAN,
         )
-        question = {"type": "exec_approval_request", "call_id": "c1", "cwd": str(wire.work), "reason": reason}
+        approval = {"type": "exec_approval_request", "call_id": "c1", "cwd": str(wire.work), "reason": reason}
         assert [asked, again] == [
-            {**question, "command": ["sh", "-c", "touch one"]},
-            {**question, "command": ["sh", "-c", BOLD]},
+            {**approval, "command": ["sh", "-c", "touch one"]},
+            {**approval, "command": ["sh", "-c", BOLD]},
         ]
         # The approval is for these files, and not for leaving the sandbox.
         assert (approved.startswith(FAILED), once_more.startswith(FAILED)) == (True, True)

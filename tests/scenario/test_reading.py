@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from kit.clients.messages import (
     task_complete,
     user_message,
 )
+from kit.clients.shell_turns import sh
 from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Call, Reasoning, ScriptedModel, Usage
 from parley.testing.home import MODEL
@@ -147,7 +149,8 @@ async def test_pages_follow_each_other_without_gap_or_repetition(parley_model: S
         parley_model.says("Still ", HOLD, "talking")
         await client.open_stream(conversation)
         await client.say(conversation, "last")
-        await client.until(lambda message: message.get("params", {}).get("msg") == delta("Still "))
+        *_, live = await client.until(lambda message: message.get("params", {}).get("msg") == delta("Still "))
+        item = live["params"]["_meta"]["item"]
         whole = await read(client, conversation)
 
         for limit in (1, 2, 5, 13, 14, 15):
@@ -160,11 +163,11 @@ async def test_pages_follow_each_other_without_gap_or_repetition(parley_model: S
             # What is being said stands behind the last event, so only the last page has it.
             assert [page["open"] for page in pages] == [[]] * (len(pages) - 1) + [whole["open"]]
         assert len(whole["events"]) == 14
-        assert whole["open"] == [{"item": item_name(1, turn=4), "type": "agent_message_delta", "text": "Still "}]
+        assert whole["open"] == [{"item": item, "type": "agent_message_delta", "text": "Still "}]
 
 
 @pytest.mark.promises("read.result")
-async def test_a_hundred_events_are_read_unless_more_are_asked_for(parley_model: ScriptedModel) -> None:
+async def test_a_hundred_events_are_read_by_default(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         conversation = await client.create()
         for _ in range(35):
@@ -177,6 +180,106 @@ async def test_a_hundred_events_are_read_unless_more_are_asked_for(parley_model:
         assert [len(page["events"]) for page in (first, second, whole)] == [100, 5, 105]
         assert first["events"] + second["events"] == whole["events"]
         assert [one["msg"] for one in whole["events"]] == remains("chat", "Done") * 35
+
+
+# --- backwards -------------------------------------------------------------------------
+
+
+async def read_back(client: WireClient, conversation: str, before: int, **arguments: Any) -> list[Any]:
+    """Read all pages before a position, the last one first."""
+    pages = [await read(client, conversation, before=before, **arguments)]
+    while "before" in pages[-1]:
+        pages.append(await read(client, conversation, before=pages[-1]["before"], **arguments))
+    return pages
+
+
+@pytest.mark.promises("read.before")
+async def test_pages_from_the_end_to_the_beginning_have_every_event_once(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        parley_model.says(sh("c1", "seq 5000; seq 9 >&2"))
+        parley_model.says("Counted")
+        await client.say(conversation, "count")
+        await client.over(conversation)
+        parley_model.says("Still ", HOLD, "talking")
+        await client.say(conversation, "last")
+        await parley_model.wait_until_held()
+        whole = await read(client, conversation)
+        assert len(whole["open"]) == 1
+
+        for limit in (1, 2, 5, 100):
+            pages = await read_back(client, conversation, 10**6, limit=limit)
+
+            assert [event for page in reversed(pages) for event in page["events"]] == whole["events"]
+            assert {(page["state"], *page["open"]) for page in pages} == {("running",)}
+            for later, page in pairwise(pages):
+                assert page["seq"] == later["before"] - 1 >= page["events"][-1]["seq"]
+            assert pages[0]["seq"] == whole["seq"]
+        outputs = [event for event in whole["events"] if "offset" in event]
+        assert len(outputs) > 2
+        # The pieces of one output are never split.
+        end = await read(client, conversation, before=outputs[-1]["seq"] + 1, limit=1)
+        assert end["events"] == [event for event in outputs if event["seq"] == outputs[-1]["seq"]]
+
+
+@pytest.mark.promises("read.before")
+async def test_a_page_that_ends_at_the_first_event_has_none_before_it(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        empty = await read(client, conversation, before=1)
+        await client.say(conversation, "go", message_id=MESSAGE)
+        await client.over(conversation)
+
+        assert empty == {"events": [], "open": [], "seq": 0, "state": "idle"}
+        assert await read(client, conversation, before=5, limit=2) == {
+            "events": [at(3, TASK_STARTED), at(4, user_message("go", MESSAGE))],
+            "open": [],
+            "seq": 4,
+            "state": "idle",
+        }
+        assert await read(client, conversation, before=5, limit=1) == {
+            "events": [at(4, user_message("go", MESSAGE))],
+            "open": [],
+            "seq": 4,
+            "state": "idle",
+            "before": 4,
+        }
+
+
+@pytest.mark.promises("read.before")
+async def test_a_page_of_large_events_is_shorter(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        for number in range(4):
+            await client.say(conversation, str(number) * 700_000)
+            await client.over(conversation)
+        pages = await read_back(client, conversation, 10**6)
+
+        assert [len(page["events"]) for page in pages] == [7, 8, 1]
+        whole = await read(client, conversation)
+        assert [event for page in reversed(pages) for event in page["events"]] == whole["events"]
+
+
+@pytest.mark.promises("read.before")
+async def test_before_is_refused_with_other_positions_and_unknown_to_older_clients(
+    parley_model: ScriptedModel,
+) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        for name in ("after", "wait_seconds"):
+            request = client.call("conversationRead", conversation_id=conversation, before=2, **{name: 0})
+
+            assert await client.read() == failed(
+                request,
+                f"Failed to parse arguments for conversationRead: `before` cannot be combined with `{name}`",
+                code="bad_arguments",
+            )
+    async with speaking(parley_model) as client:
+        conversation = await client.create()
+        await client.say(conversation, "go")
+        await client.over(conversation)
+
+        assert await read(client, conversation, before=1) == await read(client, conversation)
 
 
 # --- waiting ---------------------------------------------------------------------------

@@ -191,7 +191,7 @@ async def test_every_response_says_what_it_cost_and_the_status_adds_it_up(parley
 
 
 @pytest.mark.promises("model.usage")
-async def test_over_chat_counts_are_asked_for_and_told_where_the_provider_is_set_to(
+async def test_chat_token_counts_are_requested_and_shown_if_the_provider_is_configured_for_it(
     parley_model: ScriptedModel,
 ) -> None:
     config = (

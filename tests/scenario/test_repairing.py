@@ -157,6 +157,25 @@ async def test_of_a_file_that_was_cut_off_the_rest_is_saved(tmp_path: Path) -> N
     assert 0 < sum(found.get(name) == entries for name, entries in kept.items()) == whole < CONVERSATIONS
 
 
+@pytest.mark.promises("keeping.repair")
+@pytest.mark.parametrize("is_emptied", [True, False])
+async def test_if_the_database_is_lost_its_log_is_saved(tmp_path: Path, is_emptied: bool) -> None:
+    store = SqliteStore(str(tmp_path / "running"))
+    entries = log_of(settings_chosen(), turn_started(), user_message("go"), turn_ended()).entries
+    await store.create(named(1), entries, Summary(title="Talk", cwd="/", model="m", state="idle", updated_at=AT))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "parley.db-wal").write_bytes((tmp_path / "running/parley.db-wal").read_bytes())
+    await store.close()
+    if is_emptied:
+        (home / "parley.db").touch()
+
+    repaired = await doctor(home, "--repair", str(tmp_path / "new"))
+
+    assert (repaired.stderr, counted(repaired), repaired.exit_code) == ("", (1, 0, 0), 0)
+    assert await found_in(tmp_path / "new") == {named(1): list(entries)}
+
+
 async def test_a_conversation_without_its_row_gets_a_new_id(tmp_path: Path) -> None:
     home = tmp_path / "home"
     kept = await made(home)

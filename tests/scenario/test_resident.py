@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from kit.clients.reading import until_state
 from kit.clients.shared_home import ASKS, Start, events_until, is_, owner_of
 from kit.clients.shell_turns import sh
 from kit.servers.long_grace_program import LONG_GRACE
@@ -24,20 +25,17 @@ from kit.servers.resident_process import ResidentProcess, parley
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.needs import LANDLOCK
 from kit.system.waiting import until
+from parley.app.discovery import ResidentLock
 from parley.client import Approval, Conversation
 from parley.common.resident_socket import NoResident, ask, connect
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
+from parley.testing.home import Home
 from parley.version import __version__
 from parley.wire.events import AgentMessageDelta, ErrorEvent, ExecCommandEnd, TaskComplete
 
 NOBODY = 65534
 
 pytestmark = pytest.mark.child_process
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
 
 
 @pytest_asyncio.fixture
@@ -53,12 +51,6 @@ def the_same(conversation: Conversation, process: ParleyProcess) -> Conversation
 
 async def last_event(conversation: Conversation) -> object:
     return (await conversation.read()).events[-1].msg
-
-
-async def until_state(conversation: Conversation, state: str) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while (page := await conversation.read()).state != state:
-            await conversation.read(after=page.seq, wait_seconds=1)
 
 
 def asked(home: Path, kind: str) -> dict[str, Any]:
@@ -110,7 +102,7 @@ async def test_the_end_of_stdin_ends_the_relay_and_not_the_turn(
 
 
 @pytest.mark.promises("resident.questions")
-async def test_a_question_waits_for_the_next_client(
+async def test_an_approval_waits_for_the_next_client(
     resident: ResidentProcess, parley_model: ScriptedModel, start: Start
 ) -> None:
     editor = await start()
@@ -123,8 +115,8 @@ async def test_a_question_waits_for_the_next_client(
     await editor.exit_code()
 
     again = await start()
-    (question,) = (await the_same(conversation, again).status()).questions
-    await again.client.answer(question.approval_id, "approved")
+    (approval,) = (await the_same(conversation, again).status()).approvals
+    await again.client.answer(approval.approval_id, "approved")
     await until_state(the_same(conversation, again), "idle")
 
     assert (again.work / "made-by-command").exists()
@@ -136,7 +128,7 @@ async def test_another_client_of_the_resident_has_time_to_follow_a_call_and_be_a
 ) -> None:
     parley_model.says(sh("c1", "touch made-by-command"))
     async with ResidentProcess(parley_model, home, program=LONG_GRACE):
-        caller, other = await start(), await start(on_question=Approval.approve)
+        caller, other = await start(), await start(on_approval=Approval.approve)
         calling = caller.client.codex("go", cwd=str(caller.work), **ASKS)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not (asking := (await other.client.list(state="asking")).conversations):
@@ -163,7 +155,7 @@ async def test_with_interrupt_a_turn_ends_with_the_client_that_began_it(
         await until_state(watched, "idle")
         end = await last_event(watched)
 
-    assert end == ErrorEvent(message=" Turn interrupted", reason="interrupted")
+    assert end == ErrorEvent(message=" Turn interrupted", reason="interrupted", principal="local")
 
 
 # --- relays --------------------------------------------------------------------------------
@@ -203,6 +195,31 @@ async def test_a_turn_has_the_environment_directory_and_overrides_of_the_client_
     outputs = [event.msg.stdout for event in page.events if isinstance(event.msg, ExecCommandEnd)]
 
     assert outputs == ["of the first\n", "of the second\n"]
+
+
+@pytest.mark.promises("queue.settings")
+async def test_a_queued_message_has_the_environment_of_the_resident(
+    resident: ResidentProcess, parley_model: ScriptedModel, start: Start
+) -> None:
+    settings = ["-c", "shell_environment_policy.inherit=all"]
+    client = await start(env={"MARK": "of the relay"}, arguments=settings)
+    conversation = await client.create(config={"shell_environment_policy.inherit": "all"})
+    parley_model.says(HOLD, sh("c1", "echo ${MARK-none}"))
+    parley_model.says("Done.")
+    parley_model.says(sh("c2", "echo ${MARK-none}"))
+    parley_model.says("Done.")
+    async with conversation.stream() as stream:
+        await conversation.send("begins a turn")
+        await parley_model.wait_until_held()
+        waiting = {"conversation_id": conversation.id, "content": [{"type": "text", "text": "waits"}]}
+        await client.client.call_tool("conversationSendMessage", {**waiting, "delivery": "queue"})
+        parley_model.release()
+        for _ in ("begins a turn", "waits"):
+            await stream.turn()
+    page = await conversation.read()
+    outputs = [event.msg.stdout for event in page.events if isinstance(event.msg, ExecCommandEnd)]
+
+    assert outputs == ["of the relay\n", "none\n"]
 
 
 @pytest.mark.promises("resident.settings")
@@ -291,7 +308,7 @@ async def test_on_a_terminal_sigint_interrupts_the_turns_of_the_client_or_ends_t
     parley_model.release()
 
     assert await last_event(the_same(conversation, other)) == ErrorEvent(
-        message=" Turn interrupted", reason="interrupted"
+        message=" Turn interrupted", reason="interrupted", principal="local"
     )
     assert (code, state) == (0, "running")
 
@@ -332,6 +349,10 @@ async def test_an_ordinary_client_can_use_the_socket_itself(resident: ResidentPr
         ({"parley": "relay", "v": 2}, "version 2"),
         ({"parley": "relay", "v": 1, "env": ["PATH"]}, "wrong members"),
         ({"parley": "relay", "v": 1, "overrides": ["nonsense"]}, "key=value"),
+        ({"parley": "relay", "v": 1, "cwd": "/\ud800"}, "`cwd` is not"),
+        ({"parley": "relay", "v": 1, "installed": ["relative"]}, "`installed` is not"),
+        ({"parley": "relay", "v": 1, "installed": ["/" + "x" * 4096]}, "`installed` is not"),
+        ({"parley": "relay", "v": 1, "installed": [f"/{n}" for n in range(300)]}, "too many"),
         ({"parley": "dance", "v": 1}, "'dance'"),
         ({"parley": None}, "wrong members"),
     ],
@@ -435,6 +456,21 @@ async def test_status_reports_the_resident_or_that_there_is_none(
     assert (none[0], none[1]) == (3, "")
     assert "no resident server" in none[2]
     assert status["socket"] == resident.description["socket"]
+
+
+@pytest.mark.promises("resident.status")
+async def test_status_names_a_resident_that_cannot_be_reached(parley_model: ScriptedModel, home: Path) -> None:
+    files = Home(parley_model, home=home)
+    files.open()
+    lock = ResidentLock(str(home))
+    assert lock.acquire()
+    code, out, errors = await parley("serve", "--status", env=files.environ)
+    lock.release()
+    files.close()
+
+    assert (code, out) == (1, "")
+    assert f"runs as process {os.getpid()} (" in errors
+    assert "but cannot be reached: its socket was removed" in errors
 
 
 @pytest.mark.promises("resident.stop")

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kit.clients.reading import positions, until_end, written
 from kit.clients.shared_home import ASKS, events_until, is_, log_of
 from kit.clients.shell_turns import sh
 from kit.servers.in_process_resident import CuttingSocket, InProcessResident
@@ -33,7 +34,6 @@ from parley.client import (
     ToolFailed,
     connect,
 )
-from parley.client.turn_result import ends_turn
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.events import (
@@ -67,30 +67,6 @@ async def created(client: Client, tmp_path: Path) -> Conversation:
     return await client.create(cwd=tmp_path, model=MODEL)
 
 
-def positions(seen: Sequence[StreamEvent]) -> list[int]:
-    return [event.meta.seq for event in seen if isinstance(event.meta.seq, int)]
-
-
-def written(seen: Sequence[StreamEvent]) -> dict[object, str]:
-    """The text of each item, from its deltas. Each delta must begin where the one before it ended."""
-    texts: dict[object, str] = {}
-    for event in seen:
-        if isinstance(event.msg, AgentMessageDelta):
-            text = texts.get(event.meta.item, "")
-            assert event.meta.offset == len(text)
-            texts[event.meta.item] = text + event.msg.delta
-    return texts
-
-
-async def until_end(stream: Stream) -> list[StreamEvent]:
-    seen = []
-    async for event in stream.detailed():
-        seen.append(event)
-        if ends_turn(event.msg):
-            break
-    return seen
-
-
 # --- connecting ----------------------------------------------------------------------------
 
 
@@ -117,7 +93,7 @@ async def test_connect_uses_the_resident_of_the_home_if_one_runs(
     async with connect() as client, connect(socket=resident.path) as other:
         conversation = await created(client, tmp_path)
         listed = await other.list()
-        clients = len(resident._resident._clients)
+        clients = len(resident.resident._clients)
 
     assert [one.conversation_id for one in listed.conversations] == [conversation.id]
     assert clients == 2
@@ -170,6 +146,20 @@ async def test_messages_before_the_end_of_stdin_are_answered(resident: InProcess
         (listed,) = (await client.list()).conversations
 
     assert listed.title == "the last words"
+
+
+async def test_what_is_sent_while_the_connection_closes_is_dropped(
+    resident: InProcessResident, tmp_path: Path
+) -> None:
+    transport = resident.socket()
+    async with connect(transport) as client:
+        conversation = await created(client, tmp_path)
+        async with conversation.stream() as stream:
+            closing = asyncio.create_task(transport.close())
+            await asyncio.sleep(0)
+            await stream.close()  # tells the server
+            transport.send(b"{}\n")
+            await closing
 
 
 # --- a lost connection ---------------------------------------------------------------------
@@ -267,13 +257,13 @@ async def test_a_call_in_flight_fails_and_a_message_is_sent_again(
     assert messages == [AgentMessage(message="Done.")]
 
 
-async def test_an_open_question_is_asked_again_and_an_old_answer_goes_nowhere(
+async def test_an_open_approval_is_requested_again_and_an_old_answer_is_ignored(
     resident: InProcessResident, cutting: CuttingSocket, parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     asked: asyncio.Queue[Approval] = asyncio.Queue()
     parley_model.says(sh("c1", "touch made-by-command"))
     parley_model.says("Done.")
-    async with connect(resident.socket(cutting.path), on_question=asked.put) as client:
+    async with connect(resident.socket(cutting.path), on_approval=asked.put) as client:
         conversation = await client.create(cwd=tmp_path, model=MODEL, **ASKS)
         async with conversation.stream() as stream:
             await conversation.send("go")

@@ -50,8 +50,8 @@ def background(message: str) -> Any:
 
 
 def asked(call_id: str, *command: str, cwd: Path) -> Any:
-    question = {"type": "exec_approval_request", "call_id": call_id, "command": list(command), "cwd": str(cwd)}
-    return {**question, "reason": REASON}
+    approval = {"type": "exec_approval_request", "call_id": call_id, "command": list(command), "cwd": str(cwd)}
+    return {**approval, "reason": REASON}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -117,8 +117,8 @@ async def test_a_patch_that_failed_in_the_sandbox_is_written_without_it_if_appro
         end = {"type": "patch_apply_end", "call_id": "c1", "stdout": "", "stderr": said, "success": False}
         attempt = [begin, output("c1", said, stream="stderr"), end]
         failed = f"Execution failed: sandbox denied exec error, exit code: 1, stdout: , stderr: {said}"
-        question = {"type": "apply_patch_approval_request", "call_id": "c1", "changes": changes, "reason": REASON}
-        first = [TASK_STARTED, *attempt, background(failed), question]
+        approval = {"type": "apply_patch_approval_request", "call_id": "c1", "changes": changes, "reason": REASON}
+        first = [TASK_STARTED, *attempt, background(failed), approval]
         assert yes == [*first, background("retrying command without sandbox"), *attempt, *DONE]
         assert no == [*first, *DONE]
         assert said.startswith("Failed to write file /proc/a.txt: ")

@@ -74,6 +74,33 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_also_under_new_set
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_link_in_the_place_of_a_project_leads_nowhere_after_a_restart(
+    parley_model: ScriptedModel, mechanism: str, tmp_path: Path
+) -> None:
+    home, wide, outside, link = (tmp_path / name for name in ("home", "wide", "outside", "link"))
+    project, target = wide / "project", tmp_path / "target"
+    for folder in (project, outside, target):
+        folder.mkdir(parents=True)
+    link.symlink_to(target)
+    async with speaking(parley_model, home=home) as client:
+        writers = Writers(client, mechanism)
+        ours, theirs, linked = [await writers.open(cwd) for cwd in (project, wide, link)]
+        await writers.run(theirs, f"mv {project} {project}-away && ln -s {outside} {project}")
+    async with speaking(parley_model, home=home) as client:
+        writers = Writers(client, mechanism)
+        told = [
+            await writers.run(ours, f"echo evil > {outside}/file; echo tried", **overrides)
+            for overrides in ({}, {"model": "another"})
+        ]
+        await writers.run(linked, "touch written")
+
+    assert told == [
+        f"execution error: {project} may not be written to any more: it was replaced by another directory",
+    ] * len(told)
+    assert (os.listdir(outside), os.listdir(target)) == ([], ["written"])
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_link_in_the_place_of_a_root_that_was_missing_leads_nowhere(
     parley_model: ScriptedModel, mechanism: str, tmp_path: Path
 ) -> None:

@@ -16,13 +16,13 @@ from kit.clients.approving import ASKS_FIRST, ApprovingClient, approving_client
 from kit.clients.requests import ALL_TOOL_NAMES
 from kit.clients.shell_turns import sh, shell
 from kit.servers.tool_servers import program
-from parley.testing import Call, Reasoning, ScriptedModel
+from kit.system.commands import PATIENCE_SECONDS
+from parley.testing import HOLD, Call, Reasoning, ScriptedModel
 from parley.testing.render import Api
 from parley.version import __version__
 from parley.wire.events import EVENT_TYPES, NEVER_SENT
 from parley.wire.mcp import FULL_VERSION
 
-PATIENCE_SECONDS: Final = 90.0
 SENT: Final = set(EVENT_TYPES) - NEVER_SENT
 PATCH: Final = "*** Begin Patch\n*** Add File: b\n+b\n*** End Patch"
 OTHER_PATCH: Final = "*** Begin Patch\n*** Update File: b\n@@\n-b\n+c\n*** End Patch"
@@ -113,6 +113,7 @@ async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: 
     """Run turns that cause every kind of event of this API."""
     recorder = Recorder(client, checks)
     config = {"show_raw_agent_reasoning": True, "limits.turn_calls": 5}
+    model.fails(503, headers={"retry-after": "0"})
     model.cuts("par")
     model.says(
         Reasoning("Hm. "),
@@ -132,8 +133,22 @@ async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: 
     model.fails(400, body="no")
     await recorder.use("codex-reply", threadId=session, prompt="fail")
     await recorder.use("conversationStream", **its)
+    model.says(HOLD, "And then?")
+    said = {**its, "content": [{"type": "text", "text": "go"}]}
+    await recorder.use("conversationSendMessage", **said)
+    await model.wait_until_held()
+    queued = await recorder.use("conversationSendMessage", **said, delivery="queue")
+    await recorder.use("queueList", **its)
+    await recorder.use("queueEdit", **said, message_id=queued["message_id"])
+    await recorder.use("queueRemove", **its, message_id=queued["message_id"])
+    await recorder.use("queueResume", **its)
+    model.release()
     await recorder.use("conversationStream", **its, **{"as": "log"})
     await recorder.use("codex-reply", threadId=session, prompt="and on")
+    await recorder.use("conversationStream", **its, last=1, exclusive=True)
+    assert (await recorder.use("conversationSearch", text="AND"))["messages"]
+    await recorder.use("settingsList")
+    assert "before" in await recorder.use("conversationRead", **its, before=10**6, limit=1)
     for one in (await recorder.use("conversationRead", **its))["events"]:
         checks.event(one["msg"])
     for frame in client.raw.frames:
@@ -148,7 +163,12 @@ async def test_everything_that_servers_send_fits_the_schemas(parley_model: Scrip
     apis: tuple[Api, ...] = ("chat", "responses")
     for api in apis:
         async with approving_client(
-            parley_model, version=FULL_VERSION, api=api, config=table, stream_max_retries=2
+            parley_model,
+            version=FULL_VERSION,
+            api=api,
+            config=table,
+            stream_max_retries=2,
+            request_max_retries=1,
         ) as client:
             await say_everything(parley_model, client, checks)
 

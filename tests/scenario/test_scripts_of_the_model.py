@@ -41,8 +41,8 @@ async def play(client: ApprovingClient, *steps: Step) -> list[Any]:
     while True:
         messages.append(await client.read())
         match messages[-1]:
-            case {"method": "elicitation/create", "id": question}:
-                client.answer(question, {"decision": "denied"})
+            case {"method": "elicitation/create", "id": approval}:
+                client.answer(approval, {"decision": "denied"})
             case {"id": answer, "result": _} if answer == request:
                 return messages
             case _:
@@ -51,7 +51,7 @@ async def play(client: ApprovingClient, *steps: Step) -> list[Any]:
 
 @SANDBOX
 @pytest.mark.promises("decide.safe")
-async def test_plain_scripts_of_harmless_commands_run_unasked(parley_model: ScriptedModel) -> None:
+async def test_plain_scripts_of_harmless_commands_run_without_approval(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model) as client:
         for script in PLAIN:
             messages = await play(client, shell("c1", "bash", "-lc", script))
@@ -60,7 +60,7 @@ async def test_plain_scripts_of_harmless_commands_run_unasked(parley_model: Scri
             assert "exec_command_end" in [event["type"] for event in events_of(messages)], script
 
 
-async def test_scripts_that_are_not_plain_are_asked_about(parley_model: ScriptedModel) -> None:
+async def test_scripts_that_are_not_plain_need_an_approval(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model) as client:
         for script in NOT_PLAIN:
             messages = await play(client, shell("c1", "bash", "-lc", script))
@@ -71,7 +71,7 @@ async def test_scripts_that_are_not_plain_are_asked_about(parley_model: Scripted
 @pytest.mark.child_process
 @pytest.mark.skipif(not PROC.exists(), reason="the CPU time of the server is read in /proc")
 @pytest.mark.promises("decide.bounded")
-async def test_a_hostile_script_is_asked_about_at_once(parley_model: ScriptedModel) -> None:
+async def test_a_hostile_script_needs_an_approval(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model) as client:
         await play(client, shell("c1", "bash", "-lc", "ls $x"))
         taken = dict[str, float]()

@@ -20,7 +20,7 @@ PACKAGING = Path(__file__).parents[2] / "packaging"
 
 @pytest.mark.child_process
 @pytest.mark.promises("resident.systemd")
-async def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(
+async def test_systemd_is_notified_when_the_server_is_ready_and_when_it_stops(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     told = str(tmp_path / "notify")

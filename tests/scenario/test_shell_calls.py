@@ -156,6 +156,21 @@ async def test_a_program_that_is_not_there_has_a_beginning_and_an_end(parley_mod
         assert seen == expected(call, f"execution error: {NOT_THERE}", *events)
 
 
+@pytest.mark.promises("shell.told")
+async def test_a_missing_directory_or_interpreter_is_named(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model) as wire:
+        (wire.work / "script").write_text("#!/no/such/interpreter\n")
+        (wire.work / "script").chmod(0o755)
+        told = [
+            (await turn(wire, call)).outputs[-1]["content"]
+            for call in (shell("c1", "true", workdir="missing"), shell("c2", "./script"))
+        ]
+
+        directory = f"the working directory {wire.work}/missing cannot be used: {NOT_THERE}"
+        interpreter = f"the interpreter of ./script cannot be run: {NOT_THERE}"
+        assert told == [f"execution error: {directory}", f"execution error: {interpreter}"]
+
+
 async def test_an_empty_command_has_a_beginning_and_an_end(parley_model: ScriptedModel) -> None:
     call, why = shell("c1"), "command args are empty"
     async with speaking(parley_model) as wire:
@@ -309,7 +324,7 @@ async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_
 
 @pytest.mark.promises("sandbox.network")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_a_confined_command_is_told_whether_it_has_the_network(
+async def test_a_variable_of_a_confined_command_says_whether_it_has_the_network(
     parley_model: ScriptedModel, mechanism: str
 ) -> None:
     call = sh("c1", "echo mark=$CODEX_SANDBOX_NETWORK_DISABLED")
@@ -341,7 +356,7 @@ async def test_an_invalid_command_is_refused_without_an_approval_request(
 @SANDBOX
 @pytest.mark.promises("decide.safe")
 @pytest.mark.parametrize("mode", ["danger-full-access", "workspace-write"])
-async def test_a_program_in_the_workspace_is_asked_about_whatever_its_name(
+async def test_a_program_in_the_workspace_needs_an_approval_whatever_its_name(
     parley_model: ScriptedModel, mode: str
 ) -> None:
     async with approving_client(parley_model) as client:
@@ -465,6 +480,7 @@ async def test_a_working_directory_is_relative_to_the_conversation_absolute_or_m
         sub.mkdir()
         seen = await turn(wire, *calls)
 
+        missing = f"the working directory {work}/missing cannot be used: {NOT_THERE}"
         assert seen.events == whole_turn(
             "chat",
             begun("c0", "pwd", cwd=sub),
@@ -474,12 +490,12 @@ async def test_a_working_directory_is_relative_to_the_conversation_absolute_or_m
             output("c1", "/\n"),
             ended("c1", "/\n"),
             begun("c2", "pwd", cwd=work / "missing"),
-            unended("c2", NOT_THERE),
+            unended("c2", missing),
             begun("c3", "pwd", cwd=work),
             output("c3", f"{work}\n"),
             ended("c3", f"{work}\n"),
         )
-        told = ran(f"{sub}\n"), ran("/\n"), f"execution error: {NOT_THERE}", ran(f"{work}\n")
+        told = ran(f"{sub}\n"), ran("/\n"), f"execution error: {missing}", ran(f"{work}\n")
         outputs = [Output(f"c{place}", text) for place, text in enumerate(told)]
         assert seen.outputs == history("chat", *outputs)
 
@@ -491,7 +507,8 @@ async def test_a_conversation_in_a_directory_that_is_not_there_runs_commands_els
     async with speaking(parley_model) as wire:
         seen = await turn(wire, *calls, cwd=str(wire.work / "missing"))
 
-        told = Output("c1", f"execution error: {NOT_THERE}"), Output("c2", ran("/\n"))
+        missing = f"the working directory {wire.work}/missing cannot be used: {NOT_THERE}"
+        told = Output("c1", f"execution error: {missing}"), Output("c2", ran("/\n"))
         assert seen.outputs == history("chat", *told)
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from kit.clients.approving import ApprovingClient, approving_client
 from kit.clients.shell_turns import shell
+from kit.system.commands import PATIENCE_SECONDS
 from kit.system.needs import SANDBOX
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
 VERSIONS: Final = (PLAIN_VERSION, FULL_VERSION)
 TOOLS: Final = ("codex", "conversationCreate", "conversationSendMessage")
-PATIENCE_SECONDS: Final = 90.0
 
 POLICIES: Final = ("approval-policy", "approval_policy", "approvalPolicy")
 MODES: Final = ("sandbox", "sandbox-mode", "sandbox_mode", "sandboxMode")
@@ -101,8 +101,8 @@ class Caller:
         asked = False
         while True:
             match await client.read():
-                case {"method": "elicitation/create", "id": question}:
-                    client.answer(question, {"decision": "denied"})
+                case {"method": "elicitation/create", "id": approval}:
+                    client.answer(approval, {"decision": "denied"})
                     asked = True
                 case {"id": answered, "result": _} if tool == "codex" and answered == request:
                     return asked

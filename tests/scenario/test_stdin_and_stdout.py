@@ -10,19 +10,18 @@ import tty
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import msgspec
 import pytest
 
 from kit.clients.requests import EXIT_SECONDS, initialize, request, result, tool
+from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import Home
 from parley.wire.jsonrpc import encode
 
 pytestmark = pytest.mark.child_process
-
-PATIENCE_SECONDS: Final = 90.0
 
 
 @asynccontextmanager

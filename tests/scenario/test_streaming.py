@@ -280,7 +280,7 @@ async def test_an_unknown_conversation_cannot_be_streamed(parley_model: Scripted
 
 
 @pytest.mark.promises("stream.unknown")
-async def test_a_newer_client_is_told_that_there_is_no_such_conversation(parley_server: ParleyProcess) -> None:
+async def test_a_newer_client_gets_an_error_for_an_unknown_conversation(parley_server: ParleyProcess) -> None:
     with pytest.raises(ToolFailed) as failed:
         await parley_server.client.conversation(ConversationId(str(uuid4()))).stream()
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from kit.clients.approving import ASKS_FIRST, approving_client
+from kit.clients.messages import CAPABILITIES
 from kit.clients.shell_turns import shell
 from kit.clients.wire_client import WireClient, speaking
 from parley.testing import HOLD, Pieces, ScriptedModel
@@ -224,4 +225,4 @@ async def test_older_clients_know_no_levels(parley_model: ScriptedModel, version
 @pytest.mark.promises("lifecycle.capabilities")
 async def test_logging_is_announced_and_a_list_of_tools_that_changes_is_not(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        assert client.initialize_result["capabilities"] == {"tools": {}, "logging": {}}
+        assert client.initialize_result["capabilities"] == CAPABILITIES

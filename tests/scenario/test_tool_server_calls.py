@@ -86,7 +86,7 @@ def kit_tools(api: Api, server: str) -> list[Any]:
         "rpc_error": ("Answers with a JSON-RPC error.", {}, {}),
         "slow": ("Sleeps.", {"seconds": number}, {}),
     }
-    plain = "big cancelled change_tools child crash deep echo pid release steps unreadable wait"
+    plain = "ask big cancelled change_tools child crash deep echo pid release steps unreadable wait"
     described |= {name: ("", {}, {}) for name in plain.split()}
     return [
         theirs(api, f"{server}__{name}", description, properties, **more)
@@ -287,20 +287,19 @@ async def test_progress_is_seen_while_the_tool_works_and_another_conversation_co
 async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the_turn_continues(
     parley_model: ScriptedModel,
 ) -> None:
-    parley_model.says(Call("x__wait", {}, call_id="c1"))
-    parley_model.says(Call("x__add", {"a": 1, "b": 2}, call_id="c2"))
-    config = table(structs.replace(program("x"), tool_timeout_seconds=3))
+    parley_model.says(Call("x__slow", {}, call_id="c1"))
+    parley_model.says(Call("y__add", {"a": 1, "b": 2}, call_id="c2"))
+    config = table(structs.replace(program("x"), tool_timeout_seconds=1)) + table(program("y"))
     async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         messages = await answer_of(wire, 1)
 
-    wait, add = began("c1", "wait", {}), began("c2", "add", {"a": 1, "b": 2})
-    late = "tool call error: tool call failed for `x/wait`: request timed out"
+    slow, add = began("c1", "slow", {}), began("c2", "add", {"a": 1, "b": 2}, server="y")
+    late = "tool call error: tool call failed for `x/slow`: request timed out"
     events = (
         task_started(),
-        wait,
-        background_event("Progress of x/wait: 0 (waiting)"),
-        ended(wait, err=late),
+        slow,
+        ended(slow, err=late),
         add,
         ended(add, ok={"content": text_of("3"), "structuredContent": {"sum": 3}}),
         *shown("chat", *said("Done")),
@@ -309,6 +308,25 @@ async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the
     assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *events), answered(1, "Done")]
     told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
     assert told == [late, told_texts("3")]
+
+
+@pytest.mark.promises("servers.requests")
+async def test_pings_of_a_tool_server_are_answered_and_other_requests_refused(
+    parley_model: ScriptedModel,
+) -> None:
+    parley_model.says(Call("x__ask", {}, call_id="c1"))
+    async with speaking(parley_model, config=table(program("x"))) as wire:
+        wire.codex(1, "go")
+        await answer_of(wire, 1)
+
+    (told,) = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    (block,) = json.loads(told)
+    assert json.loads(block["text"]) == {
+        "ping": {},
+        "sampling/createMessage": -32601,
+        "roots/list": -32601,
+        "elicitation/create": -32601,
+    }
 
 
 # --- addresses ---------------------------------------------------------------------------

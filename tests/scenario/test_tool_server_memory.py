@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from aiohttp import web
 
 from kit.clients.codex_calls import speaking
+from kit.servers.tool_servers import Loopback, Spoil
 from kit.system.memory import memory_bytes
 from parley.testing import Call, ScriptedModel
 
@@ -69,6 +72,13 @@ for line in sys.stdin:
 """
 
 
+HUGE: Final = {
+    "text": (b'[{"type": "text", "text": "', *([b"x" * MEBIBYTE] * 64), b'"}]'),
+    "values": (b"[{}", *([b",{}" * 100_000] * 30), b"]"),
+}
+"""The contents of huge answers over HTTP, in pieces."""
+
+
 @pytest.mark.promises("servers.bounded")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize(
@@ -96,6 +106,55 @@ async def test_a_huge_answer_costs_little_memory(
 
     outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
     assert outputs == ['[{"text":"fine","type":"text"}]', told]
+    assert peak < 300
+
+
+def huge_answers(kind: str, media_type: str) -> Spoil:
+    """Return the answers of a tool server over HTTP: the first is small, each further one is huge."""
+    bodies = [[b'[{"type": "text", "text": "fine"}]'], [*HUGE[kind]]]
+
+    async def answer(request: web.Request, message: Any) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": media_type})
+        await response.prepare(request)
+        is_stream = media_type == "text/event-stream"
+        with suppress(ConnectionError):  # the client has read enough
+            await response.write(b"data: " * is_stream)
+            await response.write(b'{"jsonrpc": "2.0", "id": %d, "result": {"content": ' % message["id"])
+            for piece in bodies.pop(0):
+                await response.write(piece)
+            await response.write(b"}}" + b"\n\n" * is_stream)
+        return response
+
+    return answer
+
+
+@pytest.mark.promises("servers.bounded")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+@pytest.mark.parametrize("media_type", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("text", f"its answer is longer than {16 * MEBIBYTE} bytes"),
+        ("values", "its answer has more than 2000000 values"),
+    ],
+)
+async def test_a_huge_answer_over_http_costs_little_memory(
+    parley_model: ScriptedModel, kind: str, told: str, media_type: str
+) -> None:
+    server = Loopback()
+    server.spoils["tools/call"] = huge_answers(kind, media_type)
+    parley_model.says(Call("x__add", {"a": 1, "b": 2}, call_id="c1"))
+    parley_model.says(Call("x__add", {"a": 1, "b": 2}, call_id="c2"))
+    async with (
+        server.open() as url,
+        speaking(parley_model, config=f'[mcp_servers.x]\nurl = "{url}"\n') as wire,
+    ):
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+        peak = memory_bytes(wire.raw.pid, "VmHWM") / 1024**2
+
+    outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    assert outputs == ['[{"text":"fine","type":"text"}]', f"tool call error: tool call failed for `x/add`: {told}"]
     assert peak < 300
 
 

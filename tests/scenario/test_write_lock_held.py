@@ -208,7 +208,7 @@ async def test_a_server_that_was_stopped_in_the_middle_of_a_write_is_named(start
     assert sorted(listed) == sorted([ConversationId("22222222-2222-4222-8222-222222222222"), conversation.id])
 
 
-async def test_two_processes_that_need_one_conversation_are_told_the_lock_holder(
+async def test_two_processes_that_need_one_conversation_get_the_name_of_the_lock_holder(
     start: Start, parley_model: ScriptedModel
 ) -> None:
     one, _, here, there = await shared(start)

@@ -17,12 +17,12 @@ import pytest
 from kit.builders.events import task_complete, task_started, user_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import settings_chosen, turn_ended, turn_started
+from kit.system.commands import PATIENCE_SECONDS
 from parley.ports.store import Summary
 from parley.stores.sqlite.locks import WriteLock
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
-PATIENCE_SECONDS = 90.0
 ID = ConversationId(str(UUID(int=7)))
 HAS = {"config.toml": "", "auth.json": "{}", "AGENTS.md": "Be kind.", "sub/notes.jsonl": "mine\n"}
 
@@ -102,7 +102,7 @@ def begun(folder: Path) -> Iterator[str]:
     return (name for name in os.listdir(folder) if name.endswith(".part"))
 
 
-async def test_of_two_exports_to_one_name_one_is_told_that_it_is_there(home: Path) -> None:
+async def test_of_two_exports_to_one_file_one_fails_because_it_exists(home: Path) -> None:
     lock = WriteLock(str(home))
     with closing(lock), lock:  # an export waits half a second for it, and then reads without it
         both = [await start(home, "export", ID, "-o", "talk.jsonl") for _ in range(2)]
@@ -120,7 +120,7 @@ async def test_of_two_exports_to_one_name_one_is_told_that_it_is_there(home: Pat
     assert sorted(os.listdir(home.parent / "work")) == ["link", "talk.jsonl"]
 
 
-async def test_of_two_backups_to_one_name_one_is_told_that_it_is_there(home: Path) -> None:
+async def test_of_two_backups_to_one_file_one_fails_because_it_exists(home: Path) -> None:
     both = [await start(home, "backup", "copy.db") for _ in range(2)]
 
     told = sorted([await ended(process) for process in both])

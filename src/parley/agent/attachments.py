@@ -1,8 +1,8 @@
-"""Images and files in requests: reads the local images that a message names, and limits how many old images a
-request repeats.
+"""Images and files in requests to the model.
 
-Does not know the model API. A client acts as the user and may name any file that is not hidden. A symbolic link in
-the project must not lead out of the project.
+This module reads the local images that a message names. If a request would be too large, the module replaces the
+oldest images and files in the history with text. A client acts as the user, so it may name any file that is not
+hidden. However, a symbolic link in the project must not lead out of the project.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ __all__ = ["check_content", "limit_attachments", "names_files", "read_content"]
 log = logging.getLogger(__name__)
 
 MAX_MEGABYTES: Final = 48
-"""The most base64 characters of all images and files in one request, and therefore in one message. Without this
-limit a message could name a large image a hundred thousand times. Providers accept 50 MB.
+"""The maximum total size, in megabytes of base64, of the images and files in one request, and therefore in one
+message. Without this limit, a message could name a large image a hundred thousand times. The limit is slightly
+below the 50 MB that providers accept.
 """
 
 ROOM: Final = MAX_MEGABYTES * 1_000_000
 
 
 async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tuple[InputItem, ...]:
-    """Replace each local image of the content by its data; return the same object if there is none.
+    """Return the content with each local image replaced with its data. Content without local images is returned
+    unchanged.
 
-    An image that cannot be read is left out (docs/protocol.md, sending).
+    An image that cannot be read is omitted (see "sending" in docs/protocol.md).
 
     Raises:
-        UnsupportedContent: an image has an unsupported format or is too large, nothing is left, or all images and
-            files together are too large.
+        UnsupportedContent: an image has an unsupported format or is too large, all items are unreadable images, or
+            all images and files together are too large.
     """
     if names_files(content):
         return await asyncio.to_thread(_read_all, content, settings.cwd, settings.withheld_paths)
@@ -49,12 +51,12 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
 
 
 def names_files(content: tuple[InputItem, ...]) -> bool:
-    """Return whether a message names images on disk, which have to be read."""
+    """Return whether a message names any local images, which must be read from disk."""
     return not is_text(content) and any(isinstance(item, LocalImageItem) for item in content)
 
 
 def check_content(content: tuple[InputItem, ...]) -> None:
-    """Check the size of a message. Raises UnsupportedContent if all its images and files together are too large."""
+    """Raise UnsupportedContent if the images and files of a message together are too large."""
     if not is_text(content):
         for place, taken in enumerate(accumulate(map(_weight, content))):
             _refuse_excess(place, taken)
@@ -95,10 +97,11 @@ def _refuse_excess(place: int, taken: int) -> None:
 
 
 def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
-    """Replace the oldest images and files of a history by text if all are too large for one request.
+    """Return the history with its oldest images and files replaced with text, so that the newer ones fit into one
+    request of at most `room` base64 characters.
 
-    Returns the same object if they are not. An attachment that was replaced once stays replaced as the history
-    grows.
+    A history whose images and files all fit is returned unchanged. Once an attachment is replaced, it stays
+    replaced as the history grows.
     """
     spoken = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
     if sum(_weight(part) for item in spoken for part in item.content) <= room:
@@ -109,7 +112,7 @@ def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Se
             content: list[InputItem] = []
             for part in reversed(item.content):
                 room -= _weight(part)
-                content.append(_words_for(part) if room < 0 and _weight(part) else part)
+                content.append(_placeholder_for(part) if room < 0 and _weight(part) else part)
             backwards.append(UserItem(tuple(reversed(content))))
         else:
             backwards.append(item)
@@ -117,7 +120,7 @@ def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Se
 
 
 def _weight(item: InputItem) -> int:
-    """Return the number of base64 characters of an item; a URL counts as none."""
+    """Return the number of base64 characters in an item. An item without embedded data has none."""
     match item:
         case ImageItem(image_url=str(url)) if url[:5].lower() == "data:":
             return len(url)
@@ -127,6 +130,6 @@ def _weight(item: InputItem) -> int:
             return 0
 
 
-def _words_for(item: InputItem) -> TextItem:
+def _placeholder_for(item: InputItem) -> TextItem:
     name = f"the file {item.filename}" if isinstance(item, FileItem) else "an image"
     return TextItem(text=f"[Left out: {name}, as newer images and files fill the request]")

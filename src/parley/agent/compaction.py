@@ -1,10 +1,10 @@
 """Compaction: when the context window is nearly full, a summary replaces the older part of the history.
 
-The conversation's own model writes the summary from the history as plain text, so that no call is separated from
-its output and every model API works the same. The recent part stays unchanged.
+The conversation's own model writes the summary. It gets the history as plain text, so that no call is separated
+from its output and all model APIs can be used in the same way. The recent part of the history stays unchanged.
 
-The room is the part of the window that instructions, tools, notes and new input leave for the history. Compaction
-reduces the history to half of that room, or to nine tenths if the last response alone is long.
+The room is the part of the context window that remains for the history after instructions, tools, notes and new
+input. Compaction reduces the history to half of that room, or to nine tenths if the last response alone is long.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final, assert_never
 
 from parley.agent.limits import counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
-from parley.agent.retry import REFUSED_AS_SUCH, with_retries
+from parley.agent.retry import CONTENT_REFUSALS, request_retry, with_retries
 from parley.agent.tokens import context_window, estimate
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, HistoryCompacted, MessageFields, MessageItem, OpaqueItem
 from parley.errors import UnexpectedStatus
 from parley.ports.clock import Clock
-from parley.ports.model import MessageDone, Model, ModelRequest, ResponseDone, TextDelta, ToolSpec
+from parley.ports.model import MessageDone, Model, ModelRequest, ResponseDone, Retrying, TextDelta, ToolSpec
 from parley.ports.transcript import Transcript
 from parley.wire.events import BackgroundEvent, TokenCount
 from parley.wire.items import TextItem, text_of
@@ -31,27 +31,35 @@ from parley.wire.text import replace_surrogates
 __all__ = ["TokenMeter", "compact_if_needed"]
 
 NEARLY_FULL: Final = 0.85
-"""Share of the window. The rest is for the response and for errors of the estimate."""
-LEAST_ROOM: Final = 0.1
-"""Share of the window that the history always has, even if everything else takes too much."""
-KEPT_RECENT: Final = 0.3
-"""Share of the room for the newest items, which stay unchanged."""
-KEPT_LAST: Final = 0.7
-"""Share of the room: the last response and its outputs stay unchanged if they are not larger."""
-LONGEST_SUMMARY: Final = 0.2
-"""Share of the room that a summary may take."""
-LONGEST_PARTS: Final = (4_000, 1_000, 250)
-"""Length limits, in characters, of each output and of the arguments of each call in the text to summarize. The
-largest limit is used with which the text fits.
+"""The share of the context window that a request may fill. The rest is reserved for the response and for errors in
+the estimate.
 """
-LESS_THAN_TOO_MUCH: Final = 0.9
-"""After a request was too long, the window is taken to be this share of that request."""
+LEAST_ROOM: Final = 0.1
+"""The share of the context window that the history may always use, even if instructions, tools and new input need
+more.
+"""
+KEPT_RECENT: Final = 0.3
+"""The maximum share of the history's room that the newest items, which are not summarized, may take."""
+KEPT_LAST: Final = 0.7
+"""The maximum share of the history's room that the last response and its outputs may take without being summarized,
+even if they exceed `KEPT_RECENT`.
+"""
+LONGEST_SUMMARY: Final = 0.2
+"""The maximum share of the history's room that a summary may take."""
+LONGEST_PARTS: Final = (4_000, 1_000, 250)
+"""Length limits, in characters, for each output and for the arguments of each call in the text to summarize. The
+limits are tried in order until the text fits.
+"""
+OVERFLOW_FACTOR: Final = 0.9
+"""The factor by which the size of a request is multiplied after the provider refuses the request as too long. From
+then on, the product is used as the context window.
+"""
 LEAST_RATIO: Final = 0.25
-"""The lowest plausible ratio of the provider's count to the estimate. Below it, the provider did not count cached
-input.
+"""The lowest plausible ratio of the provider's count to the estimate. A lower ratio is ignored, because it means
+that the provider did not count cached input.
 """
 LARGEST_RATIO: Final = 8.0
-"""The highest plausible ratio. Above it, the provider's count is wrong."""
+"""The highest plausible ratio of the provider's count to the estimate. A higher ratio is reduced to this value."""
 
 INSTRUCTIONS: Final = """\
 You are given the record of a conversation between a user and a coding agent. The record is too long. Your summary \
@@ -70,28 +78,28 @@ FOREWORD: Final = "Summary of the earlier part of this conversation, which is no
 
 
 class TokenMeter:
-    """Estimates the tokens of a request, corrected by the provider's last count."""
+    """Estimates the number of tokens in a request. The estimate is corrected by the provider's last count."""
 
     def __init__(self) -> None:
         self._ratio = 1.0
         self._overflow: int | None = None
 
     def window(self, settings: Settings) -> int | None:
-        """Return the configured or known context window, reduced if the provider refused a shorter request as too
-        long.
+        """Return the context window in tokens; None if it is unknown. The window is reduced if the provider has
+        refused a shorter request as too long.
         """
         known = context_window(settings.model, settings.model_context_window)
         return min((window for window in (known, self._overflow) if window is not None), default=None)
 
     def overflowed(self, request: ModelRequest) -> None:
         """Record that the provider refused this request as too long."""
-        self._overflow = int(self.tokens(request) * LESS_THAN_TOO_MUCH)
+        self._overflow = int(self.tokens(request) * OVERFLOW_FACTOR)
 
     def tokens(self, request: ModelRequest) -> int:
         return int(estimate(request) * self._ratio)
 
     def reported(self, request: ModelRequest, usage: TokenCount) -> None:
-        """Record the provider's token count of this request."""
+        """Record the provider's token count for this request."""
         ratio = usage.input_tokens / max(estimate(request), 1)
         if ratio >= LEAST_RATIO:
             self._ratio = min(ratio, LARGEST_RATIO)
@@ -109,7 +117,7 @@ async def compact_if_needed(
     compacted.
 
     Raises:
-        ModelError: the model wrote no summary; nothing was changed.
+        ModelError: the request for the summary failed. Nothing was changed.
     """
     window = meter.window(settings)
     if window is None:
@@ -126,9 +134,9 @@ async def compact_if_needed(
         record = _record(old, window * NEARLY_FULL - longest, meter)
         summary = await _summarise(record, transcript, model, clock, settings)
     except UnexpectedStatus as refused:
-        if refused.status not in REFUSED_AS_SUCH:
+        if refused.status not in CONTENT_REFUSALS:
             raise
-        # It would be empty each time: a poor summary is better than a stuck conversation.
+        # The provider would refuse this request again. A poor summary is better than a stuck conversation.
         summary = ""
     await transcript.append(
         HistoryCompacted(
@@ -141,7 +149,11 @@ async def compact_if_needed(
 
 
 def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, meter: TokenMeter) -> int:
-    """Return how many of the oldest items to summarize: the fewest that leave a small enough rest."""
+    """Return how many of the oldest items to summarize. This is the smallest number that leaves at most
+    `KEPT_RECENT` of the room.
+
+    If the last response alone is larger than that, it is kept if it takes at most `KEPT_LAST` of the room.
+    """
     left, end, found = 0, len(items), len(items)
     for cut in sorted(set(cuts), reverse=True):
         left, end = left + _size(items[cut:end], meter), cut
@@ -178,6 +190,8 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
                         pieces[:] = [chunk.item.text]
                     elif isinstance(chunk, ResponseDone) and chunk.usage is not None:
                         usage.append(chunk.usage)
+                    elif isinstance(chunk, Retrying):
+                        await transcript.append(request_retry(chunk))
 
     await with_retries(listen, model, transcript, clock)
     summary = "".join(pieces).strip()
@@ -186,7 +200,7 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
 
 
 def _record(items: Sequence[HistoryItem], allowed: float, meter: TokenMeter) -> str:
-    """Return the items as text, with outputs and arguments truncated to fit."""
+    """Return the items as text with at most about `allowed` tokens. Long outputs and arguments are truncated."""
     record = ""
     for longest in LONGEST_PARTS:
         record = "\n\n".join(_written_out(items, longest))
@@ -216,7 +230,7 @@ def _written_out(items: Sequence[HistoryItem], longest: int) -> Iterator[str]:
 
 
 def _user_requests(items: Sequence[HistoryItem]) -> str:
-    """Return the user's messages after the previous summary, used in place of an empty summary."""
+    """Return the previous summary and the user's latest messages. They are used if the model's summary is empty."""
     texts = [text for item in items if isinstance(item, UserItem) and (text := text_of(item.content))]
     earlier = [text.removeprefix(FOREWORD) for text in texts if text.startswith(FOREWORD)]
     said = [f"- The user said: {_cut(text, 500)}" for text in texts if not text.startswith(FOREWORD)]
@@ -224,13 +238,15 @@ def _user_requests(items: Sequence[HistoryItem]) -> str:
 
 
 def _fitted(text: str, allowed: float, meter: TokenMeter) -> str:
-    """Truncate the middle of a text to about `allowed` tokens."""
+    """Return the text with its middle removed, so that about `allowed` tokens are left. A text that fits is
+    returned unchanged.
+    """
     size = meter.tokens(ModelRequest(instructions=text, context=(), history=()))
     return text if size <= allowed else _cut(text, max(int(len(text) * allowed / size), 0))
 
 
 def _cut(text: str, longest: int) -> str:
-    """Truncate the middle of a text that is too long."""
+    """Return the text with its middle removed if it is longer than `longest` characters."""
     if len(text) <= longest:
         return text
     half = longest // 2

@@ -1,6 +1,5 @@
-"""Parley's base instructions for the model, unless the user has other ones.
-
-They describe every tool; the tool list of a request says which of them a turn has.
+"""Parley's base instructions for the model, which the user can replace. They describe every built-in tool, even the
+tools that a turn does not offer.
 """
 
 from __future__ import annotations
@@ -64,11 +63,13 @@ How to write a patch
 Call the function apply_patch with the patch as `input`. If you do not have that function, call shell with \
 ["apply_patch", PATCH]; the effect is the same. {PATCH_FORMAT}
 """
-"""For models that were not trained on the patch format."""
+"""Instructions for models that were not trained on the patch format."""
 
 _NOT_TAUGHT: Final = "gpt-4.1"
 
 
 def instructions_for(model: str) -> str:
-    """Return the base instructions for a model."""
+    """Return the base instructions for a model. They include the patch format if the model was not trained on
+    it.
+    """
     return BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS if family(model).startswith(_NOT_TAUGHT) else BASE_INSTRUCTIONS

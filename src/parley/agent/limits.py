@@ -1,7 +1,7 @@
-"""Limits of a turn: counts what the turn has used, and asks the user before the turn exceeds a limit.
+"""Compares the usage of a turn with its limits, and asks the user before the turn exceeds a limit.
 
-Limits are checked before each request to the model and before each call; a running step is not interrupted. This
-module does not know which client is asked.
+Limits are checked before each request to the model and before each tool call. A request or call in progress is not
+interrupted. `runtime/permissions.py` decides which clients are asked.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ __all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost"]
 
 
 class AskToContinue(Protocol):
-    """Asks whether a turn may exceed a limit. The user may also stop the turn, which cancels the question."""
+    """A function that asks the user whether a turn may exceed a limit, and is cancelled if the user stops the turn.
+    It returns whether the user agrees.
+    """
 
     async def __call__(self, reached: LimitReached) -> bool: ...
 
 
 class LimitGate:
-    """Checks the limits of one turn, and asks before it exceeds them."""
+    """Checks the limits of one turn, and asks the user before the turn exceeds a limit."""
 
     def __init__(self, limits: Limits, transcript: Transcript, clock: Clock, ask: AskToContinue) -> None:
         self._limits, self._transcript, self._clock, self._ask = limits, transcript, clock, ask
 
     async def before_request(self) -> LimitReached | None:
-        """Ask if a limit is reached; return that limit if the user refuses, else None."""
+        """Check the limits on tokens and time before a request to the model. Return the limit that is reached if
+        the user refuses to exceed it, else None.
+        """
         most = self._limits
         return (
             await self._pass("turn_tokens", self._spent.turn_tokens, most.turn_tokens)
@@ -46,7 +50,9 @@ class LimitGate:
         )
 
     async def before_call(self) -> LimitReached | None:
-        """Do the same as `before_request`, but check only the limits of time and calls: a call uses no tokens."""
+        """Check the limits on time and calls before a tool call. The limits on tokens are not checked, because a
+        tool call uses no tokens. Return the limit that is reached if the user refuses to exceed it, else None.
+        """
         if (reached := await self._pass("turn_seconds", self._seconds, self._limits.turn_seconds)) is not None:
             return reached
         return await self._pass("turn_calls", self._spent.turn_calls, self._limits.turn_calls)
@@ -68,15 +74,15 @@ class LimitGate:
 
 
 def _allowed(size: int, agreed: int) -> int:
-    """Return how much may be used: the smallest multiple of `size` above `agreed`, the usage when the user last
-    agreed.
+    """Return the usage at which to ask the user: the smallest multiple of the limit `size` above `agreed`. `agreed`
+    is the usage at which the user last agreed to continue.
     """
     return (agreed // size + 1) * size
 
 
 def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Limits) -> tuple[TokensEstimated, ...]:
-    """Return a record with an estimate of the tokens of a response whose usage the provider did not report; nothing
-    if no limit on tokens is set.
+    """Return a record with the estimated token usage of a response whose usage the provider did not report. Return
+    an empty tuple if the settings do not limit tokens.
     """
     if not (limits.turn_tokens or limits.conversation_tokens):
         return ()

@@ -1,4 +1,4 @@
-"""Starts the notify program after a completed turn, without waiting for it."""
+"""Starts the notify program after a completed turn, without waiting for the program to end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["run_notify_program"]
 log = logging.getLogger(__name__)
 
 MAX_ARGUMENT_BYTES: Final = 128 * 1024 - 1
-"""The longest argument that Linux accepts; a longer payload is only on stdin."""
+"""The maximum length, in bytes, of one command-line argument on Linux. A longer payload is passed only on stdin."""
 
 
 class _Payload(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", tag_field="type", tag="agent-turn-complete"
 ):
-    """The JSON description of the turn for the program."""
+    """The JSON payload that describes a completed turn to the notify program."""
 
     turn_id: EventId
     input_messages: tuple[str, ...]
@@ -33,7 +33,9 @@ class _Payload(
 
 
 def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[str], last_text: str | None) -> None:
-    """Start the configured program with the payload on stdin. A failure is logged."""
+    """Start the configured notify program with the payload on stdin, without waiting for the program to end. If the
+    program cannot be started, log the failure.
+    """
     payload = msgspec.json.encode(
         _Payload(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=last_text)
     )
@@ -47,7 +49,7 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
         with _file_with(payload) as stdin:
             process = subprocess.Popen(
                 argv,
-                cwd="/",  # commands may write to the working directory, and programs load modules from theirs
+                cwd="/",  # not the project: a program may load modules from its directory, and commands write there
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -65,8 +67,8 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
 
 
 def _file_with(payload: bytes) -> BinaryIO:
-    """Return an unnamed file with the payload. Unlike a pipe, a file needs no writer: the program can ignore it, or
-    read it after the server has ended.
+    """Return an unnamed file that contains the payload. Unlike a pipe, a file needs no writer, so the program can
+    ignore the file or read it after the server has exited.
     """
     if hasattr(os, "memfd_create"):
         file: BinaryIO = os.fdopen(os.memfd_create("notify", os.MFD_CLOEXEC), "w+b")

@@ -1,7 +1,7 @@
-"""Decides which actions need an approval (docs/protocol.md, who decides).
+"""Decides which actions need an approval (see "who decides" in docs/protocol.md).
 
-A pure function of settings and action. Does not know who is asked, what was approved before, how commands are
-confined, nor which commands are safe.
+The decision is a pure function of the settings and the action. Other modules ask clients for approvals, remember
+approvals, confine commands and recognise safe commands.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByPolicy, Ru
 __all__ = ["AFTER_FAILURE", "RETRY", "Ask", "Decision", "decide"]
 
 RETRY: Final = "command failed; retry without sandbox?"
-"""The reason of the second question about one command or patch; clients match on it."""
+"""The reason given in the approval request that asks whether to repeat a failed command or patch without the
+sandbox. Clients match on this string.
+"""
 
 OUTSIDE: Final = RejectedByPolicy(why="writing outside of the project; rejected by user approval settings")
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """The action needs an approval."""
+    """The decision that an action needs an approval."""
 
     reason: str | None = None
-    """The reason for the approval request, which clients show."""
+    """The reason that clients show with the approval request."""
     leaves_sandbox: bool
-    """True if an approved action runs without the sandbox of the settings; False if the settings have no sandbox.
+    """True if the approved action runs without the sandbox of the settings. False if the settings have no sandbox,
+    or if the action stays in one.
     """
     within: Granted | None = None
-    """The sandbox policy of the approved action, if it stays in a sandbox. Such an approval never applies to the
-    whole session.
+    """The sandbox policy of an approved action that stays in a sandbox; None for other actions. An approval with a
+    value here never applies to the whole session.
     """
 
 
 AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
-"""True if an action that failed in the sandbox may be retried without it."""
+"""The decision for an action that failed in the sandbox: ask whether to retry the action without the sandbox."""
 
 Decision = Granted | RejectedByPolicy | Ask
 
@@ -49,44 +52,44 @@ def decide(
     action: Action,
     settings: Settings,
     *,
-    bounds: SandboxPolicy | None,
+    policy: SandboxPolicy | None,
     unconfined: str | None,
     safe: bool = False,
     unrestored: Sequence[str] = (),
 ) -> Decision:
     """Decide whether an action runs, is refused, or needs an approval.
 
-    `bounds` is the sandbox policy of the settings; None: no sandbox. `unconfined` says why the system cannot
-    confine the action; None: it can. A `safe` command is confined by the read-only policy. `unrestored` are
-    protected files in the writable directories that an earlier command changed and that could not be restored: a
-    command that may write there needs an approval.
+    `policy` is the sandbox policy that the settings require; None if they require no sandbox. `unconfined` is the
+    reason why the system cannot confine the action; None if it can. A `safe` command is confined by the read-only
+    policy. `unrestored` lists protected files in the writable directories that an earlier command changed and that
+    could not be restored. A command that may write to these directories needs an approval.
     """
     if action.has_failed:
         return AFTER_FAILURE
     if isinstance(action, RunCommand):
-        decision = _decide_command(action, settings, bounds, unconfined, safe=safe)
+        decision = _decide_command(action, settings, policy, unconfined, safe=safe)
         return _with_unrestored(decision, settings, tuple(unrestored)) if unrestored else decision
-    return _decide_patch(action, settings, bounds, unconfined)
+    return _decide_patch(action, settings, policy, unconfined)
 
 
 def _decide_command(
-    action: RunCommand, settings: Settings, bounds: SandboxPolicy | None, unconfined: str | None, *, safe: bool
+    action: RunCommand, settings: Settings, policy: SandboxPolicy | None, unconfined: str | None, *, safe: bool
 ) -> Decision:
-    policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
-    if policy != "untrusted" and not has_sandbox:
+    approval_policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
+    if approval_policy != "untrusted" and not has_sandbox:
         return Granted()
     if safe and unconfined is None:
-        return Granted(bounds=read_only(settings), known_safe=True)
-    if policy == "untrusted" or (policy == "on-request" and action.escalated):
+        return Granted(policy=read_only(settings), known_safe=True)
+    if approval_policy == "untrusted" or (approval_policy == "on-request" and action.escalated):
         return Ask(reason=action.justification, leaves_sandbox=has_sandbox)
-    return _within(bounds, settings, unconfined)
+    return _within(policy, settings, unconfined)
 
 
 def _with_unrestored(decision: Decision, settings: Settings, unrestored: tuple[str, ...]) -> Decision:
     reason = unrestored_reason(unrestored)
     if isinstance(decision, Ask):
         return replace(decision, reason=f"{reason}; {decision.reason}" if decision.reason else reason)
-    if not isinstance(decision, Granted) or decision.bounds is None or not decision.bounds.writable:
+    if not isinstance(decision, Granted) or decision.policy is None or not decision.policy.writable:
         return decision
     if settings.approval_policy == "never":
         return RejectedByPolicy(why=reason)
@@ -95,27 +98,29 @@ def _with_unrestored(decision: Decision, settings: Settings, unrestored: tuple[s
 
 
 def _decide_patch(
-    action: ApplyPatch, settings: Settings, bounds: SandboxPolicy | None, unconfined: str | None
+    action: ApplyPatch, settings: Settings, policy: SandboxPolicy | None, unconfined: str | None
 ) -> Decision:
-    policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
+    approval_policy, has_sandbox = settings.approval_policy, _has_sandbox(settings)
     ask = Ask(leaves_sandbox=has_sandbox)
-    if policy == "untrusted":
+    if approval_policy == "untrusted":
         return ask
-    may_be_written = not has_sandbox or (bounds is not None and _lie_in(action.paths, bounds.writable))
-    if may_be_written and (action.inside_cwd or policy == "on-failure"):
-        return _within(bounds, settings, unconfined)
-    return OUTSIDE if policy == "never" else ask
+    may_be_written = not has_sandbox or (policy is not None and _lie_in(action.paths, policy.writable))
+    if may_be_written and (action.inside_cwd or approval_policy == "on-failure"):
+        return _within(policy, settings, unconfined)
+    return OUTSIDE if approval_policy == "never" else ask
 
 
-def _within(bounds: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
-    """Decide without an approval: run in the sandbox, or refuse."""
+def _within(policy: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
+    """Return the decision for an action that needs no approval: it runs in the sandbox, or is refused if no sandbox
+    is available.
+    """
     if not _has_sandbox(settings):
         return Granted()
-    if unconfined is not None or bounds is None:
+    if unconfined is not None or policy is None:
         return RejectedByPolicy(
             why=f"no sandbox is available on this system: {unconfined or 'it has no sandbox policy'}"
         )
-    return Granted(bounds=bounds, ask_again=settings.approval_policy == "on-failure")
+    return Granted(policy=policy, ask_again=settings.approval_policy == "on-failure")
 
 
 def _has_sandbox(settings: Settings) -> bool:

@@ -1,4 +1,6 @@
-"""The parts of a request besides the history: instructions, environment, project notes."""
+"""Builds a request to the model from the instructions, the environment, the notes of the user and the project, and
+the history.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ __all__ = ["environment_context", "request_for", "user_instructions"]
 
 NOTES: Final = "AGENTS.md"
 MAX_OWN_NOTES_BYTES: Final = 1024 * 1024
-"""Size limit of the user's own notes, which are otherwise sent completely."""
+"""The maximum size, in bytes, of the user's own notes. Longer notes are truncated."""
 
 _SEPARATOR: Final = "\n\n--- project-doc ---\n\n"
 
@@ -30,7 +32,9 @@ def request_for(
     *,
     breaks: Sequence[int] = (),
 ) -> ModelRequest:
-    """Build the request for the next response. Notes are read again: they may have changed."""
+    """Build the request for the model's next response. The notes are read again for each request, because they may
+    change. `breaks` are the indices in the history at which a response has ended.
+    """
     context = [environment_context(settings)]
     if notes := user_instructions(settings):
         context.append(notes)
@@ -55,7 +59,7 @@ def environment_context(settings: Settings) -> str:
 
 
 def user_instructions(settings: Settings) -> str | None:
-    """Return the user's own notes and the project's in one message; None if there are neither."""
+    """Return one message with the user's own notes and the project's notes; None if there are none."""
     own = _own_notes(settings)
     parts = [own.strip()] if own else []
     if project := _project_notes(settings):
@@ -64,8 +68,8 @@ def user_instructions(settings: Settings) -> str | None:
 
 
 def _own_notes(settings: Settings) -> str | None:
-    """Read the user's notes in the home, although the home is hidden. The notes may be a link to a file outside the
-    home that is not hidden.
+    """Return the user's notes in Parley's home, which is hidden from commands; None if there are none. The notes
+    may be a link to a file outside of the home that is not hidden.
     """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     if not os.path.lexists(notes):  # as in most homes, and cheaper than walking the path by descriptors
@@ -77,9 +81,11 @@ def _own_notes(settings: Settings) -> str | None:
 
 
 def _project_notes(settings: Settings) -> str | None:
-    """Read the notes in the working directory, or else the notes at the root of its repository.
+    """Return the notes in the working directory, or else the notes at the root of its repository; None if there are
+    none.
 
-    A repository may be hostile: notes that link to a file outside of it would send that file to the provider.
+    Notes that are a link to a file outside of the repository are not read. A hostile repository could otherwise
+    have that file sent to the provider.
     """
     limit = settings.project_doc_max_bytes
     try:
@@ -99,7 +105,7 @@ def _project_notes(settings: Settings) -> str | None:
 
 
 def _folders(cwd: str) -> tuple[str, ...]:
-    """Return the directories that may have notes: the resolved working directory, then the root of its
+    """Return the directories that may contain notes: the resolved working directory, then the root of its
     repository.
     """
     root = cwd
@@ -111,7 +117,9 @@ def _folders(cwd: str) -> tuple[str, ...]:
 
 
 def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | None:
-    """Read the text at `path`, truncated to `limit` bytes; None if there is none."""
+    """Return the text of a file, truncated to `limit` bytes; None if the file is missing, blank, hidden or outside
+    of the project.
+    """
     try:
         return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))
     except OSError:  # missing, hidden, outside of the project, a loop of links, a pipe, a NUL in the path
@@ -119,6 +127,6 @@ def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | 
 
 
 def _text(notes: bytes) -> str | None:
-    """Decode notes; None if they are blank."""
+    """Decode the bytes of a notes file; return None if the text is blank."""
     text = notes.decode("utf-8", "replace")
     return text if text.strip() else None

@@ -1,4 +1,4 @@
-"""Retries of requests to the model."""
+"""Retries requests to the model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Final
 
 from parley.errors import CannotConnect, ModelError
 from parley.ports.clock import Clock
-from parley.ports.model import Model, backoff_seconds
+from parley.ports.model import Model, Retrying, backoff_seconds
 from parley.ports.transcript import Transcript
-from parley.wire.events import BackgroundEvent
+from parley.wire.events import BackgroundEvent, RequestRetry
 from parley.wire.text import replace_surrogates
 
-__all__ = ["REFUSED_AS_SUCH", "is_overflow", "with_retries"]
+__all__ = ["CONTENT_REFUSALS", "is_overflow", "request_retry", "with_retries"]
 
-REFUSED_AS_SUCH: Final = frozenset({400, 413, 422})
-"""HTTP statuses that refuse the request itself; other statuses are about the account or a temporary fault."""
+CONTENT_REFUSALS: Final = frozenset({400, 413, 422})
+"""HTTP statuses that mean that the provider refuses the content of a request. Other error statuses mean a problem
+with the account or a temporary fault.
+"""
 
 
-SAID_OF_TOO_MUCH: Final = (
+OVERFLOW_PHRASES: Final = (
     "context_length_exceeded",
     "context length",
     "context window",
@@ -27,26 +29,27 @@ SAID_OF_TOO_MUCH: Final = (
     "input is too long",
     "maximum number of tokens",
 )
-"""Phrases of providers for a request that is too long for the model, case-insensitive."""
+"""Lower-case phrases that identify a provider's error for a request that is too long for the model."""
 
 
 def is_overflow(error: ModelError) -> bool:
     """Return whether a provider refused a request because it is too long for the model."""
-    told = str(error).lower()
-    return any(words in told for words in SAID_OF_TOO_MUCH)
+    text = str(error).lower()
+    return any(phrase in text for phrase in OVERFLOW_PHRASES)
 
 
 CONNECT_SECONDS: Final = 5.0
-"""How long a turn tries to connect to a provider: long enough for a server to restart, and short enough for a user
-with a wrong URL."""
+"""The time, in seconds, during which a turn tries to connect to a provider. It is long enough for a server to
+restart, and short enough for a user who has configured a wrong URL.
+"""
 
 
 async def with_retries(
     attempt: Callable[[], Awaitable[None]], model: Model, transcript: Transcript, clock: Clock
 ) -> None:
-    """Call `attempt` until it succeeds or no retry is left; announce each retry with an event.
+    """Call `attempt` until it succeeds or no retries are left. Announce each retry with an event.
 
-    Failures to connect have retries of their own, for at most `CONNECT_SECONDS` in all.
+    Failures to connect are counted separately, and are retried for at most `CONNECT_SECONDS` in all.
 
     Raises:
         ModelError: the last attempt failed.
@@ -75,8 +78,18 @@ async def with_retries(
         await clock.sleep(delay)
 
 
+def request_retry(retrying: Retrying) -> RequestRetry:
+    """Return the event that announces a retry of a request to the model."""
+    return RequestRetry(
+        attempt=retrying.attempt,
+        max_attempts=retrying.max_attempts,
+        delay_ms=round(retrying.delay_seconds * 1000),
+        reason=retrying.reason,
+    )
+
+
 class _Stopwatch:
-    """Measures elapsed time with a clock that may be set back."""
+    """Measures elapsed seconds with a clock that may be set back. The result is at least the time waited."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._began = clock, clock.now()
@@ -92,5 +105,5 @@ async def _announce(error: ModelError, number: int, most: int, delay: float, tra
 
 
 def _formatted_delay(seconds: float) -> str:
-    """Format a delay: `187.5ms`, `1.6s`."""
+    """Return a delay as text, such as `187.5ms` or `1.6s`."""
     return f"{round(seconds * 1000, 1):g}ms" if seconds < 1 else f"{round(seconds, 2):g}s"

@@ -1,7 +1,8 @@
-"""The sandbox policy of a conversation: resolves the directories that its commands may write to.
+"""Creates the sandbox policy of a conversation, and resolves the directories that its commands may write to.
 
-A command that can write to one directory must not choose another writable directory. So a link in a path is not
-followed if a command could have made it. A path that was resolved once keeps its meaning for the conversation.
+A command that can write to one directory must not be able to choose another writable directory. Therefore a link in
+a path is not followed if a command could have created the link. Once a path is resolved, it refers to the same
+directory for the whole conversation.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from parley.config.installation import installed_paths
@@ -21,16 +23,18 @@ __all__ = ["Roots", "policy_for", "read_only"]
 log = logging.getLogger(__name__)
 
 MOST_LINKS: Final = 40
-"""Links followed on the way to a path; the system has the same limit."""
+"""The maximum number of links that are followed in one path. Linux has the same limit."""
 
 
 def read_only(settings: Settings) -> SandboxPolicy:
-    """Return the policy of read-only commands: no writing and no network."""
+    """Return the policy for read-only commands, which forbids writing and network access."""
     return SandboxPolicy(hidden=settings.withheld_paths, mechanism=settings.sandbox.mechanism)
 
 
 def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
-    """Return the policy of these settings; None: no sandbox."""
+    """Return the sandbox policy that the settings require; None if they require no sandbox. `roots` are the
+    writable directories of the conversation.
+    """
     if settings.sandbox_mode == "danger-full-access":
         return None
     chosen = settings.sandbox
@@ -40,43 +44,49 @@ def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
         network=settings.network_access,
         unix_sockets=chosen.allow_unix_sockets,
         hidden=settings.withheld_paths,
-        installed=installed_paths() if writable else (),
+        installed=installed_paths(root.path for root in writable) if writable else (),
         mechanism=chosen.mechanism,
     )
 
 
 class Roots:
-    """The writable directories of one conversation, by the names in its settings."""
+    """The writable directories of one conversation, keyed by their names in the settings."""
 
-    def __init__(self, granted: set[str] | None = None) -> None:
-        """Create an empty set of roots. `granted` holds the roots of all conversations; this conversation adds
-        its own.
+    def __init__(
+        self, granted: set[str] | None = None, *, chosen: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Create an empty set of directories. `granted` is shared by all conversations, and this conversation adds
+        its own directories to it. `chosen` maps each name to the path without links that it had when it was chosen,
+        which may have been in an earlier process.
         """
+        self._chosen = chosen
         self._granted = set() if granted is None else granted
         self._found: dict[str, WritableRoot] = {}
-        """The directory that each name was first resolved to."""
+        """The directories, keyed by name. A name keeps the directory that it was first resolved to."""
         self._missed: set[str] = set()
-        """Names that did not exist when they were first resolved."""
+        """Names of directories that did not exist when they were first resolved."""
 
     @property
     def is_empty(self) -> bool:
-        """True if no name was resolved yet."""
+        """True if no directory of the settings has been resolved yet."""
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return the existing writable directories of the settings. A directory that only a call of the model names
-        is never writable.
+        """Return the existing writable directories of the settings. A directory that is named only in a call by the
+        model is never writable.
         """
         names = self._names(settings)
         real = {name: path for name in names if (path := _real(name)) is not None}
         self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
+            if (chosen := self._chosen.get(name, path)) != path:
+                self._found.setdefault(name, WritableRoot(path=chosen, device=0, inode=0))  # matches no directory
             if name in self._found and self._found[name].path != path:
                 continue  # the directory was replaced, and the sandbox will refuse it
             # A command may have put a link where nothing existed before.
             others = {"/"} if name in self._missed else self._granted | set(real.values())
             if (link := _link_in(others, name)) is not None:
-                log.warning("%s is not written to: %s is a link where commands may write", name, link)
+                log.warning("%s is not writable: a command may have created the link %s", name, link)
             elif (root := _root(path)) is not None:
                 self._found[name] = root
         roots = {root.path: root for name in names if (root := self._found.get(name)) is not None}
@@ -109,8 +119,8 @@ def _root(path: str) -> WritableRoot | None:
 
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:
-    """Return the first link in one of the roots that is followed on the way to a path, including links that other
-    links lead to.
+    """Return the first link inside one of the roots that is followed when the path is resolved; None if there is
+    none. Links that other links lead to are checked as well.
     """
     from pathlib import PurePath  # imported here: a server starts without it
 

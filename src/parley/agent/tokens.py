@@ -1,7 +1,6 @@
-"""Estimates of the tokens of a request, and the known context windows of models.
-
-Providers count exactly, but only after the request. The estimate needs no network and no vocabulary; it is rather
-too high, so that a history is compacted before the provider refuses it.
+"""Estimates the number of tokens in a request, and lists the known context windows of models. Providers report
+exact counts, but only after the request. The estimate needs no network and no vocabulary. It tends to be too high,
+so that a history is compacted before the provider refuses it.
 """
 
 from __future__ import annotations
@@ -21,31 +20,41 @@ __all__ = ["context_window", "estimate"]
 # --- estimates ---------------------------------------------------------------------------
 
 BYTES_PER_TOKEN: Final = 3.5
-"""Bytes of UTF-8 per token. English prose has four to five characters per token, code and JSON about three and
-a half. Other scripts have fewer characters per token and more bytes per character, by nearly the same factor: with
-three bytes per character this allows a token for every 1.2 characters of Chinese."""
+"""The assumed number of UTF-8 bytes per token. English prose has four to five characters per token; code and JSON
+have about three and a half. Other scripts have fewer characters per token but more bytes per character, so the
+number of bytes per token is similar. For Chinese, with three bytes per character, the estimate is one token for
+every 1.2 characters.
+"""
 
 ITEM_TOKENS: Final = 4
-"""Tokens around each item: its role and its end."""
+"""The number of tokens for each item in addition to its content. They encode the role and the end of the item."""
 
 IMAGE_TOKENS: Final = 1_500
-"""Tokens of an image. Providers charge by its dimensions, up to about this much."""
+"""The assumed number of tokens for an image. Providers charge by the dimensions of an image, up to about this
+number.
+"""
 
 SMALL_IMAGE_TOKENS: Final = 100
-"""Tokens of an image with `detail` low, which providers scale down first."""
+"""The assumed number of tokens for an image whose `detail` is low. The number is small because providers scale such
+an image down.
+"""
 
 FILE_TOKENS: Final = 5_000
-"""Tokens of a file that only the provider has: a few pages."""
+"""The assumed number of tokens for a file that only the provider has. It corresponds to a few pages."""
 
 DOCUMENT_BYTES_PER_TOKEN: Final = 20
-"""Base64 characters per token in compressed formats, which also hold fonts, pictures and layout."""
+"""The assumed number of base64 characters per token in compressed formats. It is high because such files also
+contain fonts, pictures and layout.
+"""
 
 _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
 """Base64 prefixes of PDF, zip and older office files."""
 
 
 def estimate(request: ModelRequest) -> int:
-    """Estimate the tokens of a request. The time depends on the number of items, hardly on their length."""
+    """Estimate the number of tokens in a request. The running time depends on the number of items and hardly on
+    their length.
+    """
     tokens = _of_text(request.instructions)
     if request.developer_instructions:
         tokens += ITEM_TOKENS + _of_text(request.developer_instructions)
@@ -113,11 +122,11 @@ WINDOWS: Final = (
     ("o3", 200_000),
     ("o4-mini", 200_000),
 )
-"""Prefixes of model names, and the largest request in tokens; the first match counts."""
+"""Prefixes of model names, each with the maximum size of a request in tokens. The first matching prefix is used."""
 
 
 def context_window(model: str, configured: int | None) -> int | None:
-    """Return the context window of a model, configured or known; None: unknown."""
+    """Return the context window of a model in tokens; None if it is neither configured nor known."""
     if configured is not None:
         return configured
     name = family(model)

@@ -1,7 +1,6 @@
-"""One turn: requests a response of the model, runs its calls, and repeats until a response has no calls.
+"""Runs one turn: requests a response from the model, runs its calls, and repeats until a response has no calls.
 
-Knows no client and no model API. A turn ends by itself as done or failed. Cancelling it is an interrupt, which the
-caller records.
+A turn ends by itself as done or failed. If the turn is cancelled, it was interrupted, and the caller records that.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from parley.agent.compaction import TokenMeter, compact_if_needed
 from parley.agent.errors import ReplyCutOff
 from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
-from parley.agent.retry import REFUSED_AS_SUCH, is_overflow, with_retries
+from parley.agent.retry import CONTENT_REFUSALS, is_overflow, request_retry, with_retries
 from parley.config.types import Settings
 from parley.conversation.log import ENDS, ItemKind, LogPayload
 from parley.conversation.records import (
@@ -48,6 +47,7 @@ from parley.ports.model import (
     ReasoningDelta,
     ReasoningDone,
     ResponseDone,
+    Retrying,
     TextDelta,
 )
 from parley.ports.tools import TurnTools
@@ -78,10 +78,11 @@ async def run_turn(
     meter: TokenMeter,
     ask_to_continue: AskToContinue,
 ) -> TurnEnded:
-    """Run the turn for the waiting input and for messages that join it; return how the turn ended.
+    """Run the turn for the waiting input and for the messages that arrive during the turn. Return how the turn
+    ended.
 
-    An unfinished turn continues with the calls that have no output yet. At a limit, the turn asks whether to
-    continue.
+    An unfinished turn continues with the calls that have no output yet. When the turn reaches a limit,
+    `ask_to_continue` is called.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     last_message: str | None = None
@@ -126,16 +127,18 @@ async def run_turn(
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = _cost(response, request, settings) if request and isinstance(error, ReplyCutOff) else ()
-            said = asked, *response.ended, *shown, *refused, *spent
-            return await _end(transcript, "failed", replace_surrogates(str(error)), said=said, code=error.code)
+            entries = asked, *response.ended, *shown, *refused, *spent
+            return await _end(
+                transcript, "failed", replace_surrogates(str(error)), entries=entries, code=error.code
+            )
         last_message = response.last_text or last_message
         if response.usage is not None:
             meter.reported(request, response.usage)
         cost = _cost(response, request, settings)
-        said = asked, *response.ended, *response.notice(), *response.records(), *cost
+        entries = asked, *response.ended, *response.notice(), *response.records(), *cost
         if not response.calls and len(transcript.history.waiting) == asked.inputs:  # no input waits
-            return await _end(transcript, "done", said=said, last_message=last_message)
-        await transcript.append(*said)
+            return await _end(transcript, "done", entries=entries, last_message=last_message)
+        await transcript.append(*entries)
         reached = await _run_calls(response.whole_calls, transcript, tools, gate)
         if reached is not None:
             return await end_at_limit(reached, transcript)
@@ -151,25 +154,29 @@ async def _end(
     why: TurnEndReason,
     message: str | None = None,
     *,
-    said: Sequence[LogPayload] = (),
+    entries: Sequence[LogPayload] = (),
     last_message: str | None = None,
     code: str | UnsetType = UNSET,
 ) -> TurnEnded:
-    """Append the entries of the last response and the entries that end the turn, in one append."""
+    """Append `entries` and the entries that end the turn, in one append. Return the end of the turn. `entries` are
+    the entries of the last response, `last_message` is the model's last message, and `code` is the error code of a
+    failed turn.
+    """
     end = turn_end(
         why,
         message,
-        history=transcript.history,
-        usage=transcript.usage,
+        unanswered=transcript.history.unanswered,
+        unreported=transcript.usage.unreported,
+        queued=transcript.queue.waiting,
         last_message=last_message,
         code=code,
     )
-    await transcript.append(*said, *end)
+    await transcript.append(*entries, *end)
     return TurnEnded(why=why, message=message, code=code)
 
 
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[LogPayload, ...]:
-    """Return the records of the tokens that a response used."""
+    """Return the log entries that record the token usage of a response."""
     if response.usage is None:
         return estimated_cost(request, response.items, settings.limits)
     return (ResponseUsed(usage=response.usage) if response.calls else response.usage,)
@@ -178,53 +185,57 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, tools: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
-    """Run calls in order, then report the usage of their response; stop before a call that exceeds a limit."""
+    """Run calls in order, then report the token usage of their response. Stop before a call that would exceed a
+    limit, and return that limit.
+    """
     for call in calls:
         if (reached := await gate.before_call()) is not None:
             return reached
         output = replace_surrogates(await tools.run(call))
         await transcript.append(CallOutput(call_id=call.call_id, output=output))
-        await asyncio.sleep(0)  # there may be thousands
+        await asyncio.sleep(0)  # a response may contain thousands of calls
     if (usage := transcript.usage.unreported) is not None:
         await transcript.append(usage)
     return None
 
 
 TOO_LARGE: Final = 413
-SAID_OF_ATTACHMENTS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
-"""Words by which a provider's refusal of an image or file is recognised."""
+ATTACHMENT_WORDS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
+"""Words that identify a provider's refusal of an image or file."""
 CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
 make smaller calls"
-"""The output that the model gets for a call that arrived only in part."""
+"""The output that the model gets for a call that was received only in part."""
 CUT_OFFS: Final = 3
-"""How many consecutive responses may be truncated in the middle of a call before the turn fails."""
+"""The turn fails after this number of consecutive responses that are truncated in the middle of a call."""
 OVERFLOWS: Final = 3
-"""How often a request of one turn may be too long; each time the history is shortened."""
+"""The maximum number of requests in one turn that may be too long. After each such request, the history is
+compacted.
+"""
 
 
 def _is_refusal(error: ModelError) -> bool:
-    """Return whether the provider refused an image or file for good."""
-    if not isinstance(error, UnexpectedStatus) or error.status not in REFUSED_AS_SUCH:
+    """Return whether the provider refused the request because of an image or file in it."""
+    if not isinstance(error, UnexpectedStatus) or error.status not in CONTENT_REFUSALS:
         return False
-    told = error.body.lower()
-    return error.status == TOO_LARGE or any(word in told for word in SAID_OF_ATTACHMENTS)
+    body = error.body.lower()
+    return error.status == TOO_LARGE or any(word in body for word in ATTACHMENT_WORDS)
 
 
 class _Response:
-    """The content of a response so far."""
+    """The part of a model response that has been received so far."""
 
     def __init__(self) -> None:
         self.items: list[ModelItem] = []
         self.usage: TokenCount | None = None
         self.ended: list[LogPayload] = []
-        """Events that clients see with the end of the response, when it is durable."""
+        """Events that clients get together with the end of the response, when it becomes durable."""
         self.cut_by: str | None = None
-        """Why the provider cut the response off; None: it did not."""
+        """The reason why the provider truncated the response; None if it did not."""
         self.cut_calls: list[CallItem] = []
-        """Calls of which only a part was received. They are not run."""
+        """Calls that were received only in part. They are not run."""
 
     def clear(self) -> None:
-        """Discard everything: a retry starts again."""
+        """Discard the content of the response, because a retry starts a new one."""
         self.items.clear()
         self.ended.clear()
         self.cut_by = None
@@ -233,8 +244,9 @@ class _Response:
     def cut(self, reason: str) -> None:
         """Record that the provider ended the response before the model had finished.
 
-        Calls with incomplete arguments stay in the history with empty ones, because providers refuse arguments
-        that are not JSON. A call without a name is left out, and so is reasoning without a text or call after it.
+        A call with incomplete arguments stays in the history with empty arguments, because providers refuse
+        arguments that are not JSON. A call without a name is left out. Reasoning that is not followed by a message
+        or a call is left out too.
         """
         self.cut_by = reason
         items: list[ModelItem] = []
@@ -250,18 +262,20 @@ class _Response:
         self.items = items
 
     def notice(self) -> list[BackgroundEvent]:
-        """Return the event that announces a response that was cut off."""
+        """Return the event that announces a truncated response; an empty list if the response is complete."""
         if self.cut_by is None:
             return []
         calls = f"; calls not run: {len(self.cut_calls)}" if self.cut_calls else ""
         return [BackgroundEvent(message=replace_surrogates(f"The model's reply was cut off: {self.cut_by}{calls}"))]
 
     def records(self) -> list[LogPayload]:
-        """Return the records of the response. A call that was cut off gets its output at once: it never runs."""
-        told = replace_surrogates(CUT_OFF.format(reason=self.cut_by))
+        """Return the records of the response. A truncated call gets its output immediately, because it never
+        runs.
+        """
+        output = replace_surrogates(CUT_OFF.format(reason=self.cut_by))
         return [
             *(ModelSaid(item=item) for item in self.items),
-            *(CallOutput(call_id=call.call_id, output=told) for call in self.cut_calls),
+            *(CallOutput(call_id=call.call_id, output=output) for call in self.cut_calls),
         ]
 
     @property
@@ -282,16 +296,16 @@ class _Response:
 async def _listen(
     transcript: Transcript, model: Model, request: ModelRequest, response: _Response, settings: Settings
 ) -> None:
-    """Stream the response to the transcript, and collect its items."""
+    """Stream the model's response to the transcript, and collect its items in `response`."""
     response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
-    message = ItemKind.MESSAGE  # once: in Python 3.11, code runs for each access to a member of an enum
+    message = ItemKind.MESSAGE  # looked up once: in Python 3.11 each access to an enum member runs code
     counted = counted_if_cut(request, lambda: _said_so_far(response, transcript), transcript, settings.limits)
     async with counted, aclosing(model.stream(request)) as batches:
         async for batch in batches:
             batch, last = _without_the_end(batch)
             for chunk in batch:
-                if type(chunk) is TextDelta:  # nearly all of them
+                if type(chunk) is TextDelta:  # nearly all chunks
                     extend(message, chunk.text)
                 elif isinstance(chunk, ReasoningDelta):
                     extend(ItemKind.REASONING, chunk.text)
@@ -305,7 +319,9 @@ async def _listen(
 
 
 def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[Chunk]]:
-    """Split the last batch after its last delta; the second part contains the end of the response."""
+    """Split a batch into the chunks up to its last delta and the chunks that end the response. The second part is
+    empty if the batch does not end the response.
+    """
     if type(batch[-1]) is not ResponseDone:
         return batch, ()
     size = len(batch)
@@ -315,7 +331,9 @@ def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[
 
 
 def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[LogPayload]:
-    """Add a completed item to the response, and return its events for clients."""
+    """Add a completed item to the response, and return its events for clients. Raw reasoning is included in the
+    events only if `show_raw` is True.
+    """
     match chunk:
         case MessageDone(item=item):
             if text := item.text or _unfinished(ItemKind.MESSAGE, response, transcript):
@@ -338,6 +356,8 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
             if cut_by is not None:
                 response.cut(cut_by)
             return seen
+        case Retrying():
+            return [request_retry(chunk)]
         case TextDelta() | ReasoningDelta() | RawReasoningDelta():
             raise TypeError(f"{chunk!r} is a delta")
         case _:
@@ -350,13 +370,17 @@ def _said_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
-    """Return the shown texts whose final events are not durable yet."""
+    """Return the text of the given kind that clients have seen and that has no final event yet. Return an empty
+    string if there is no such text.
+    """
     has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return the shown texts that have no final event; from here on they count as complete."""
+    """Return final events for the texts that clients have seen without a final event. Treat these texts as
+    complete.
+    """
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):
         seen.append(AgentReasoning(text=text))

@@ -1,4 +1,4 @@
-"""Connects the parts: the only package that knows all adapters.
+"""Connects the parts of the program. No other package depends on all adapters.
 
 Each module imports the adapters that it connects when it needs them.
 """

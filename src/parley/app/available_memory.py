@@ -1,4 +1,4 @@
-"""Finds how much memory this process can still get, and which limit decides that."""
+"""Finds out how much memory this process can still allocate, and which limit applies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from msgspec import Struct
 __all__ = ["Available", "available_memory", "why_too_large"]
 
 PEAK: Final = 7
-"""The most memory that a message takes, in multiples of its size."""
+"""The maximum amount of memory that a message takes, as a multiple of its size."""
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""Memory that stays free for everything else."""
+"""The number of bytes that must stay free for all other work."""
 
 CGROUPS: Final = "/sys/fs/cgroup"
 MEGABYTE: Final = 1_000_000
@@ -25,12 +25,13 @@ MEGABYTE: Final = 1_000_000
 class Available(Struct, frozen=True):
     bytes: int
     limit: str
-    """Description of the limit, for error messages."""
+    """The description of the limit, for error messages."""
 
 
 def why_too_large(size: int) -> str | None:
-    """Return why a message is refused for lack of memory, after `size` bytes of it were read; None if it is
-    accepted.
+    """Return the reason why a message is refused for lack of memory; None if it is accepted.
+
+    `size` is the number of bytes of the message that have been read so far.
     """
     available, needed = available_memory(), (PEAK - 1) * size + RESERVE_BYTES
     if available is None or needed <= available.bytes:
@@ -68,7 +69,7 @@ def _limits() -> Iterator[Available]:
 
 
 def _sizes() -> tuple[int, int] | None:
-    """Return the sizes of the address space and the data of this process, in bytes."""
+    """Return the sizes in bytes of the address space and of the data segment of this process."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = file.read().split()
@@ -80,7 +81,9 @@ def _sizes() -> tuple[int, int] | None:
 
 @cache
 def _control_groups() -> tuple[str, ...]:
-    """Return the directories of the memory control groups that contain this process, the innermost first."""
+    """Return the directories of the memory control groups that contain this process, beginning with the
+    innermost.
+    """
     try:
         with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
             own = next((line[3:].strip() for line in file if line.startswith("0::")), None)
@@ -98,7 +101,7 @@ def _control_groups() -> tuple[str, ...]:
 
 
 def _number(path: str) -> int | None:
-    """Return the number in a file; None if the file has none, for example if it contains `max`."""
+    """Return the number in a file; None if the file contains no number but, for example, `max`."""
     try:
         with open(path, "rb") as file:
             return int(file.read())
@@ -107,7 +110,7 @@ def _number(path: str) -> int | None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """Return the number after a name, in a file that has a name and a number on each line."""
+    """Return the number of the field `name` in a file that has a name and a number on each line."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith(name)), None)

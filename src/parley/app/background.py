@@ -1,7 +1,7 @@
-"""Starts the resident server of a home in the background, for `parley mcp --resident`.
+"""Starts the resident server of a home directory in the background, for `parley mcp --resident`.
 
-The server belongs to no client. It has its own session, and its parent has exited. Its environment contains no
-secrets of the client that started it, and its log is a file in the home.
+The server belongs to no client: it runs in its own process session, and its parent process has exited. Its
+environment contains no secrets of the client that started it. It logs to a file in the home directory.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import Final, NoReturn
 
 from parley.common.home import SERVER_LOG
 
-__all__ = ["start_in_background"]
+__all__ = ["shorten_log", "start_in_background"]
 
-MOST_LOG_BYTES: Final = 1024 * 1024
-"""A longer log is emptied when a server is started."""
+KEPT_LOG_BYTES: Final = 1024 * 1024
+"""The size of the log file, in bytes, after it has been shortened. A larger file is emptied when a server is
+started.
+"""
+MOST_LOG_BYTES: Final = 8 * KEPT_LOG_BYTES
+"""The size of the log file, in bytes, above which a running server shortens it."""
 
 INHERITED: Final = (
     "HOME",
@@ -33,25 +37,29 @@ INHERITED: Final = (
     "USER",
     "XDG_RUNTIME_DIR",
 )
-"""The variables that the server gets from the client that starts it. None of them may hold a secret."""
+"""The environment variables that the server gets from the client that starts it. None of them must contain a
+secret.
+"""
 
 
 def start_in_background(home: str, environ: Mapping[str, str]) -> None:
-    """Start a resident server, and return when it is ready or has ended. It ends at once if another one runs.
+    """Start a resident server, and return when the server is ready or has ended.
+
+    The server ends at once if another resident server is running.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the server cannot be started.
     """
     os.makedirs(home, mode=0o700, exist_ok=True)
     log = _open_log(home)
-    ready, told = os.pipe()
+    ready, report = os.pipe()
     try:
         child = os.fork()
         if child == 0:
-            _start(home, environ, log=log, told=told)
+            _start(home, environ, log=log, report=report)
     finally:
         os.close(log)
-        os.close(told)
+        os.close(report)
     try:
         os.waitpid(child, 0)
         while line := os.read(ready, 4096):
@@ -61,13 +69,31 @@ def start_in_background(home: str, environ: Mapping[str, str]) -> None:
         os.close(ready)
 
 
-def _start(home: str, environ: Mapping[str, str], *, log: int, told: int) -> NoReturn:
+def shorten_log(home: str, stderr: int = 2) -> None:
+    """Keep only the newest part of a large log file, if the file is the stderr of this process.
+
+    Raises:
+        OSError: the file cannot be read or changed.
+    """
+    if os.fstat(stderr).st_size <= MOST_LOG_BYTES:
+        return
+    log = os.open(os.path.join(home, SERVER_LOG), os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.path.samestat(os.fstat(log), os.fstat(stderr)):
+            newest = os.pread(log, KEPT_LOG_BYTES, os.fstat(log).st_size - KEPT_LOG_BYTES)
+            os.ftruncate(log, 0)
+            os.write(log, newest.partition(b"\n")[2])
+    finally:
+        os.close(log)
+
+
+def _start(home: str, environ: Mapping[str, str], *, log: int, report: int) -> NoReturn:
     """Start the server as a grandchild in a new session, so that it is not a child of this process."""
     try:
         os.setsid()
         if os.fork() == 0:
             null = os.open(os.devnull, os.O_RDWR)
-            for fd, target in ((null, 0), (told, 1), (log, 2)):
+            for fd, target in ((null, 0), (report, 1), (log, 2)):
                 os.dup2(fd, target)
             os.chdir("/")
             env = {name: environ[name] for name in INHERITED if name in environ} | {"PARLEY_HOME": home}
@@ -80,6 +106,6 @@ def _start(home: str, environ: Mapping[str, str], *, log: int, told: int) -> NoR
 def _open_log(home: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     log = os.open(os.path.join(home, SERVER_LOG), flags, 0o600)
-    if os.fstat(log).st_size > MOST_LOG_BYTES:
+    if os.fstat(log).st_size > KEPT_LOG_BYTES:
         os.ftruncate(log, 0)
     return log

@@ -13,14 +13,20 @@ __all__ = ["sandboxed_commands"]
 log = logging.getLogger(__name__)
 
 
-def sandboxed_commands(home: Callable[[], str | None], *, warns: bool = False) -> Sandboxed:
-    """Return the runner. It starts nothing before the first command. The self-test of the sandbox runs in the home,
-    and its failures are logged."""
+def sandboxed_commands(
+    home: Callable[[], str | None], *, warns: bool = False, most: Callable[[], int] = lambda: 0
+) -> Sandboxed:
+    """Return the runner of sandboxed commands. It starts no process before the first command.
+
+    The self-test of the sandbox runs in the home directory, and its failures are logged: with `warns` as warnings,
+    otherwise as debug messages. `most` is called before the first command. It returns the maximum number of
+    concurrent commands; 0 means no limit.
+    """
 
     def executor() -> Starter:
         from parley.tools.commands.executor import Executor
 
-        return Executor()
+        return Executor(most=most())
 
     def preload() -> None:
         from parley.app.preloading import load_all_modules

@@ -1,7 +1,7 @@
-"""Lets the processes of a home find its resident server by a lock, a socket and a file that describes the server.
+"""Lets processes find the resident server of a home directory, by a lock, a socket and a description file.
 
-The lock `serve.lock` says whether a server runs, since the system releases it when the server dies. The file
-`serve.json` describes the server. It may be left over from a server that was killed.
+A server holds the lock `serve.lock` while it is running, and the system releases the lock when the server dies. The
+file `serve.json` describes the server. It may be left over from a server that was killed.
 """
 
 from __future__ import annotations
@@ -12,22 +12,33 @@ import os
 from contextlib import suppress
 from typing import Any, Final
 
-__all__ = ["ResidentLock", "describe", "read_description", "remove_description", "wait_until_stopped"]
+from parley.common.files import read_file
+
+__all__ = [
+    "ResidentLock",
+    "describe",
+    "describe_holder",
+    "is_running",
+    "read_description",
+    "remove_description",
+    "wait_until_stopped",
+]
 
 LOCK: Final = "serve.lock"
 DESCRIPTION: Final = "serve.json"
+_MOST_DESCRIPTION_BYTES: Final = 64 * 1024
 
 
 class ResidentLock:
-    """The lock that the resident server of a home holds while it runs."""
+    """The lock that the resident server of a home directory holds while it is running."""
 
     def __init__(self, home: str) -> None:
-        """Open the lock of a home. Raises OSError."""
+        """Open the lock file of a home directory. Raises OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(os.path.join(home, LOCK), flags, 0o600)
 
     def acquire(self) -> bool:
-        """Acquire the lock; return False if another resident server holds it."""
+        """Acquire the lock. Return False if another resident server holds it."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -38,8 +49,30 @@ class ResidentLock:
         os.close(self._fd)
 
 
+def is_running(home: str) -> bool:
+    """Return whether a resident server of the home directory holds the lock."""
+    try:
+        fd = os.open(os.path.join(home, LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def describe_holder(home: str) -> str:
+    """Describe the process that holds the lock of the resident server, for error messages."""
+    from parley.stores.sqlite.lock_holders import UNKNOWN, holder_of
+
+    return holder_of(os.path.join(home, LOCK)) or UNKNOWN
+
+
 def wait_until_stopped(home: str) -> None:
-    """Block until no resident server of the home runs. Raises OSError."""
+    """Block until no resident server of the home directory is running. Raises OSError."""
     try:
         fd = os.open(os.path.join(home, LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -51,11 +84,11 @@ def wait_until_stopped(home: str) -> None:
 
 
 def describe(home: str, description: dict[str, Any]) -> None:
-    """Write the description of this server, which holds the lock. Raises OSError."""
+    """Write the description of this server, which must hold the lock. Raises OSError."""
     path = os.path.join(home, DESCRIPTION)
     unfinished = f"{path}.new"
     with suppress(FileNotFoundError):
-        os.unlink(unfinished)  # of a server that was killed
+        os.unlink(unfinished)  # left over from a server that was killed
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
         json.dump(description, file)
@@ -68,10 +101,9 @@ def remove_description(home: str) -> None:
 
 
 def read_description(home: str) -> dict[str, Any]:
-    """Return the description of the server that was started last; empty if there is none."""
+    """Return the description of the server that was started last. It is empty if there is none."""
     try:
-        with open(os.path.join(home, DESCRIPTION), "rb") as file:
-            found = json.load(file)
+        found = json.loads(read_file(os.path.join(home, DESCRIPTION), limit=_MOST_DESCRIPTION_BYTES))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""The secret key of a home, with which the server signs the event ids that HTTP clients send back."""
+"""The secret key of a home directory. The resident server uses it to seal data that clients send back."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KEY_BYTES: Final = 32
 
 
 def home_key(home: str) -> bytes:
-    """Return the key; create it if it is missing. Raises OSError.
+    """Return the key of a home directory, and create it if it is missing. Raises OSError.
 
-    Only the resident server of the home may call this.
+    Only the resident server of the home directory may call this function.
     """
     path = os.path.join(home, NAME)
     with suppress(FileNotFoundError):
@@ -27,7 +27,7 @@ def home_key(home: str) -> bytes:
             return key
     key, unfinished = secrets.token_bytes(KEY_BYTES), f"{path}.new"
     with suppress(FileNotFoundError):
-        os.unlink(unfinished)  # of a server that was killed
+        os.unlink(unfinished)  # left over from a server that was killed
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(key)

@@ -1,4 +1,8 @@
-"""The HTTP options of the command line. Separate from the service, which imports the HTTP library."""
+"""The HTTP options of the command line.
+
+This module is separate from the HTTP service because the service imports the HTTP library, which takes a long time
+to load.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +16,23 @@ from parley.config.types import ServeSettings
 __all__ = ["TOKEN_VARIABLE", "HttpChoice"]
 
 TOKEN_VARIABLE: Final = "PARLEY_SERVE_TOKEN"
-"""The variable that may hold a token for the life of the process."""
+"""The environment variable that may contain a token, which is valid while the process is running."""
 
 
 class HttpChoice(Struct, frozen=True, kw_only=True):
-    """The HTTP options of the command line. A field that is None leaves the choice to the settings."""
+    """The HTTP options of the command line. For a field that is None, the settings apply."""
 
     host: str | None = None
     port: int | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     token: str | None = None
-    """A token from the environment."""
+    """The token from the environment; None if there is none."""
     creates_token: bool = False
-    """True if a token is created for the life of the process."""
+    """True if the server creates a token that is valid while the process is running."""
 
     def applied_to(self, settings: ServeSettings) -> ServeSettings:
-        """Return the settings with the options that were given on the command line in place of theirs."""
+        """Return the settings, overridden by the options of the command line."""
         given = {
             "host": self.host,
             "port": self.port,

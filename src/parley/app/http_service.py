@@ -1,7 +1,8 @@
-"""HTTP of the resident server: its address, its certificate, its tokens and its limits."""
+"""The HTTP service of the resident server: its address, certificate, tokens and limits."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
@@ -12,13 +13,18 @@ from urllib.parse import urlsplit
 from parley.app.available_memory import why_too_large
 from parley.app.http_choice import TOKEN_VARIABLE, HttpChoice
 from parley.common.os_errors import os_detail
+from parley.config.tls_files import forget_tls_files, hide_tls_files
 from parley.config.types import ServeSettings
 from parley.errors import BadSetting
+from parley.ports.store import Store
 from parley.server.context import Principal, Role
 from parley.server.http.authentication import Authenticator, RateLimit, new_token
 from parley.server.http.endpoint import PATH, HttpEndpoint, HttpLimits
 from parley.server.http.guard import LOOPBACK_NAMES, Guard
 from parley.server.http.sessions import HttpSessions
+from parley.server.http.stateless import StatelessRequests
+from parley.server.http.tokens import StoredTokens, token_digest
+from parley.server.mcp_settings import mcp_settings
 from parley.server.serve import ClientConnection, ServerCore
 from parley.transports.http.listener import HttpListener, HttpListenerOptions
 
@@ -28,7 +34,7 @@ log = logging.getLogger(__name__)
 
 SHORTEST_TOKEN: Final = 32
 CLOSE_SECONDS: Final = 0.5
-"""How long the last answers may take when the server shuts down."""
+"""The maximum time that a shutdown waits for the last responses, in seconds."""
 
 
 class HttpService:
@@ -40,61 +46,117 @@ class HttpService:
         settings: ServeSettings,
         choice: HttpChoice,
         *,
-        key: bytes,
         on_connected: Callable[[ClientConnection], None],
+        on_request_ended: Callable[[], None] = lambda: None,
+        tokens: StoredTokens | None = None,
+        store: Store | None = None,
     ) -> None:
-        """Listen. `key` signs the ids of events.
+        """Begin to listen.
+
+        `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
+        without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
+        `store` contains the sessions.
 
         Raises:
-            BadSetting: the server cannot listen on the configured address, or that would not be safe.
+            BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
+            OSError: the key of the home directory cannot be read or created.
         """
         settings = choice.applied_to(settings)
         self.token = new_token() if choice.creates_token else None
-        self._authenticator = Authenticator()
+        self._authenticator = Authenticator(tokens)
         for token in (self.token, _checked(choice.token)):
             if token is not None:
-                self._authenticator.add(token, Principal(name="serve", role=Role.ADMIN))
+                token_id = token_digest(token).hex()[:16]
+                self._authenticator.add(token, Principal(name="serve", role=Role.ADMIN, token_id=token_id))
         tls = _tls_context(settings)
-        self._check_exposure(settings, has_token=self.token is not None or choice.token is not None)
+        self._choice, self._tokens = choice, tokens
+        self._check_exposure(settings)
         self.sessions = HttpSessions(
             core,
-            key=key,
+            key=core.context.signing_key,
             most=settings.max_sessions,
             idle_seconds=settings.session_minutes * 60,
             on_connected=on_connected,
+            store=store,
         )
-        options = HttpListenerOptions(
-            max_connections=settings.max_connections,
-            max_unauthenticated_body_bytes=settings.max_unauthenticated_body_bytes,
-            tls=tls,
-        )
-        self._listener = HttpListener(lambda request: self._endpoint.answer(request), options)
+        self._settings = settings
+        self._stateless = StatelessRequests(core, on_ended=on_request_ended)
+        self._listener = HttpListener(lambda request: self._endpoint.answer(request), _options(settings, tls))
         try:
-            port = self._listener.listen(settings.host, settings.port)
+            self._port = port = self._listener.listen(settings.host, settings.port)
         except OSError as error:
             detail = os_detail(error)
             raise BadSetting(f"cannot listen on {settings.host} port {settings.port}: {detail}") from None
         self._endpoint = HttpEndpoint(
             self.sessions,
-            guard=Guard(port=port, hosts=_hosts(settings)),
+            self._stateless,
+            is_modern=lambda: mcp_settings(core.context.loader).modern,
+            guard=_guard(settings, port),
             authenticator=self._authenticator,
             rate=RateLimit(settings.requests_per_second),
             limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
             why_too_large=why_too_large,
         )
         self.url = _url(settings, port)
+        self._keep_tokens: asyncio.Task[None] | None = None
+        if tokens is not None:
+            tokens.on_revoked(self._end_all_of)
+            tokens.on_valid(self._accept_again)
+            self._keep_tokens = asyncio.get_running_loop().create_task(tokens.keep_current())
+
+    @property
+    def client_count(self) -> int:
+        """The number of clients: sessions, and requests in progress that have no session."""
+        return len(self.sessions) + len(self._stateless)
+
+    def _end_all_of(self, principal: Principal) -> None:
+        self.sessions.end_all_of(principal)
+        self._stateless.end_all_of(principal)
+
+    def _accept_again(self, principal: Principal) -> None:
+        self.sessions.accept_again(principal)
+        self._stateless.accept_again(principal)
+
+    def apply(self, settings: ServeSettings) -> None:
+        """Use new settings. New limits, hosts and origins apply from the next request on. A new certificate applies
+        to new connections.
+
+        The address does not change, because a new address requires a restart of the server.
+
+        Raises:
+            BadSetting: the settings cannot be used; nothing has changed.
+        """
+        settings = self._choice.applied_to(settings)
+        tls = _tls_context(settings)
+        if _address(settings) != _address(self._settings):
+            raise BadSetting("serve.host, serve.port, or whether TLS is used can change only with a restart")
+        self._check_exposure(settings)
+        self._settings = settings
+        self.sessions.apply(most=settings.max_sessions, idle_seconds=settings.session_minutes * 60)
+        self._listener.apply(_options(settings, tls))
+        self._endpoint.apply(
+            guard=_guard(settings, self._port),
+            rate=RateLimit(settings.requests_per_second),
+            limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
+        )
 
     def stop_accepting(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         self._listener.stop_accepting()
+        if self._keep_tokens is not None:
+            self._keep_tokens.cancel()  # before the store is closed
 
     async def close(self) -> None:
-        """End all sessions and connections, after the core has shut down."""
+        """End all sessions and connections. The server core must have shut down first."""
         await self.sessions.close()
+        await self._stateless.close()
         await self._listener.close(CLOSE_SECONDS)
+        forget_tls_files()
 
-    def _check_exposure(self, settings: ServeSettings, *, has_token: bool) -> None:
-        """Refuse to listen beyond loopback without TLS or without a token."""
+    def _check_exposure(self, settings: ServeSettings) -> None:
+        """Refuse to listen on an address other than loopback unless TLS is configured, here or in a proxy, and
+        there is a token.
+        """
         if _bracketed(settings.host) in LOOPBACK_NAMES:
             return
         if settings.tls_cert is None and settings.public_url is None:
@@ -102,10 +164,10 @@ class HttpService:
                 f"serve.host {settings.host!r} is not loopback: set serve.tls_cert and serve.tls_key, or set "
                 "serve.public_url to the address of a proxy that adds TLS"
             )
-        if not has_token:
+        if not (self.token or self._choice.token or self._tokens):
             raise BadSetting(
-                f"serve.host {settings.host!r} is not loopback, and there is no token: use --json, or set "
-                f"{TOKEN_VARIABLE}"
+                f"serve.host {settings.host!r} is not loopback, and there is no token: use `parley token "
+                f"create`, --json, or {TOKEN_VARIABLE}"
             )
 
 
@@ -122,16 +184,43 @@ def _tls_context(settings: ServeSettings) -> ssl.SSLContext | None:
         raise BadSetting("serve.tls_cert and serve.tls_key belong together")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(os.path.expanduser(settings.tls_cert), os.path.expanduser(settings.tls_key))
-    except (OSError, ValueError) as error:
-        detail = os_detail(error) if isinstance(error, OSError) and error.errno else "they do not fit together"
-        raise BadSetting(f"serve.tls_cert and serve.tls_key cannot be used: {detail}") from None
+    _load_certificate(context, settings)
     return context
 
 
+def _tls_files(settings: ServeSettings) -> tuple[str, ...]:
+    """Return the paths of the certificate and the private key. The result is empty without TLS."""
+    return tuple(os.path.expanduser(path) for path in (settings.tls_cert, settings.tls_key) if path is not None)
+
+
+def _load_certificate(context: ssl.SSLContext, settings: ServeSettings) -> None:
+    files = _tls_files(settings)
+    try:
+        context.load_cert_chain(*files)
+    except (OSError, ValueError) as error:
+        detail = os_detail(error) if isinstance(error, OSError) and error.errno else "they do not fit together"
+        raise BadSetting(f"serve.tls_cert and serve.tls_key cannot be used: {detail}") from None
+    hide_tls_files(files)
+
+
+def _address(settings: ServeSettings) -> tuple[str, int, bool]:
+    return settings.host, settings.port, settings.tls_cert is not None
+
+
+def _options(settings: ServeSettings, tls: ssl.SSLContext | None) -> HttpListenerOptions:
+    return HttpListenerOptions(
+        max_connections=settings.max_connections,
+        max_unauthenticated_body_bytes=settings.max_unauthenticated_body_bytes,
+        tls=tls,
+    )
+
+
+def _guard(settings: ServeSettings, port: int) -> Guard:
+    return Guard(port=port, hosts=_hosts(settings), origins=settings.origins)
+
+
 def _hosts(settings: ServeSettings) -> list[str]:
-    """Return the values of the Host header that are accepted besides loopback."""
+    """Return the accepted values of the Host header besides loopback."""
     hosts = [] if settings.public_url is None else [urlsplit(settings.public_url).netloc.rpartition("@")[2]]
     if settings.host not in ("", "0.0.0.0", "::"):
         hosts.append(_bracketed(settings.host))
@@ -139,7 +228,7 @@ def _hosts(settings: ServeSettings) -> list[str]:
 
 
 def _url(settings: ServeSettings, port: int) -> str:
-    """Return the address for clients."""
+    """Return the URL for clients."""
     if settings.public_url is not None:
         return settings.public_url.rstrip("/") + PATH
     scheme = "http" if settings.tls_cert is None else "https"

@@ -1,4 +1,4 @@
-"""Loads all modules that a server may need. Otherwise most of them are loaded when they are first used."""
+"""Loads all modules that a server may need. Otherwise most modules would be loaded when they are first used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ _NOT_IN_A_SERVER: Final = ("parley.__main__", "parley.cli", "parley.client", "pa
 
 _IMPORTED_LATE: Final = (
     "aiohttp",
-    "anyio",
-    "mcp",
     "sqlite3",
     "tomllib",
     "ctypes",
@@ -25,7 +23,7 @@ _IMPORTED_LATE: Final = (
     "pathlib",
     "random",
 )
-"""Packages that Parley imports inside functions."""
+"""The packages that Parley imports inside functions."""
 _IMPORTED_BY_OTHERS: Final = (
     "encodings.idna",
     "stringprep",
@@ -34,14 +32,16 @@ _IMPORTED_BY_OTHERS: Final = (
     "urllib.request",
     "inspect",
 )
-"""Modules that Python or these packages import while they run."""
+"""The modules that Python or the packages above import while they run."""
 
 _SWITCH_SECONDS: Final = 0.0005
-"""How long loading may hold the interpreter before the event loop gets its turn."""
+"""The maximum time for which loading may hold the interpreter lock before the event loop can continue, in
+seconds.
+"""
 
 
 def load_all_modules() -> None:
-    """Import all modules; call this in a thread. A module that is not installed is skipped."""
+    """Import all modules. Call this in a thread. A module that is not installed is skipped."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:

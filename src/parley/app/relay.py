@@ -1,7 +1,7 @@
-"""The relay: copies bytes between the client of `parley mcp` and the resident server of the home.
+"""The relay, which copies bytes between the client of `parley mcp` and the resident server of the home directory.
 
-Sends one line of its own, the hello, and copies everything after it without reading it. Imports the standard
-library alone, so that it starts faster than a server.
+The relay first sends one line of its own, called the hello. Then it copies all bytes without interpreting them. It
+imports only the standard library, so it starts faster than a server.
 """
 
 from __future__ import annotations
@@ -18,40 +18,49 @@ from typing import Final
 
 from parley.app.signals import SIGNALS
 from parley.common.resident_socket import RELAY, NoResident, Refused, ask, connect
+from parley.config.installation import own_installation
 
 __all__ = ["Relay"]
 
 COPY_BYTES: Final = 256 * 1024
 
 SERVER_ENDED: Final = 1
-"""The exit code if the server ended before the client."""
+"""The exit code of `parley mcp` if the server ended before the client."""
 
 
 class Relay:
-    """One client of the resident server."""
+    """The connection of one client to the resident server."""
 
     def __init__(
         self, home: str, *, environ: Mapping[str, str], directory: str, overrides: Sequence[str] = ()
     ) -> None:
-        """Connect and say hello; nothing is read from the client yet.
+        """Connect to the server and send the hello. Nothing is read from the client yet.
 
         Raises:
-            NoResident, Refused: this process has to serve the client itself.
+            NoResident: no resident server is running, so this process has to serve the client itself.
+            Refused: the resident server refused the client, so this process has to serve the client itself.
         """
         self._home = home
         self._channel = connect(home)
         try:
-            hello = ask(self._channel, RELAY, env=dict(environ), cwd=directory, overrides=list(overrides))
+            hello = ask(
+                self._channel,
+                RELAY,
+                env=dict(environ),
+                cwd=directory,
+                overrides=list(overrides),
+                installed=own_installation(),
+            )
         except BaseException:
             self._channel.close()
             raise
         self._channel.settimeout(None)
         self._client_id = hello.get("client")
         self._is_closing = False
-        """Whether this side ended the connection: the client has left, or a signal came."""
+        """True if this side ended the connection, because the client has left or a signal arrived."""
 
     def run(self) -> int:
-        """Copy until either side ends, and return the exit code."""
+        """Copy bytes until either side ends, and return the exit code."""
         on_terminal = os.isatty(0)
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` sets it
@@ -61,9 +70,9 @@ class Relay:
         try:
             self._copy_output()
         except OSError:
-            self._is_closing = True  # the client does not read any more
+            self._is_closing = True  # the client no longer reads
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # a late one must not change the exit code
+            signal.signal(number, signal.SIG_IGN)  # a late signal must not change the exit code
         if self._is_closing:
             return 0
         with suppress(OSError):
@@ -71,19 +80,22 @@ class Relay:
         return SERVER_ENDED
 
     def _copy_input(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the main thread handles them
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the main thread handles the signals
         try:
             while data := _read(0):
                 self._channel.sendall(data)
         except OSError:
-            pass  # the server has ended, which the other thread sees
+            pass  # the server has ended; the other thread handles that
         else:
             self._is_closing = True
             with suppress(OSError):
                 self._channel.shutdown(socket.SHUT_WR)
 
     def _copy_output(self) -> None:
-        """Copy until the server ends the connection. Raises OSError if the client has closed its side."""
+        """Copy bytes to the client until the server ends the connection.
+
+        Raises OSError if the client has closed its side.
+        """
         buffer = memoryview(bytearray(COPY_BYTES))
         while size := self._receive(buffer):
             _write(1, buffer[:size])
@@ -101,7 +113,7 @@ class Relay:
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt the turns of this client, or end the connection if there are none."""
+        """Interrupt the turns of this client. If there are none, end the connection."""
         try:
             with connect(self._home) as second:
                 interrupted = ask(second, "interrupt", client=self._client_id).get("interrupted")

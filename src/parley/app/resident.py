@@ -1,6 +1,6 @@
-"""The resident server: serves any number of local clients of a home, and continues when they leave.
+"""The resident server, which serves any number of clients of a home directory and continues to run when they leave.
 
-The first line of a connection decides what it is. A line with the member `parley` is the hello of a relay, or a
+The first line of a connection determines its purpose. A line with the member `parley` is the hello of a relay, or a
 request about the server itself. Any other line is the first message of an ordinary MCP client.
 """
 
@@ -21,75 +21,102 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, ValidationError, convert
 
 from parley.app.available_memory import why_too_large
-from parley.app.discovery import ResidentLock, describe, read_description, remove_description
-from parley.app.home_key import home_key
-from parley.app.memory import freeze_existing_objects, skip_final_collection
+from parley.app.background import shorten_log
+from parley.app.discovery import ResidentLock, describe, describe_holder, read_description, remove_description
+from parley.app.garbage_collection import collect_rarely, skip_final_collection
+from parley.app.resident_sockets import ResidentSockets
 from parley.app.serving import Server, prepare_process
 from parley.app.signals import SIGNALS, ignore_signals
-from parley.common.home import SOCKET
 from parley.common.os_errors import os_detail
 from parley.common.resident_socket import HELLO_VERSION, RELAY, NoResident, Refused, ask, connect
 from parley.config.checks import MOST_PATH_BYTES
+from parley.config.installation import add_installation
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
 from parley.errors import BadHome, ConfigError, ParleyError
 from parley.server.serve import ClientConnection
 from parley.server.session import Session
 from parley.tools.rlimits import raise_own_limit
-from parley.transports.unix import Connection, Listener
+from parley.transports.unix import Connection
 from parley.version import __version__
 
 if TYPE_CHECKING:
     from parley.app.http_choice import HttpChoice
     from parley.app.http_service import HttpService
+    from parley.server.http.tokens import StoredTokens
 
 __all__ = ["AlreadyRunning", "Resident", "run_resident"]
 
 log = logging.getLogger(__name__)
 
 MOST_HELLO_BYTES: Final = 8 * 1024 * 1024
-"""A longer first line is a message of an ordinary client. The environment of a process is smaller."""
+"""The maximum length of a hello, in bytes. It is larger than the environment of a process can be. A longer
+first line is a message of an ordinary client.
+"""
+FIRST_LINE_SECONDS: Final = 30.0
+"""The timeout for the first line of a connection, in seconds."""
+MOST_SILENT: Final = 128
+"""The maximum number of open connections without a first line. When there are more, the oldest of them
+is closed.
+"""
 LOOK_SECONDS: Final = 60.0
-"""How often a server that exits when idle checks whether it is idle."""
+"""The interval in seconds between checks of whether a server that exits when idle is idle, and whether its log is
+too long.
+"""
 LOCK_AGAIN_SECONDS: Final = 0.02
-LOCK_TRIES: Final = 250
-"""How long a second server waits for the first to listen, or to end: five seconds."""
+LOCK_SECONDS: Final = 5.0
+"""The time in seconds for which a second server tries to acquire the lock. Within this time, the first server
+begins to listen, or ends.
+"""
 CLOSE_SECONDS: Final = 1.0
-"""How long a shutdown waits for the tasks of connections after the clients were removed."""
+"""The maximum time that a shutdown waits for the tasks of connections, in seconds."""
 
 
 class AlreadyRunning(ParleyError):
-    """Another resident server of the home runs."""
+    """Raised when another resident server of the home directory is running."""
 
-    def __init__(self, description: Mapping[str, Any]) -> None:
+    def __init__(self, description: Mapping[str, Any], holder: str) -> None:
+        """Create the error. `holder` describes the process that holds the lock."""
         self.description = description
-        super().__init__(f"a resident server of this home runs already, as process {description.get('pid', '?')}")
+        super().__init__(f"a resident server of this home runs already, as {holder}")
 
 
 class Hello(Struct):
-    """The first line of a relay, or a request about the server."""
+    """The first line of a relay, or of a connection with a request about the server."""
 
     parley: str
     v: int = 0
     env: dict[str, str] = {}
     cwd: str = "/"
     overrides: tuple[str, ...] = ()
+    installed: tuple[str, ...] = ()
+    """The paths where the relay's Parley is installed, beginning with the path of its package."""
     client: int | None = None
-    """For `interrupt`: the number that the relay of that client was told."""
+    """For the request `interrupt`: the number that the server gave to the relay of the client."""
 
 
 class Resident:
-    """The resident server of one home."""
+    """The resident server of one home directory."""
 
-    def __init__(self, server: Server, home: str, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        server: Server,
+        home: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        first_line_seconds: float = FIRST_LINE_SECONDS,
+    ) -> None:
         self._server, self._home, self._now = server, home, now
+        self._first_line_seconds = first_line_seconds
         self._began = time.time()
-        self._listener: Listener | None = None
+        self._sockets: ResidentSockets | None = None
+        self._most_connections = ServeSettings().max_connections
         self._tasks: set[asyncio.Task[None]] = set()
-        self._greeting: set[asyncio.Task[None]] = set()
-        """Those of `_tasks` whose connection has not sent its first line yet."""
+        self._greeting: dict[asyncio.Task[None], None] = {}
+        """The tasks in `_tasks` whose connection has not sent its first line yet, in the order of their start."""
         self._clients: dict[int, ClientConnection] = {}
         self._http: HttpService | None = None
+        self._tokens: StoredTokens | None = None
         self._count = 0
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
@@ -97,50 +124,91 @@ class Resident:
 
     # --- running -----------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """Accept connections. Raises OSError."""
-        self._listener = Listener(self._home, SOCKET, on_channel=self._accepted)
+    def listen(self, path: str | None = None) -> None:
+        """Accept connections on the socket of the home directory and, if `path` is given, on a second socket.
 
-    def listen_http(self, choice: HttpChoice) -> None:
-        """Accept HTTP connections.
+        Raises OSError.
+        """
+        self._most_connections = self._settings().max_connections
+        self._sockets = ResidentSockets(
+            self._home, path, on_channel=self._accepted, on_bound_again=self._describe_again
+        )
+
+    def _describe_again(self) -> None:
+        """Write the description of the server again, because it may have been removed together with the socket."""
+        with suppress(OSError):
+            describe(self._home, self.description)
+
+    async def listen_http(self, choice: HttpChoice) -> None:
+        """Load the tokens of the home directory, and then accept HTTP connections.
 
         Raises:
             BadSetting: the server cannot listen on the configured address.
-            OSError: the home cannot be used.
+            OSError: the home directory cannot be used.
         """
-        from parley.app.http_service import HttpService  # with the HTTP library, which few servers need
+        from parley.app.http_service import HttpService  # imports the HTTP library, which few servers need
+        from parley.server.http.tokens import StoredTokens
 
-        key = home_key(self._home)
-        self._http = HttpService(self._server.core, self._settings(), choice, key=key, on_connected=self._watch)
+        tokens = StoredTokens(self._server.store)
+        await tokens.reload()
+        self._http = HttpService(
+            self._server.core,
+            self._settings(),
+            choice,
+            on_connected=self._watch,
+            on_request_ended=self._note_use,
+            tokens=tokens,
+            store=self._server.store,
+        )
+        self._tokens = tokens
+
+    async def reload(self) -> None:
+        """Load the tokens, the certificate and the connection limits again. Other settings are read each time they
+        are used.
+        """
+        if self._tokens is not None:
+            await self._tokens.reload()
+        try:
+            settings = self._server.loader.serve_settings()
+            if self._http is not None:
+                self._http.apply(settings)
+            self._most_connections = settings.max_connections
+        except ConfigError as error:
+            log.warning("the settings of the server were not reloaded: %s", error)
 
     @property
     def token(self) -> str | None:
-        """The HTTP token that was created for the life of this process; None if there is none."""
+        """The HTTP token that was created for this process; None if there is none."""
         return None if self._http is None else self._http.token
 
     @property
     def description(self) -> dict[str, Any]:
-        """The address and the process of the server, for clients and other processes."""
+        """The addresses and the process id of the server, for clients and other processes."""
         return {
             "url": None if self._http is None else self._http.url,
-            "socket": os.path.join(self._home, SOCKET),
+            "socket": None if self._sockets is None else self._sockets.path,
             "pid": os.getpid(),
             "version": __version__,
         }
 
     def stop(self) -> None:
-        """Let running turns end, then shut the server down; a second call shuts it down at once."""
+        """Shut the server down when the running turns have ended. A second call shuts it down at once."""
         if self._stopping.is_set():
             self._stopping_now.set()
         self._stopping.set()
 
     async def run(self, *, exits_when_idle: bool) -> None:
-        """Serve until `stop` is called, or until the server was idle for the configured time."""
+        """Serve until `stop` is called or, if `exits_when_idle` is true, until the server has been idle for the
+        configured time.
+        """
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
             while not self._stopping.is_set():
                 timeout = min(LOOK_SECONDS, self._seconds_to_idle_exit()) if exits_when_idle else None
                 await asyncio.wait({stopped}, timeout=timeout)
+                if exits_when_idle:
+                    with suppress(OSError):  # the server works with a long log
+                        await asyncio.to_thread(shorten_log, self._home)
                 if exits_when_idle and not self._stopping.is_set() and self._seconds_to_idle_exit() == 0:
                     log.info("exiting: no clients and no turns for a while")
                     return
@@ -148,16 +216,16 @@ class Resident:
             stopped.cancel()
 
     def stop_listening(self) -> None:
-        """Accept no more connections on the socket."""
-        if self._listener is not None:
-            self._listener.close()
+        """Stop accepting connections on sockets."""
+        if self._sockets is not None:
+            self._sockets.close()
 
     async def shut_down(self) -> None:
-        """Accept no more connections, wait for running turns, then end everything."""
+        """Stop accepting connections, wait for running turns, and then close everything."""
         self.stop_listening()
         if self._http is not None:
             self._http.stop_accepting()
-        for task in self._greeting:
+        for task in tuple(self._greeting):
             task.cancel()
         await self._drain()
         await self._server.core.shutdown()
@@ -169,7 +237,9 @@ class Resident:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     async def _drain(self) -> None:
-        """Wait until no turn runs, for at most `drain_seconds`. A turn that waits for an approval stays open."""
+        """Wait until no turn is running, for at most `drain_seconds`. Turns that are waiting for an approval do not
+        count.
+        """
         seconds = self._settings().drain_seconds
         stopped = asyncio.ensure_future(self._stopping_now.wait())
         ends = time.monotonic() + seconds
@@ -184,19 +254,23 @@ class Resident:
             stopped.cancel()
 
     def _running_turns(self) -> set[asyncio.Future[Any]]:
-        """Return the turns that run here and do not wait for an approval."""
+        """Return the turns that are running in this process and are not waiting for an approval."""
         running = self._server.conversations.running
         return {one.turn.work for one in running if one.turn is not None and one.open_approval is None}
 
     def _seconds_to_idle_exit(self) -> float:
         minutes = self._settings().idle_exit_minutes
-        if self._client_count or self._greeting or self._server.conversations.running or not minutes:
-            self._idle_since = self._now()
+        if self.client_count or self._greeting or self._server.conversations.running or not minutes:
+            self._note_use()
         return max(0.0, self._idle_since + (minutes or 1) * 60 - self._now())
 
+    def _note_use(self) -> None:
+        self._idle_since = self._now()
+
     @property
-    def _client_count(self) -> int:
-        return len(self._clients) + (0 if self._http is None else len(self._http.sessions))
+    def client_count(self) -> int:
+        """The number of clients that are connected over sockets and HTTP."""
+        return len(self._clients) + (0 if self._http is None else self._http.client_count)
 
     def _settings(self) -> ServeSettings:
         try:
@@ -209,16 +283,29 @@ class Resident:
 
     def _accepted(self, channel: socket.socket) -> None:
         channel.setblocking(False)
+        if len(self._greeting) >= MOST_SILENT:
+            next(iter(self._greeting)).cancel()
+        elif len(self._tasks) >= self._most_connections:
+            log.warning("refused a connection: %d are open", len(self._tasks))
+            with suppress(OSError):
+                channel.send(_line({"ok": False, "reason": "it has too many connections"}))
+            channel.close()
+            return
         task = asyncio.get_running_loop().create_task(self._serve(channel))
-        for tasks in (self._tasks, self._greeting):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        self._tasks.add(task)
+        self._greeting[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._greeting.pop(task, None)
 
     async def _serve(self, channel: socket.socket) -> None:
         try:
-            line, rest = await _first_line(channel)
+            async with asyncio.timeout(self._first_line_seconds):
+                line, rest = await _first_line(channel)
             if (task := asyncio.current_task()) is not None:
-                self._greeting.discard(task)
+                self._greeting.pop(task, None)
             hello = _hello(line)
             if hello is None:
                 await self._serve_client(channel, line + rest, None)
@@ -228,6 +315,8 @@ class Resident:
             elif hello.parley == RELAY:
                 await self._serve_relay(channel, hello, rest)
             else:
+                if hello.parley == "reload":
+                    await self.reload()
                 await _send(channel, self._answer(hello))
         except OSError as error:
             log.debug("a connection ended: %s", error)
@@ -237,13 +326,20 @@ class Resident:
             channel.close()
 
     async def _serve_relay(self, channel: socket.socket, hello: Hello, rest: bytes) -> None:
-        directory = hello.cwd
-        if not directory.startswith("/") or "\0" in directory or len(os.fsencode(directory)) > MOST_PATH_BYTES:
-            await _send(channel, {"ok": False, "reason": "`cwd` is not an absolute path of at most 4096 bytes"})
+        for member, paths in (("cwd", (hello.cwd,)), ("installed", hello.installed)):
+            if not all(map(_is_path, paths)):
+                reason = f"`{member}` is not an absolute path of at most {MOST_PATH_BYTES} bytes"
+                await _send(channel, {"ok": False, "reason": reason})
+                return
+        if not add_installation(hello.installed):
+            await _send(channel, {"ok": False, "reason": "`installed` has too many paths, or is one of too many"})
             return
         try:
             loader = Loader(
-                environ=hello.env, server_dir=hello.cwd, overrides=hello.overrides, home=self._server.loader.home
+                environ=hello.env,
+                server_dir=hello.cwd,
+                overrides=hello.overrides,
+                home=self._server.loader.home,
             )
         except ConfigError as error:
             await _send(channel, {"ok": False, "reason": str(error)})
@@ -268,11 +364,11 @@ class Resident:
             await self._server.core.serve_client(transport, loader=loader, connected=connected)
         finally:
             self._clients.pop(number, None)
-            self._idle_since = self._now()
+            self._note_use()
             transport.close()
 
     def _watch(self, client: ClientConnection) -> None:
-        """Interrupt the turns of a client when it leaves, if the settings say so."""
+        """Interrupt the turns of a client when it leaves, if the settings require it."""
         client.session.on_leave(self, lambda: self._left(client.session))
 
     def _left(self, session: Session) -> None:
@@ -286,13 +382,15 @@ class Resident:
                 return {
                     "ok": True,
                     **self.description,
-                    "clients": self._client_count,
+                    "clients": self.client_count,
                     "turns": len(self._server.conversations.running),
                     "started": self._began,
                     "stopping": self._stopping.is_set(),
                 }
             case "stop":
                 asyncio.get_running_loop().call_soon(self.stop)
+                return {"ok": True, **self.description}
+            case "reload":
                 return {"ok": True, **self.description}
             case "interrupt":
                 client = self._clients.get(hello.client or 0)
@@ -306,29 +404,32 @@ async def run_resident(
     *,
     exits_when_idle: bool,
     http: HttpChoice | None,
+    socket_path: str | None = None,
     ready: Callable[[Mapping[str, Any]], None],
 ) -> None:
-    """Run the resident server of the home until a signal or `parley serve --stop` stops it.
+    """Run the resident server of the home directory until a signal or `parley serve --stop` stops it.
 
-    `http` is None if the server must not serve HTTP; otherwise the settings decide. `ready` is called with the
-    description of the server and the token that was created for it.
+    With `exits_when_idle`, the server also stops when it has been idle for the configured time. `http` is None if
+    the server must not serve HTTP; otherwise the settings determine whether it does. The server listens on the
+    socket of the home directory and, if it is given, on `socket_path`. `ready` is called with the description of
+    the server and the token that was created for it.
 
     Raises:
-        AlreadyRunning: the home has a resident server.
-        ConfigError: the overrides or the home cannot be used.
+        AlreadyRunning: another resident server of the home directory is running.
+        ConfigError: the overrides or the home directory cannot be used.
     """
     raise_own_limit()
-    server = Server(environ=os.environ, server_dir=os.getcwd(), overrides=overrides, prepare_process=lambda: None)
+    server = Server(environ=os.environ, server_dir=os.getcwd(), overrides=overrides, is_resident=True)
     home = server.loader.home
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
         lock = ResidentLock(home)
         await _acquire(lock, home)
         resident = Resident(server, home)
-        resident.listen()
+        resident.listen(socket_path)
         try:
             if http is not None and _serves_http(server.loader.serve_settings(), exits_when_idle=exits_when_idle):
-                resident.listen_http(http)
+                await resident.listen_http(http)
             describe(home, resident.description)
         except (ConfigError, OSError):
             resident.stop_listening()
@@ -339,9 +440,15 @@ async def run_resident(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, resident.stop)
-    loop.add_signal_handler(signal.SIGHUP, lambda: log.info("settings are read again with each conversation"))
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        reloads.add(task := loop.create_task(resident.reload()))
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    freeze_existing_objects()
+    collect_rarely()
     try:
         ready({**resident.description, "token": resident.token})
         _notify_systemd("READY=1")
@@ -361,20 +468,22 @@ def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
 
 
 async def _acquire(lock: ResidentLock, home: str) -> None:
-    """Acquire the lock of the resident server, or wait until the server that holds it can be used.
+    """Acquire the lock of the resident server. Wait while the server that holds it is starting or ending.
 
     Raises:
         AlreadyRunning: another server holds the lock.
     """
-    for _ in range(LOCK_TRIES):
+    until = time.monotonic() + LOCK_SECONDS
+    while time.monotonic() < until:
         if lock.acquire():
             return
         try:
             with connect(home) as channel:
-                raise AlreadyRunning(ask(channel, "status"))
+                running = ask(channel, "status")
+                raise AlreadyRunning(running, f"process {running.get('pid', '?')}")
         except (NoResident, Refused):
-            await asyncio.sleep(LOCK_AGAIN_SECONDS)  # it starts or ends
-    raise AlreadyRunning(read_description(home))
+            await asyncio.sleep(LOCK_AGAIN_SECONDS)  # the other server is starting or ending
+    raise AlreadyRunning(read_description(home), describe_holder(home))
 
 
 def _interrupts(loader: Loader) -> bool:
@@ -385,9 +494,9 @@ def _interrupts(loader: Loader) -> bool:
 
 
 async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
-    """Return the first line with its end, and the bytes after it.
+    """Return the first line with its line end, and the bytes after it.
 
-    A line that is too long or incomplete is returned as far as it was read.
+    If the line is too long or incomplete, return the bytes that were read.
     """
     loop, received = asyncio.get_running_loop(), bytearray()
     while len(received) < MOST_HELLO_BYTES:
@@ -402,10 +511,9 @@ async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _hello(line: bytes) -> Hello | None:
-    """Decode a hello or a request about the server; None if the line is the first message of an ordinary MCP
-    client.
+    """Decode a hello or a request about the server; return None for the first message of an ordinary MCP client.
 
-    The standard library decodes it, because variables may contain bytes that are not UTF-8.
+    The standard library decodes it, because environment variables may contain bytes that are not UTF-8.
     """
     if b'"parley"' not in line:
         return None
@@ -420,12 +528,23 @@ def _hello(line: bytes) -> Hello | None:
         return None
 
 
+def _is_path(path: str) -> bool:
+    try:
+        return path.startswith("/") and "\0" not in path and len(os.fsencode(path)) <= MOST_PATH_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
 async def _send(channel: socket.socket, answer: Mapping[str, Any]) -> None:
-    await asyncio.get_running_loop().sock_sendall(channel, json.dumps(answer).encode() + b"\n")
+    await asyncio.get_running_loop().sock_sendall(channel, _line(answer))
+
+
+def _line(answer: Mapping[str, Any]) -> bytes:
+    return json.dumps(answer).encode() + b"\n"
 
 
 def _notify_systemd(state: str) -> None:
-    """Tell systemd about the state of the server, if systemd started it."""
+    """Report the state of the server to systemd, if systemd started it."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

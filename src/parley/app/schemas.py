@@ -1,6 +1,6 @@
-"""JSON Schemas of everything that a client of the newest version can receive or send, as one document.
+"""The JSON Schemas of everything that a client at 2025-11-25 can receive or send, as one document.
 
-They are derived from the structs and tables that the server itself uses. No schema has references.
+They are generated from the structs and tables that the server uses. No schema contains references.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def schema_document() -> Schema:
 
 
 def schema_named(name: str) -> Schema | None:
-    """Return a group by its name, or an entry of a group by its own name; None if there is no such name.
+    """Return a group of schemas by its name, or a schema by its own name; None if there is no such name.
 
-    The type of an event gives the event, not the notification of the same name.
+    An event type gives the schema of the event, not of the notification with the same name.
     """
     document = schema_document()
     if name in GROUPS:
@@ -96,6 +96,6 @@ def _sent(struct: type[Struct]) -> Schema:
 
 
 def _set_msg(schema: Schema, event: Schema) -> Schema:
-    """Replace the schema of `msg`, which the struct has as encoded bytes."""
+    """Replace the schema of the member `msg`, whose type in the struct is encoded JSON."""
     schema["properties"]["msg"] = event
     return schema

@@ -12,17 +12,16 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from parley.app.allocator import release_memory, return_large_blocks
 from parley.app.available_memory import why_too_large
 from parley.app.commands import sandboxed_commands
-from parley.app.memory import (
-    freeze_existing_objects,
-    release_memory,
-    return_large_blocks,
-    skip_final_collection,
-)
+from parley.app.garbage_collection import collect_rarely, skip_final_collection
+from parley.app.home_key import home_key
 from parley.app.signals import SIGNALS, ignore_signals
+from parley.app.webhook import WebhookSender
 from parley.common.threads import checked_pool, start_thread
 from parley.config.load import Loader
+from parley.config.types import ServeSettings
 from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
@@ -37,26 +36,35 @@ from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit
 from parley.transports.descriptors import DescriptorTransport
+from parley.wire.principals import LOCAL
 
 __all__ = ["Server", "SystemClock", "prepare_process", "serve_stdio"]
 
 log = logging.getLogger(__name__)
 
 _MOST_REPORTED: Final = 20
-"""The most unknown keys of config.toml that are logged: the file may belong to another program."""
+"""The maximum number of unknown keys in config.toml that are logged. It is limited because the file may belong to
+another program.
+"""
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
-"""A second Ctrl-C within this time ends the server, not the turn."""
+"""The time in seconds within which a second Ctrl-C ends the server, not only the turn."""
 
 
 class SystemClock:
-    """The clock of the system."""
+    """The clock of the operating system."""
 
     def now(self) -> float:
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+WARM_UP_SECONDS: Final = 0.25
+"""The delay in seconds between the first answer and loading the HTTP library, unless a turn needs the library
+earlier. The delay is necessary because loading the library at once would delay the first calls of the client.
+"""
 
 
 class Server:
@@ -69,27 +77,35 @@ class Server:
         server_dir: str,
         overrides: Sequence[str] = (),
         is_ephemeral: bool = False,
+        is_resident: bool = False,
         prepare_process: Callable[[], None] = lambda: None,
     ) -> None:
-        """Connect the parts; nothing is read, written or started yet.
+        """Connect the parts. Nothing is read, written or started yet.
 
-        `prepare_process` is called after the first answer to the client.
+        An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
+        running commands, because any number of clients may begin turns. It seals data with the key of the home
+        directory. `prepare_process` is called after the first answer to the client.
 
         Raises:
-            ConfigError: the overrides or the home cannot be used.
+            ConfigError: the overrides or the home directory cannot be used.
         """
         clock = SystemClock()
         loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)
         self.loader, self._http, self._prepare_process = loader, Http(), prepare_process
-        self._commands = sandboxed_commands(lambda: _home(loader), warns=True)
+        self._warming: asyncio.TimerHandle | None = None
+        self._commands = sandboxed_commands(
+            lambda: _home(loader), warns=True, most=lambda: _most_commands(loader) if is_resident else 0
+        )
         self._tools = AgentTools(commands=self._commands)
 
         async def serve_other(transport: Transport) -> None:
             await serve_peer(transport, self._context)
 
+        self._webhook = WebhookSender(loader.webhook, self._http, clock, environ)
+        self.store: Store = _memory_store() if is_ephemeral else SqliteStore(lambda: loader.home)
         self.conversations = ConversationRegistry(
             peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
-            store=_memory_store() if is_ephemeral else SqliteStore(lambda: loader.home),
+            store=self.store,
             choose=loader.choose,
             store_settings=loader.store_settings,
             clock=clock,
@@ -98,30 +114,38 @@ class Server:
             commands=self._commands,
             release_memory=release_memory,
             has_other_clients=lambda: len(self.core.clients) > 1,
+            on_attention=self._webhook.notify,
         )
         self._context = ServerContext(
-            conversations=self.conversations, loader=loader, on_initialized=self._on_initialized
+            conversations=self.conversations,
+            loader=loader,
+            on_initialized=self._on_initialized,
+            find_key=(lambda: home_key(loader.home)) if is_resident else None,
         )
         self.core = ServerCore(self._context)
 
     def _on_initialized(self) -> None:
-        """Do the preparations that can wait until after the first answer."""
+        """Perform the preparations that can wait until after the first answer."""
         self._prepare_process()
-        self._http.warm_up()
+        if self._warming is None:
+            self._warming = asyncio.get_running_loop().call_later(WARM_UP_SECONDS, self._http.warm_up)
         _report_unknown_keys(self.loader)
 
     async def serve(self, transport: Transport) -> None:
-        """Serve one client until it leaves or the transport stops reading, then release everything."""
+        """Serve one client until it leaves or the transport stops reading. Then release all resources."""
         try:
             await self.core.serve_only_client(transport)
         finally:
             await self.close()
 
     async def close(self) -> None:
-        """Release everything, after the core has shut down."""
+        """Release all resources. The server core must have shut down first."""
+        if self._warming is not None:
+            self._warming.cancel()
         await all_written()
         await self._tools.close()
         await self._commands.close()
+        await self._webhook.close(seconds=self.core.shutdown_seconds_left)
         await self._http.close()
 
 
@@ -137,7 +161,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     An ephemeral server stores nothing, and other servers do not see its conversations.
 
     Raises:
-        ConfigError: the overrides or the home cannot be used; nothing was read or written.
+        ConfigError: the overrides or the home directory cannot be used. Nothing was read or written.
     """
     raise_own_limit()
     server = Server(
@@ -149,7 +173,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     )
     transport = DescriptorTransport(why_too_large=why_too_large)
     _take_signals(transport, server.conversations)
-    freeze_existing_objects()
+    collect_rarely()
     try:
         await server.serve(transport)
     finally:
@@ -158,8 +182,9 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
 
 
 def prepare_process() -> None:
-    """Make the process use a thread pool that checks for memory before it starts a thread, and return large freed
-    blocks to the system at once.
+    """Install a thread pool that checks for memory before it starts a thread.
+
+    Also make the allocator return large freed blocks to the system at once.
     """
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
     with suppress(MemoryError, RuntimeError):  # no thread could be started; the server works without it
@@ -174,7 +199,7 @@ def _server_dir() -> str:
 
 
 def _report_unknown_keys(loader: Loader) -> None:
-    """Log unknown keys of config.toml: a misspelt key has no effect."""
+    """Log unknown keys in config.toml, because a misspelt key has no effect."""
     try:
         unknown = loader.unknown_keys()
     except ConfigError:
@@ -185,8 +210,15 @@ def _report_unknown_keys(loader: Loader) -> None:
         log.warning("config.toml has more unknown settings; `parley doctor` lists them")
 
 
+def _most_commands(loader: Loader) -> int:
+    try:
+        return loader.serve_settings().max_commands
+    except ConfigError:
+        return ServeSettings().max_commands
+
+
 def _home(loader: Loader) -> str | None:
-    """Return the home; None if it was removed."""
+    """Return the path of the home directory; None if it has been removed."""
     try:
         return loader.home
     except ConfigError:
@@ -196,8 +228,8 @@ def _home(loader: Loader) -> str | None:
 def _take_signals(transport: DescriptorTransport, conversations: ConversationRegistry) -> None:
     """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
-    SIGINT does the same if stdin is not a terminal: Claude Code ends its servers this way. On a terminal SIGINT
-    interrupts the running turns, or shuts the server down if there are none.
+    SIGINT does the same if stdin is not a terminal, because Claude Code ends its servers with it. On a terminal,
+    SIGINT interrupts the running turns, or shuts the server down if there are none.
     """
     loop = asyncio.get_running_loop()
     on_terminal = os.isatty(0)
@@ -212,7 +244,7 @@ def _take_signals(transport: DescriptorTransport, conversations: ConversationReg
             transport.stop_reading()  # running turns record that the server was stopped
             return
         for conversation in running:
-            conversation.interrupt()
+            conversation.interrupt(principal=LOCAL)
 
     loop.add_signal_handler(signal.SIGTERM, transport.stop_reading)
     loop.add_signal_handler(signal.SIGINT, interrupt if on_terminal else transport.stop_reading)

@@ -10,13 +10,14 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""The exit code of a program that a signal ended is this plus the number of the signal."""
+"""The base of the exit code for a signal. The exit code is this number plus the number of the signal."""
 
 
 def ignore_signals() -> None:
-    """Ignore the signals from here on: a late signal must not kill a program that is shutting down.
+    """Ignore the signals from now on. A late signal must not kill a program that is shutting down.
 
-    The event loop restores the default handlers when it closes, and some threads do not block the signals.
+    This is necessary because the event loop restores the default handlers when it closes, and some threads do not
+    block the signals.
     """
     import asyncio  # imported here: callers that only block signals do not need it
 

@@ -1,8 +1,12 @@
-"""Work without a server: run one sandboxed command, and report on the sandbox, the home and the key."""
+"""Work without a server: runs one sandboxed command, and reports on the sandbox, the home directory and the API
+key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from parley.agent.sandbox_policy import Roots, policy_for, read_only
@@ -15,23 +19,25 @@ from parley.sandbox import Report, Sandboxed
 from parley.tools.commands import scope
 from parley.tools.commands.environment import command_environment
 
-__all__ = ["run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
+__all__ = ["exposed_files", "run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
-"""Practically no timeout: the user can end the command at any time."""
+"""The timeout for a command that the user runs, in seconds. It is practically infinite, because the user can end
+the command.
+"""
 LOOK_SECONDS: Final = 20.0
-"""Timeout of a trivial command on a busy computer."""
+"""The timeout for a trivial command, in seconds. It is long enough for a busy computer."""
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
-    """Run one command like the agent's commands under these settings, without a timeout.
+    """Run one command as the agent would under these settings, but without a timeout.
 
     Raises:
         CommandNotStarted: the program does not exist, or the system refused to start it.
         SandboxUnavailable: the command cannot be confined; it was not run.
     """
-    bounds = policy_for(settings, Roots())
-    if bounds is None:
+    policy = policy_for(settings, Roots())
+    if policy is None:
         raise SandboxUnavailable(f"{settings.sandbox_mode} does not confine commands")
     command = Command(
         argv=tuple(argv),
@@ -43,7 +49,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
             keys=settings.key_variables,
         ),
         timeout_seconds=BY_HAND_SECONDS,
-        bounds=bounds,
+        policy=policy,
     )
     commands = sandboxed_commands(lambda: settings.home)
     try:
@@ -53,11 +59,12 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 
 
 async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
-    """Describe the sandbox of these settings and the limits of all commands together; without settings, the
-    sandboxes that the system supports.
+    """Describe the sandbox of these settings and the limits that all commands share.
+
+    Without settings, describe the sandboxes that the system supports.
 
     Raises:
-        CommandNotStarted: no command can be started at all.
+        CommandNotStarted: no command can be started.
     """
     commands = sandboxed_commands(lambda: None if settings is None else settings.home)
     try:
@@ -68,13 +75,13 @@ async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
 
 
 async def _limits(commands: Sandboxed) -> str:
-    """Describe the limits of all commands together."""
+    """Describe the limits that all commands share."""
     why = scope.why_none("/")
     if why is None:
-        said = bytearray()
+        printed = bytearray()
         look = Command(argv=("cat", "/proc/self/cgroup"), cwd="/", env={}, timeout_seconds=LOOK_SECONDS)
-        await commands.run(look, output=lambda _, data: said.extend(data))
-        limits = scope.limits_in(said.decode(errors="replace").strip().removeprefix("0::"))
+        await commands.run(look, output=lambda _, data: printed.extend(data))
+        limits = scope.limits_in(printed.decode(errors="replace").strip().removeprefix("0::"))
         if limits is not None:
             memory, tasks = limits
             return f"{memory / 2**30:.1f} GiB of memory and {tasks} processes for all commands together, by systemd"
@@ -83,7 +90,10 @@ async def _limits(commands: Sandboxed) -> str:
 
 
 def why_no_conversations(home: str) -> str | None:
-    """Return why the conversations of a home cannot be used; None: they can, or there are none."""
+    """Return the reason why the conversations of a home directory cannot be used.
+
+    Return None if they can be used, or if there are none.
+    """
     from parley.stores.sqlite.errors import REPAIR
     from parley.stores.sqlite.maintenance import find_damage
     from parley.stores.sqlite.read_only import look_at_database
@@ -96,9 +106,39 @@ def why_no_conversations(home: str) -> str | None:
     return None if damage is None else f"the database is damaged ({damage}). {REPAIR}"
 
 
+def exposed_files(home: str) -> Iterator[str]:
+    """Yield a sentence for each file in the home directory, and for the directory itself, if its permissions are
+    unsafe.
+
+    Permissions are unsafe if another user can change a file, or can read a file that contains secrets or
+    conversations.
+    """
+    for name, private in (
+        ("", False),
+        ("config.toml", False),
+        ("auth.json", True),
+        ("serve.key", True),
+        ("parley.db", True),
+    ):
+        path = os.path.join(home, name) if name else home
+        with suppress(OSError):
+            status = os.stat(path)
+            if status.st_uid not in (os.geteuid(), 0):
+                yield f"{path} belongs to another user, who can change it"
+            elif status.st_mode & 0o022:
+                yield f"other users can change {path}; correct it with `chmod go-w`"
+            elif private and status.st_mode & 0o044 and not _is_closed(home):
+                yield f"other users can read {path}; correct it with `chmod go-r`"
+
+
+def _is_closed(directory: str) -> bool:
+    return not os.stat(directory).st_mode & 0o011
+
+
 def why_no_key(settings: Settings) -> str | None:
-    """Return which key the model of these settings lacks; None if it lacks none. The text never contains a part of
-    a key.
+    """Return a description of the API key that is missing for the model; None if none is missing.
+
+    The text never contains a part of a key.
     """
     from parley.models.credentials import credentials
 

@@ -1,3 +1,3 @@
-"""The command line, one file per subcommand: parse, call, print."""
+"""The command line, one module per subcommand."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""`parley answer`: list the open approvals, or decide one."""
+"""`parley answer`: lists the open approvals, or decides one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 from typing import Final
 
 from parley.cli.connecting import connected
+from parley.cli.event_output import approval_json
 from parley.cli.ids import SHORT, find_approval
 from parley.cli.printing import print_json, print_note, print_text
 from parley.cli.runner import UsageError
@@ -16,18 +17,21 @@ from parley.wire.events import Decision
 __all__ = ["DECISIONS", "DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-List what agents of the home wait for, oldest first, or decide one request: approve
-it once, approve it and the same again for the session, deny it, or deny it and end
-the turn (abort). The first decision of any client counts.
+List the open approval requests of agents in the home, oldest first, or decide one:
+approve it once, approve it and the same action for the session, deny it, or deny it
+and end the turn (abort). The first decision of any client counts.
 
-If no server has the conversation, the turn goes on in this command until it ends or
-asks again. Control characters are escaped on a terminal.
+If no server has the conversation, the turn continues in this command until it ends
+or asks again. Control characters are escaped on a terminal.
 
 With --json, each line is a JSON object: `{"type": "approval"}` with `approval_id`,
 `conversation_id`, `kind`, `message`, and `command`, `cwd` or `changes`; or, after a
 decision, `{"type": "answer"}` with `approval_id` and `decision`.
 
-exit code: 0, 2 for a usage error, else 1."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
+
+POLL_SECONDS: Final = 1.0
+"""The maximum time between two queries for the state of the turn, which can change without an event, in seconds."""
 
 DECISIONS: Final[dict[str, Decision]] = {
     "approve": "approved",
@@ -39,10 +43,10 @@ DECISIONS: Final[dict[str, Decision]] = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "id", metavar="APPROVAL_ID", nargs="?", help="the id of the approval, or a beginning that only one has"
+        "id", metavar="APPROVAL_ID", nargs="?", help="the id of the approval, or a unique prefix of it"
     )
     parser.add_argument("decision", metavar="DECISION", nargs="?", choices=DECISIONS, help=" | ".join(DECISIONS))
-    parser.add_argument("--reason", metavar="TEXT", help="why it is denied; the agent reads it")
+    parser.add_argument("--reason", metavar="TEXT", help="the reason for a denial, which the agent reads")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
 
 
@@ -50,7 +54,7 @@ async def run(args: argparse.Namespace) -> int:
     if args.id is not None and args.decision is None:
         raise UsageError(f"a decision is missing (choose from {', '.join(DECISIONS)})")
     if args.reason is not None and args.decision != "deny":
-        raise UsageError("--reason needs the decision `deny`")
+        raise UsageError("--reason requires the decision `deny`")
     async with connected("answer") as server:
         if args.id is None:
             for approval in await server.client.approvals():
@@ -68,9 +72,7 @@ async def run(args: argparse.Namespace) -> int:
 
 def _show(approval: Approval, *, as_json: bool) -> None:
     if as_json:
-        names = ("approval_id", "conversation_id", "kind", "message", "command", "cwd", "changes")
-        members = {name: getattr(approval, name) for name in names}
-        print_json({"type": "approval", **{name: value for name, value in members.items() if value is not None}})
+        print_json(approval_json(approval))
         return
     conversation = (approval.conversation_id or "")[:SHORT]
     print_text(f"{(approval.approval_id or '')[:SHORT]}  {approval.kind}, in conversation {conversation}")
@@ -79,8 +81,8 @@ def _show(approval: Approval, *, as_json: bool) -> None:
 
 
 async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:
-    """Wait until the turn ends if it runs in the child process: the end of that process would interrupt the
-    turn.
+    """Wait until the turn ends if it is running in the child process `pid` of this command, because the end of that
+    process would interrupt the turn.
     """
     conversation = client.conversation(conversation_id)
     status = await conversation.status()
@@ -90,7 +92,9 @@ async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:
     async with conversation.stream(after=status.seq) as stream:
         while (await conversation.status()).state == "running":
             try:
-                async with asyncio.timeout(1):  # the state can change without an event
+                async with asyncio.timeout(POLL_SECONDS):
                     await anext(stream)
-            except (TimeoutError, StopAsyncIteration):
+            except TimeoutError:
                 pass
+            except StopAsyncIteration:  # another client has taken over the stream
+                await asyncio.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""`parley backup`: a copy of all conversations of a home."""
+"""`parley backup`: copies all conversations of a home to one file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from parley.wire.text import quoted
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Write all conversations of the home to one file, as they are at one moment, while
-servers go on using them. To restore it, put the file into a home as parley.db,
-without a parley.db-wal of another database beside it. Settings and keys are not
-in the file.
+Write a consistent snapshot of all conversations of the home to one file. Servers can
+use the conversations meanwhile. To restore a backup, put the file into a home as
+parley.db; the home must not contain a parley.db-wal of another database. Settings
+and keys are not in the file.
 
-exit code: 0, 2 for a usage error, else 1."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

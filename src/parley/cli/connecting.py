@@ -11,10 +11,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple
 
 from parley.app.background import start_in_background
+from parley.app.discovery import describe_holder
 from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed
 from parley.cli.settings import settings_loader
 from parley.client import Client, ResidentSocket, ServerProcess, connect
+from parley.client.client import RECONNECT_SECONDS
 from parley.common.home import SERVER_LOG, SOCKET
 from parley.common.os_errors import os_detail
 
@@ -27,7 +29,7 @@ NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 class Connected(NamedTuple):
     client: Client
     child: ServerProcess | None
-    """The server if it is a child process, else None. Turns in a child process end with this command."""
+    """The server, if it is a child process; otherwise None. Turns in a child process end with this command."""
 
     @property
     def is_resident(self) -> bool:
@@ -48,9 +50,10 @@ def add_resident_option(parser: argparse.ArgumentParser) -> None:
 async def connected(
     command: str, *, config: Sequence[str] = (), resident: bool = False
 ) -> AsyncIterator[Connected]:
-    """Connect to the resident server of the home, or start a child process as server if none runs.
+    """Connect to the resident server of the home, or start a child process as the server if none is running.
 
-    `config` are the `-c` overrides of turns that the command begins. `resident` starts a resident server.
+    `command` is the name of the command, for messages. `config` contains the `-c` overrides for turns that the
+    command begins. With `resident`, a resident server is started if none is running.
 
     Raises:
         CommandFailed: no server can be started.
@@ -72,11 +75,18 @@ async def connected(
 
 async def _resident(stack: AsyncExitStack, command: str, home: str, config: Sequence[str]) -> Client | None:
     socket = ResidentSocket(os.path.join(home, SOCKET), overrides=config)
+
+    def report_loss() -> None:
+        print_note(
+            command,
+            f"lost the connection to the resident server; trying to reconnect for {RECONNECT_SECONDS:.0f} s",
+        )
+
     try:
-        return await stack.enter_async_context(connect(socket, client_name=CLIENT))
+        return await stack.enter_async_context(connect(socket, client_name=CLIENT, on_lost=report_loss))
     except OSError as error:
         if error.errno not in NOT_RUNNING:
-            print_note(command, f"not using the resident server: {error}")
+            print_note(command, f"not using the resident server, {describe_holder(home)}: {error}")
         return None
 
 
@@ -84,7 +94,7 @@ async def _child(stack: AsyncExitStack, config: Sequence[str]) -> Connected:
     overrides = [word for override in config for word in ("-c", override)]
     server = ServerProcess(
         (sys.executable, "-P", "-m", "parley", "mcp", "--in-process", *overrides),
-        new_session=True,  # Ctrl-C is for this command, which then interrupts the turn
+        new_session=True,  # Ctrl-C goes only to this command, which then interrupts the turn
     )
     try:
         return Connected(await stack.enter_async_context(connect(server, client_name=CLIENT)), child=server)

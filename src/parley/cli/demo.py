@@ -1,7 +1,7 @@
-"""`parley demo`: a whole conversation on the terminal, with a resident server of its own and the scripted model.
+"""`parley demo`: shows a whole conversation on the terminal, with its own resident server and the scripted model.
 
-Prints what the client sends (`->`) and receives (`<-`), as it happens. The server and a client that is killed are
-real processes.
+Prints what the client sends (`->`) and receives (`<-`) in real time. The server and the killed client are real
+processes.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 Show a whole conversation on the terminal: start a resident server, create a
-conversation, stream it; kill a client in the middle of a sentence and return to the
-same turn; then let the agent work in a sandbox and ask before it leaves it. The
-server has a home of its own, and the model is a script that comes with Parley: no
-key, no network, and nothing is kept. The demo takes about ten seconds; Ctrl-C ends
-it at any time.
+conversation and stream it; kill a client in the middle of a sentence and return to
+the same turn; then let the agent work in a sandbox and ask before it leaves the
+sandbox. The server has a home of its own, and the model is a script that comes with
+Parley: the demo needs no key and no network, and stores nothing. The demo takes
+about ten seconds; Ctrl-C ends it at any time.
 
 Colours are used on a terminal, unless NO_COLOR is set.
 
-exit code: 0, 1 if the demo failed, 2 for a usage error, 130 after Ctrl-C."""
+exit code: 0 on success, 1 if the demo failed, 2 for a usage error, 130 after Ctrl-C."""
 
 MIDDLE_OF_A_SENTENCE: Final = 50
-"""Characters of the answer after which the client is killed."""
+"""The number of characters of the answer after which the client is killed."""
 
 MISSED: Final = 30
-"""Characters of the answer that are written before another client reconnects; the answer is longer."""
+"""The number of characters that the agent writes while no client is connected. The answer is longer."""
 
 SETTINGS: Final = """\
 model_provider = "scripted"
@@ -56,10 +56,12 @@ model_provider = "scripted"
 drain_seconds = 0
 idle_exit_minutes = 1
 """
-"""The config.toml of the demo. A server that the demo could not stop, because it was killed, exits by itself."""
+"""The config.toml of the demo. If the demo is killed and cannot stop its server, the server exits when it is
+idle.
+"""
 
 GLANCE_SECONDS: Final = 0.05
-"""How often the client checks the progress while it does not stream."""
+"""Seconds between two checks of the progress while no client is streaming."""
 
 WORK: Final = {
     "delta_delay_ms": 25,
@@ -96,16 +98,16 @@ WORK: Final = {
         [{"text": "Done: the program works, and the copy is in place."}],
     ],
 }
-"""The script of the agent for the last part."""
+"""The model's script for the last part of the demo."""
 
 PARLEY: Final = (sys.executable, "-P", "-m", "parley")
 
 FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Prefixes of the user's variables that would change the server's behaviour."""
+"""Prefixes of the user's environment variables that would change the server's behaviour."""
 
 
 def configure(_: argparse.ArgumentParser) -> None:
-    """Add no options: the demo has none."""
+    """Add no options, because the demo has none."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -138,7 +140,7 @@ async def _demonstrate(page: Page) -> int:
             page.sent("connect to its socket, initialize")
             transport = ResidentSocket(socket, env=env, cwd=home)
             async with connect(
-                transport, client_name="parley-demo", on_question=approver.answer, reconnect_seconds=0
+                transport, client_name="parley-demo", on_approval=approver.answer, reconnect_seconds=0
             ) as client:
                 page.received(f"MCP {client.initialize_result.protocol_version}")
                 kept = await _converse(page, client, home, env)
@@ -149,16 +151,16 @@ async def _demonstrate(page: Page) -> int:
 
 @asynccontextmanager
 async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIterator[str]:
-    """Start a resident server, yield the path of its socket, and stop it at the end."""
+    """Start a resident server, yield the path of its socket, and stop the server at the end."""
     page.step("Start a resident server")
     page.sent("parley serve --json --exit-when-idle --no-http")
     started_at = time.perf_counter()
     server = await asyncio.create_subprocess_exec(
         *(*PARLEY, "serve", "--json", "--exit-when-idle", "--no-http"),
-        env={**env, "PARLEY_LOG": "error"},  # it warns that it interrupts a turn if the demo is interrupted
+        env={**env, "PARLEY_LOG": "error"},  # hides a warning if the demo is interrupted during a turn
         cwd=cwd,
         stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the demo, which then stops the server
+        start_new_session=True,  # Ctrl-C goes only to the demo, which then stops the server
     )
     try:
         assert server.stdout is not None
@@ -176,7 +178,7 @@ async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIte
 
 
 async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]) -> bool:
-    """Show that nothing is lost; return whether that is true."""
+    """Show that no event is lost when a client is killed. Return True if all events have arrived."""
     page.step("Create a conversation and stream it")
     page.sent("conversationCreate")
     conversation = await client.create(model="demonstration", cwd=cwd)
@@ -212,8 +214,8 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
 
 
 async def _kill_in_mid_sentence(page: Page, conversation: Conversation, env: Mapping[str, str]) -> int:
-    """Start a process that sends a message and shows the answer, and kill it; return how much of the answer it has
-    shown.
+    """Start a client process that sends a message, and kill it while it shows the answer. Return the number of
+    characters that it has shown.
     """
     text, beginning = "And what if I leave?", conversation.id[:SHORT]
     page.sent(f'parley send {beginning} "{text}" --follow --json')
@@ -252,7 +254,7 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
         sandbox="workspace-write",
         config={
             "model_providers.scripted": {"script": "work.json"},
-            # The project is in a temporary directory, and the directory beside it must not be writable.
+            # The project is in a temporary directory, whose parent must not be writable for commands.
             "sandbox_workspace_write": {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True},
         },
     )
@@ -260,7 +262,7 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
     page.sent("conversationStream")
     async with conversation.stream() as stream:
         await _send(page, conversation, "Write a greeting, run it, and copy it outside.")
-        renderer = EventRenderer(page, on_question=approver.told.set)
+        renderer = EventRenderer(page, on_approval=approver.told.set)
         await renderer.render_turn(stream, turn=1)
     if not renderer.has_patched:
         page.paragraph(
@@ -270,8 +272,8 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
 
 
 def _prepare(place: str) -> tuple[str, str]:
-    """Create a home with the script for the agent, and beside it a project, because the home is hidden from
-    commands.
+    """Create a home with the model's script, and a project beside it. The project cannot be in the home, which is
+    hidden from commands.
     """
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()
@@ -282,7 +284,7 @@ def _prepare(place: str) -> tuple[str, str]:
 
 
 class _Approver:
-    """Answers the approval request of the demo, after its event was printed."""
+    """Answers the approval request of the demo after its event has been printed."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
@@ -303,7 +305,9 @@ async def _send(page: Page, conversation: Conversation, text: str) -> None:
 
 
 async def _until_written(conversation: Conversation, characters: int) -> None:
-    """Wait until the agent has written this many characters of its message, or has finished it."""
+    """Wait until the agent has written the given number of characters of its message, or has finished the
+    message.
+    """
     while True:
         found = await conversation.read(after=(await conversation.status()).seq)
         written = sum(

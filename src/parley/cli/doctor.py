@@ -1,4 +1,4 @@
-"""`parley doctor`: checks this computer and the home, and says what to do.
+"""`parley doctor`: checks this computer and the home, and explains how to fix problems.
 
 Prints lines with stable names, for people and for scripts. Never prints a key.
 """
@@ -25,32 +25,32 @@ from parley.wire.text import visible
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Check this computer: Python and the system, the home and its settings, the model
-and whether its key is set, and the sandbox: which mechanisms were tried, which is
-used and why, what limits the memory and processes of commands, and what is hidden
-from them. Prints what to do about each problem. Changes nothing and uses no
-network.
+Check this computer: Python and the system, the home and its settings, the model and
+whether its key is set, the webhook and whether its secret is set, and the sandbox:
+which mechanisms were tried, which one is used and why, what limits the memory and
+processes of commands, and what is hidden from commands. Prints what to do about each
+problem. Changes nothing and uses no network.
 
-With --repair, nothing is checked. Everything that can be read of the home's
-conversations is written to a new home; the old home is not changed.
+With --repair, nothing is checked. All readable parts of the home's conversations
+are written to a new home; the old home is not changed.
 
 exit code: 0 if home and settings can be used and commands can be confined, or if
-every conversation was repaired completely; 2 for a usage error; else 1."""
+every conversation was repaired completely; 2 for wrong arguments; otherwise 1."""
 
 COLUMN: Final = 12
 """The column in which the text of a line begins."""
 
 
 class _Switch(NamedTuple):
-    """A kernel setting that decides whether bubblewrap can create its namespaces."""
+    """A kernel setting that determines whether bubblewrap can create its namespaces."""
 
     name: str
     against: str
-    """The value with which bubblewrap cannot create its namespaces."""
+    """The value that prevents bubblewrap from creating its namespaces."""
     mend: str
 
     def value(self) -> str | None:
-        """Return the current value; None: this system has no such setting."""
+        """Return the current value, or None if this system has no such setting."""
         try:
             with open(f"/proc/sys/{self.name.replace('.', '/')}", encoding="ascii") as file:
                 return file.read().strip()
@@ -128,7 +128,7 @@ def _sqlite() -> str:
 
 
 def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
-    """Check the home; return whether it can store conversations, and its settings if they are valid."""
+    """Check the home. Return whether it can store conversations, and its settings if they are valid."""
     try:
         loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)
         home = loader.home
@@ -136,11 +136,13 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
         _line("settings", f"cannot be used: {error}")
         return False, None
     except OSError as error:
-        _line("settings", f"cannot be used: the working directory is gone: {error.strerror}")
+        _line("settings", f"cannot be used: the working directory does not exist: {error.strerror}")
         return False, None
     fault = _fault(home)
     not_yet = "" if os.path.lexists(home) else "does not exist yet; Parley creates it when needed"
     _line("home", f"{home}: {fault or not_yet or 'ok'}")
+    for sentence in _exposed(home):
+        _line("exposed", sentence)
     file = os.path.join(home, "config.toml")
     try:
         settings = loader.choose(SettingsOverrides()).settings
@@ -153,11 +155,22 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
     _line("settings", f"{file}: {'ok' if os.path.exists(file) else 'does not exist; defaults are used'}")
     for sentence in unknown:
         _line("unknown", sentence)
+    _look_at_webhook(loader)
     return fault is None, settings
 
 
+def _look_at_webhook(loader: Loader) -> None:
+    try:
+        webhook = loader.webhook()
+    except ConfigError as error:
+        _line("webhook", f"is not notified: {error}")
+    else:
+        if webhook is not None:
+            _line("webhook", f"notified{_shown_address(webhook.url)}, the secret is set")
+
+
 def _fault(home: str) -> str | None:
-    """Return why the home cannot store conversations; None: it can."""
+    """Return the reason why the home cannot store conversations, or None if it can."""
     if not os.path.lexists(home):
         parent = _nearest(home)
         if not os.path.isdir(parent):
@@ -172,6 +185,12 @@ def _fault(home: str) -> str | None:
     from parley.app.standalone import why_no_conversations
 
     return why_no_conversations(home)
+
+
+def _exposed(home: str) -> Iterator[str]:
+    from parley.app.standalone import exposed_files
+
+    return exposed_files(home)
 
 
 def _nearest(path: str) -> str:
@@ -194,7 +213,7 @@ def _look_at_model(settings: Settings) -> None:
 
 
 def _shown_address(url: str | None) -> str:
-    """Return the URL without the parts that may hold secrets."""
+    """Return the URL without the parts that may contain secrets."""
     if not url:
         return ""
     parts = urlsplit(url)
@@ -205,7 +224,7 @@ def _shown_address(url: str | None) -> str:
 
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:
-    """Check the sandbox, with the settings if they are valid; return whether commands can be confined."""
+    """Check the sandbox, with the given settings if they are valid. Return whether commands can be confined."""
     from parley.app.standalone import sandbox_report
 
     try:

@@ -1,11 +1,11 @@
-"""Events as the output of a command: rendered for people, or as JSON, one object on each line."""
+"""Events as the output of a command: rendered for people, or as JSON objects, one on each line."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from msgspec import UnsetType
@@ -15,35 +15,64 @@ from parley.cli.ids import SHORT
 from parley.cli.page import Page
 from parley.cli.printing import print_json, print_note, print_text
 from parley.cli.runner import CommandFailed
-from parley.client import Client, Conversation, Event, StreamEvent, TurnFailed, events
+from parley.client import (
+    Approval,
+    Client,
+    ClientError,
+    Conversation,
+    Event,
+    StreamEvent,
+    TurnFailed,
+    events,
+)
 from parley.client.turn import result_of
 from parley.client.turn_result import TurnSummary
 from parley.wire.jsonrpc import encode
 
-__all__ = ["FAILED", "INTERRUPTED", "EventOutput", "plain_json", "show_turn"]
+__all__ = ["FAILED", "INTERRUPTED", "EventOutput", "approval_json", "mark_read", "plain_json", "show_turn"]
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 
-QUESTIONS: Final = (events.ExecApprovalRequest, events.ApplyPatchApprovalRequest, events.LimitReached)
+MARK_SECONDS: Final = 0.5
+"""The maximum number of seconds that a command waits for the server to mark a conversation as read."""
+
+APPROVALS: Final = (events.ExecApprovalRequest, events.ApplyPatchApprovalRequest, events.LimitReached)
 
 
 def plain_json(value: object) -> Any:
-    """Return a struct of the wire as plain values."""
+    """Convert a wire struct to plain JSON values."""
     return json.loads(value.encoded if isinstance(value, events.UnknownEvent) else encode(value))
 
 
+def approval_json(approval: Approval) -> dict[str, object]:
+    """Return an open approval as an object of the JSON output."""
+    names = ("approval_id", "conversation_id", "kind", "message", "command", "cwd", "changes")
+    members = {name: getattr(approval, name) for name in names}
+    return {"type": "approval", **{name: value for name, value in members.items() if value is not None}}
+
+
+async def mark_read(conversation: Conversation, seq: int) -> None:
+    """Mark the conversation as read up to a position, if the server supports this and completes it within
+    `MARK_SECONDS`.
+    """
+    with suppress(ClientError):
+        await conversation.mark_read(seq, timeout_seconds=MARK_SECONDS)
+
+
 class EventOutput:
-    """Shows the events of one conversation."""
+    """Prints the events of one conversation."""
 
     def __init__(self, client: Client, conversation: Conversation, page: Page | None, *, command: str) -> None:
-        """Create the output. Without a page, events are printed as JSON."""
+        """Create the output. Without a page, events are printed as JSON. `command` is the name of the command, for
+        messages.
+        """
         self._client, self._conversation, self._command = client, conversation, command
         self._page = page
         self._renderer = None if page is None else EventRenderer(page)
 
     async def show(self, event: StreamEvent) -> None:
-        """Show an event. If the agent waits for an answer, say how to give it."""
+        """Print an event. If it is an approval request, also print the command that answers it."""
         meta = event.meta
         self.show_stored(
             event.msg,
@@ -52,13 +81,17 @@ class EventOutput:
             offset=None if isinstance(meta.offset, UnsetType) else meta.offset,
             live=event.live,
         )
-        if self._page is not None and isinstance(event.msg, QUESTIONS):
+        if isinstance(event.msg, APPROVALS):
             for approval in await self._client.approvals(self._conversation.id):
-                self._page.end_line()
-                short = (approval.approval_id or "")[:SHORT]
-                print_note(
-                    self._command, f"the agent waits for an answer: `parley answer {short} approve`, or deny"
-                )
+                self._show_approval(approval)
+
+    def _show_approval(self, approval: Approval) -> None:
+        if self._page is None:
+            print_json(approval_json(approval))
+            return
+        self._page.end_line()
+        short = (approval.approval_id or "")[:SHORT]
+        print_note(self._command, f"the agent waits for an answer: `parley answer {short} approve`, or deny")
 
     def show_stored(
         self,
@@ -85,10 +118,11 @@ async def show_turn(
     command: str,
     as_json: bool,
 ) -> int:
-    """Show the events of a turn on stderr and its answer on stdout, or both as JSON; return the exit code.
+    """Print the events of a turn to stderr and its answer to stdout, or both as JSON to stdout. Return the exit
+    code.
 
     Raises:
-        CommandFailed: the events end before the turn.
+        CommandFailed: the stream ended before the turn.
     """
     page = None if as_json else Page(sys.stderr)
     output, summary = EventOutput(client, conversation, page, command=command), TurnSummary()
@@ -96,9 +130,11 @@ async def show_turn(
         async for event in turn:
             await output.show(event)
             if summary.add(event.msg):
+                if not isinstance(event.meta.seq, UnsetType):
+                    await mark_read(conversation, event.meta.seq)
                 break
         else:
-            raise CommandFailed("the server has ended the stream before the end of the turn")
+            raise CommandFailed("the server ended the stream before the end of the turn")
     if page is not None:
         page.end_line()
     try:
@@ -111,6 +147,6 @@ async def show_turn(
         print_json({"type": "result", "conversation_id": conversation.id, **plain_json(result), **failure})
     elif error is not None:
         print_note(command, error)
-    elif not (sys.stdout.isatty() and sys.stderr.isatty()):  # the answer is on that terminal already
+    elif not (sys.stdout.isatty() and sys.stderr.isatty()):  # otherwise the terminal already shows the answer
         print_text(result.text)
     return code

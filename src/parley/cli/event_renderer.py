@@ -1,4 +1,4 @@
-"""Events of a conversation as lines on the terminal."""
+"""Renders the events of a conversation as lines on the terminal."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from parley.cli.page import Page
 from parley.client import Event, Stream, events
 from parley.wire.items import text_of
+from parley.wire.principals import LOCAL
 
 __all__ = ["EventRenderer"]
 
 DELTAS: Final = (events.AgentReasoningDelta, events.AgentMessageDelta, events.ExecCommandOutputDelta)
-"""Events that share one heading until another event comes."""
+"""Event types whose consecutive events share one heading."""
 
 
 class EventRenderer:
     """Writes the events of a conversation to a page."""
 
-    def __init__(self, page: Page, *, on_question: Callable[[], object] = lambda: None) -> None:
-        """Create a renderer. `on_question` is called after the event of an approval request has been written."""
-        self._page, self._on_question = page, on_question
+    def __init__(self, page: Page, *, on_approval: Callable[[], object] = lambda: None) -> None:
+        """Create a renderer. `on_approval` is called after the event of an approval request has been written."""
+        self._page, self._on_approval = page, on_approval
         self.has_patched = False
         self._heading = ""
         self._text = ""
-        """The deltas of the message that is being written."""
+        """The text of the unfinished message so far, joined from its deltas."""
         self._line = ""
-        """The last line of a command's output, until it ends."""
+        """The last line of a command's output, which is not complete yet."""
 
     async def render_turn(self, stream: Stream, *, turn: int) -> str:
-        """Write events until the end of the turn with this number; return the text of the agent in it."""
+        """Write events until the end of the turn with this number. Return the agent's text in that turn."""
         shown, completed = "", 0
         async for seen in stream.detailed():
             ends = isinstance(seen.msg, events.TaskComplete)
-            if completed == turn - 1:  # earlier turns were shown before
+            if completed == turn - 1:  # earlier turns were already shown
                 shown += self.render(seen.msg, live=seen.live)
             completed += ends
             if completed == turn:
@@ -42,9 +45,9 @@ class EventRenderer:
         return shown
 
     def render(self, event: Event, *, live: bool) -> str:
-        """Write one event; return the text of the agent in it.
+        """Write one event. Return the agent's text that the event contains.
 
-        `live`: the event arrived as it happened, not in a snapshot.
+        `live` is true if the event arrived when it happened, and false if it is part of a snapshot.
         """
         if not isinstance(event, DELTAS):
             self._page.lines(self._line)
@@ -65,12 +68,14 @@ class EventRenderer:
                 self._page.write(message)
                 return message.removeprefix(shown)
             case events.TaskStarted():
-                self._text = ""  # a message that was not finished
+                self._text = ""  # discards an unfinished message
                 self._page.received(events.event_type(event))
-            case events.UserMessage(content=content):
-                self._page.received(f"{events.event_type(event)}:")
+            case events.UserMessage(content=content, principal=principal):
+                self._page.received(f"{events.event_type(event)}{_by(principal)}:")
                 self._page.write(text_of(content))
-            case events.ErrorEvent(message=message) | events.BackgroundEvent(message=message):
+            case events.ErrorEvent(message=message, principal=principal):
+                self._page.received(f"{events.event_type(event)}: {message.strip()}{_by(principal)}")
+            case events.BackgroundEvent(message=message):
                 self._page.received(f"{events.event_type(event)}: {message.strip()}")
             case events.PatchApplyBegin(changes=changes):
                 self.has_patched = True
@@ -86,15 +91,21 @@ class EventRenderer:
                 self._page.received(f"{events.event_type(event)}: exit code {exit_code}")
             case events.ExecApprovalRequest(command=command):
                 self._page.received(f"{events.event_type(event)}: {' '.join(command)}")
-                self._on_question()
+                self._on_approval()
             case events.ApplyPatchApprovalRequest(changes=changes):
                 self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
-                self._on_question()
+                self._on_approval()
             case events.LimitReached(limit=limit, used=used, allowed=allowed):
                 self._page.received(f"{events.event_type(event)}: {limit}, {used} of {allowed}")
-                self._on_question()
-            case events.ApprovalSettled(decision=decision, by=by):
-                self._page.received(f"{events.event_type(event)}: {decision}, by {by}")
+                self._on_approval()
+            case events.ApprovalSettled(decision=decision, by=by, principal=principal):
+                self._page.received(f"{events.event_type(event)}: {decision}, by {by}{_by(principal)}")
+            case events.QueueChanged(messages=messages, paused=paused):
+                waiting = f"{len(messages)} waiting" + (", paused" if paused else "")
+                self._page.received(f"{events.event_type(event)}: {waiting}")
+            case events.RequestRetry(attempt=attempt, max_attempts=most, delay_ms=delay, reason=reason):
+                when = f"retrying {attempt}/{most} in {delay / 1000:g} s"
+                self._page.received(f"{events.event_type(event)}: {reason}; {when}")
             case events.UnknownEvent(type=name):
                 self._page.received(name)
             case _:
@@ -102,7 +113,7 @@ class EventRenderer:
         return ""
 
     def _pass_on(self, output: events.ExecCommandOutputDelta) -> None:
-        """Write the output of a command in whole lines."""
+        """Write the complete lines of a command's output."""
         self._heading_once(f"{events.event_type(output)}, {output.stream}:")
         *lines, self._line = (self._line + bytes(output.chunk).decode(errors="replace")).split("\n")
         for line in lines:
@@ -114,7 +125,12 @@ class EventRenderer:
         self._page.write(delta)
 
     def _heading_once(self, heading: str) -> None:
-        """Write a heading unless it is the current one."""
+        """Write a heading unless it is the heading of the current section."""
         if heading != self._heading:
             self._page.received(heading)
             self._heading = heading
+
+
+def _by(principal: str | UnsetType) -> str:
+    """Return the principal in parentheses, or an empty string for local clients."""
+    return "" if principal is UNSET or principal == LOCAL.name else f" ({principal})"

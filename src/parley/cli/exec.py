@@ -1,4 +1,4 @@
-"""`parley exec`: run one turn in a directory and print its answer."""
+"""`parley exec`: runs one turn in a directory and prints its answer."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from typing import Final
 from parley.cli.connecting import add_resident_option, connected
 from parley.cli.event_output import show_turn
 from parley.cli.printing import print_json, print_note
-from parley.cli.runner import CommandFailed, add_config_option
+from parley.cli.runner import UsageError, add_config_option
 from parley.client import ClientError, Conversation
 
 __all__ = ["DESCRIPTION", "configure", "interrupt_on_sigint", "message_text", "run"]
 
 DESCRIPTION: Final = """\
 Create a conversation in the current directory, send it a message, and wait until
-the turn ends. Events go to stderr and the final answer to stdout; if both are the
-same kind of terminal, the answer is shown once. Control characters are escaped on
-a terminal.
+the turn ends. Events go to stderr and the final answer to stdout; if both are
+terminals, the answer is shown once. Control characters are escaped on a terminal.
 
-The turn runs in the resident server if one runs, and then goes on if this command
-is killed. Otherwise it runs in a child process. Ctrl-C interrupts the turn; a
-second Ctrl-C ends the command at once. If the agent asks for an approval, it waits
-until a client answers, for example `parley answer`.
+The turn runs in the resident server if one runs, and then continues even if this
+command is killed. Otherwise it runs in a child process. Ctrl-C interrupts the turn;
+a second Ctrl-C ends the command immediately. If the agent asks for an approval,
+another client must answer, for example `parley answer`. Without an answer the
+action is denied after five minutes (`approvals.timeout_seconds`).
 
 With --json, each line of stdout is a JSON object: `{"type": "conversation"}` with
 `conversation_id` and `model`, `{"type": "message"}` with `message_id`, for each
-event `{"type": "event"}` with its position and `msg`, and at the end
+event `{"type": "event"}` with its position and `msg`, for each approval request
+`{"type": "approval"}` as in `parley answer --json`, and at the end
 `{"type": "result"}` with `text`, `usage`, `diff`, `reason`, and `error` if the turn
 failed.
 
-exit code: 0, 1 if the turn failed, 2 for a usage error, 130 if it was interrupted."""
+exit code: 0 on success, 1 if the turn failed, 2 for wrong arguments or settings,
+130 if the turn was interrupted."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(args: argparse.Namespace) -> int:
-    text = message_text(args.prompt)
-    directory = os.path.abspath(args.cwd or ".")  # noqa: ASYNC240 - looks at no file
+    text, directory = message_text(args.prompt), _directory(args.cwd)
     async with connected("exec", config=args.config, resident=args.resident) as (client, _):
         conversation = await client.create(cwd=directory)
         accepted = interrupt_on_sigint(conversation, command="exec")
-        async with conversation.stream() as stream:  # before the message, so that every delta is seen
+        async with conversation.stream() as stream:  # opened before the message is sent, so that no delta is missed
             turn = await conversation.send(text)
             accepted.set()
             if args.json:
@@ -63,22 +64,30 @@ async def run(args: argparse.Namespace) -> int:
             return await show_turn(client, conversation, stream.detailed(), command="exec", as_json=args.json)
 
 
+def _directory(named: str | None) -> str:
+    path = os.path.abspath(named or ".")
+    if not os.path.isdir(path):
+        raise UsageError(f"{path} is not a directory")
+    return path
+
+
 def message_text(given: str) -> str:
-    """Return the message of a command line; `-` is stdin.
+    """Return the message that a command line argument contains. `-` reads it from stdin.
 
     Raises:
-        CommandFailed: there is none.
+        UsageError: the message is empty.
     """
     text = sys.stdin.read() if given == "-" else given
     if not text.strip():
-        raise CommandFailed("the message is empty")
+        raise UsageError("the message is empty")
     return text
 
 
 def interrupt_on_sigint(conversation: Conversation, *, command: str) -> asyncio.Event:
     """Interrupt the turn of the conversation on the first SIGINT, and cancel the current task on the second.
 
-    The caller sets the returned event when the server has accepted its message: there is no turn before that.
+    The caller sets the returned event after the server has accepted the message. Before that, there is no turn to
+    interrupt.
     """
     accepted = asyncio.Event()
     loop, task = asyncio.get_running_loop(), asyncio.current_task()

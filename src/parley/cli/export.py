@@ -1,4 +1,4 @@
-"""`parley export`: a conversation as a file."""
+"""`parley export`: writes a conversation to a file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from parley.wire.text import quoted
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Write a conversation of the home as JSON Lines: a line about the conversation,
-then one for each entry of its log, with images and the output of commands. The
-export shows the conversation at one moment, also while a turn runs, and changes
-nothing. `parley import` reads it, in this home or another.
+Write a conversation of the home as JSON Lines: a line about the conversation, then
+one line for each entry of its log, with images and the output of commands. The
+export is a snapshot, even while a turn runs, and changes nothing. `parley import`
+reads it, in this home or another.
 
-exit code: 0, 2 for a usage error, else 1."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 STDOUT: Final = 1
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_stdout(home: str, conversation_id: str) -> int:
-    # There is nothing to undo: a signal, or a reader that closes the pipe, ends the process.
+    # The default handlers end the process on a signal or a broken pipe. There is nothing to undo.
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     with open(STDOUT, "wb", closefd=False) as out:

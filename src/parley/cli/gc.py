@@ -1,4 +1,4 @@
-"""`parley gc`: remove data that a home no longer needs."""
+"""`parley gc`: removes data that a home no longer needs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Remove what the home need not keep: archived conversations without activity for
-`[store] keep_days` days (none if that is not set), images and output that belong
-to no conversation, and the free space of the database. The command first prints
-what it would remove, and asks on a terminal.
+Remove data that the home does not need: archived conversations without activity for
+`[store] keep_days` days (none if that is not set), images and output that belong to
+no conversation, and the free space of the database. The command first prints what it
+would remove, and asks for confirmation on a terminal.
 
-exit code: 0, 2 for a usage error, else 1."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 STDIN: Final = 0
 

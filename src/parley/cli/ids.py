@@ -1,4 +1,4 @@
-"""Ids on a command line: the whole id, or a prefix that only one id has."""
+"""Ids on a command line: a complete id, or a unique prefix of an id."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from msgspec import UnsetType
 from parley.cli.runner import CommandFailed
 from parley.client import Approval, Client, Conversation
 
-__all__ = ["SHORT", "find_approval", "find_conversation"]
+__all__ = ["SHORT", "find_approval", "find_conversation", "match_conversation"]
 
 SHORT: Final = 8
-"""How many characters of an id are shown in a list."""
+"""The number of characters of an id that lists show."""
 
 PAGE: Final = 1000
 MOST_NAMED: Final = 5
@@ -27,22 +27,35 @@ async def find_conversation(client: Client, given: str) -> Conversation:
     """Return the conversation whose id begins with the given text.
 
     Raises:
-        CommandFailed: there is none, or more than one.
+        CommandFailed: no id, or more than one id, begins with the text.
     """
-    wanted = given.lower()
-    if _WHOLE.fullmatch(wanted):
-        return client.conversation(wanted)
-    if not _PART.fullmatch(wanted):
-        raise CommandFailed(f"{given!r} is not the id of a conversation; `parley ls` lists them")
+    if _WHOLE.fullmatch(given.lower()):
+        return client.conversation(given.lower())
+    _refuse_other_than_ids(given)
     found = [one for archived in (False, True) for one in await _all_ids(client, archived=archived)]
-    return client.conversation(_only("conversation", given, [one for one in found if one.startswith(wanted)]))
+    return client.conversation(match_conversation(given, found))
+
+
+def match_conversation(given: str, ids: Sequence[str]) -> str:
+    """Return the id that begins with the given text.
+
+    Raises:
+        CommandFailed: no id, or more than one id, begins with the text.
+    """
+    _refuse_other_than_ids(given)
+    return _only("conversation", given, [one for one in ids if one.startswith(given.lower())])
+
+
+def _refuse_other_than_ids(given: str) -> None:
+    if not _PART.fullmatch(given.lower()):
+        raise CommandFailed(f"{given!r} is not the id of a conversation; `parley ls` lists them")
 
 
 async def find_approval(client: Client, given: str) -> Approval:
     """Return the open approval whose id begins with the given text.
 
     Raises:
-        CommandFailed: there is none, or more than one.
+        CommandFailed: no id, or more than one id, begins with the text.
     """
     approvals = {one.approval_id: one for one in await client.approvals() if one.approval_id is not None}
     return approvals[_only("open approval", given, [one for one in approvals if one.startswith(given.lower())])]

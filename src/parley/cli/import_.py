@@ -1,4 +1,4 @@
-"""`parley import`: conversations from files."""
+"""`parley import`: creates conversations from files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from parley.wire.text import quoted, visible
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Create conversations from files: from those that `parley export` wrote, and from
-rollout files of Codex CLI up to 0.21 (sessions/**/rollout-*.jsonl in its home). A
-conversation keeps its id, unless another conversation of the home has that id. A
-conversation that was imported before is not imported again.
+Create conversations from files that `parley export` wrote, and from rollout files of
+Codex CLI up to 0.21 (sessions/**/rollout-*.jsonl in its home). A conversation keeps
+its id, unless another conversation of the home has that id. A conversation that was
+imported before is not imported again.
 
-An export contains settings, such as the sandbox mode and tool servers. Check a
-file from someone else before you continue its conversation.
+An export contains settings, such as the sandbox mode and tool servers. Check a file
+from someone else before you continue its conversation.
 
-exit code: 0, also if every conversation was imported before; 1 if a file could not
-be imported, of which nothing is stored then; 2 for a usage error."""
+exit code: 0 on success, even if every conversation was imported before; 1 if a file
+could not be imported, in which case nothing of that file is stored; 2 for wrong
+arguments or settings."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,7 @@ async def _import(paths: Sequence[str], settings: Settings, *, new_id: bool) -> 
 
 
 class _Progress:
-    """Shows the number of imported files on a terminal."""
+    """Displays the number of imported files on a terminal."""
 
     def __init__(self, files: int) -> None:
         self._files, self._done = files, 0

@@ -1,4 +1,4 @@
-"""`parley interrupt`: interrupt the turn of a conversation."""
+"""`parley interrupt`: interrupts the turn of a conversation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ runs. Its commands are killed, and the conversation can be continued.
 With --json, the line is a JSON object `{"type": "interrupt"}` with
 `conversation_id` and `was_running`.
 
-exit code: 0, also if no turn runs, 2 for a usage error, else 1."""
+exit code: 0 on success, even if no turn runs; 2 for wrong arguments or settings;
+otherwise 1."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a beginning that only one has")
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

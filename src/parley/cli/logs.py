@@ -1,7 +1,7 @@
 """The server's log: one line for each message, on stderr.
 
-A client may not read the server's stderr, and a full pipe must not block the server: a line that does not fit is
-dropped, and the next line that fits says how many were.
+Some clients do not read the server's stderr, and a full pipe must not block the server. So a line that does not fit
+into the pipe is dropped, and the next line that fits reports how many lines were dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ LEVELS: Final = {
 
 
 class OneLine(logging.Formatter):
-    """Escapes invisible characters of a message, including line ends; a traceback follows unchanged."""
+    """A log formatter that escapes the invisible characters in a message, including line ends. A traceback follows
+    unchanged.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return visible(super().formatMessage(record))
@@ -49,7 +51,7 @@ class _NeverWaiting(logging.Handler):
 
 
 def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
-    """Log to stderr at the level of `PARLEY_LOG`.
+    """Log to the descriptor `stderr` at the level that `PARLEY_LOG` specifies.
 
     Raises:
         BadSetting: the level is unknown.
@@ -64,7 +66,9 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _own(fd: int) -> int:
-    """Open a non-blocking descriptor for the same file; return the given one if that is impossible."""
+    """Open a non-blocking descriptor for the same file, and return it. Return the given descriptor if the system
+    refuses.
+    """
     try:
         return os.open(
             f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -1,4 +1,4 @@
-"""`parley ls`: the conversations of the home."""
+"""`parley ls`: lists the conversations of the home."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 List the conversations of the home, latest activity first: the beginning of the id,
-the state (idle, running, asking), the time of the last activity, and the title.
+the state (idle, running, asking), `*` if a turn has ended that was not read, the time
+of the last activity, and the title.
 
 With --json, each line is a JSON object `{"type": "conversation"}` with
-`conversation_id`, `title`, `updated_at`, `cwd` and `state`.
+`conversation_id`, `title`, `updated_at`, `cwd`, `state` and `unread`.
 
-exit code: 0, 2 for a usage error, else 1."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 LIMIT: Final = 20
 
@@ -40,7 +41,9 @@ async def run(args: argparse.Namespace) -> int:
             print_json({"type": "conversation", **plain_json(one)})
             continue
         state, updated = ("" if isinstance(value, UnsetType) else value for value in (one.state, one.updated_at))
-        print_text(f"{one.conversation_id[:SHORT]}  {state:<7}  {updated[:16].replace('T', ' ')}  {one.title}")
+        mark = "*" if one.unread is True else " "
+        when = updated[:16].replace("T", " ")
+        print_text(f"{one.conversation_id[:SHORT]}  {state:<7} {mark} {when}  {one.title}")
     return 0
 
 

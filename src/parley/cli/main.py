@@ -1,4 +1,4 @@
-"""`parley`: the table of commands, and the way from a command line to one of them."""
+"""`parley`: the table of commands, and the function that runs the chosen command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ __all__ = ["COMMANDS", "main"]
 
 
 class Command(NamedTuple):
-    """A command. Its module, which is imported when it runs, is a `runner.CommandModule`."""
+    """An entry in the table of commands. Its module, a `runner.CommandModule`, is imported when the command
+    runs.
+    """
 
     name: str
     summary: str
@@ -31,12 +33,13 @@ COMMANDS: Final = (
     Command("send", "send a message to a conversation", "send"),
     Command("answer", "list the open approvals, or decide one", "answer"),
     Command("interrupt", "interrupt the turn of a conversation", "interrupt"),
+    Command("token", "create, list and revoke the tokens of HTTP clients", "token"),
     Command("demo", "show a whole conversation on the terminal; no key, no network", "demo"),
     Command("sandbox", "run one command confined like the agent's commands", "sandbox"),
     Command("doctor", "check this computer and the home, or repair a home", "doctor"),
     Command("schema", "print JSON Schemas of events, notifications and tools", "schema"),
     Command("export", "write a conversation to a file", "export"),
-    Command("import", "create conversations from files, also from those of Codex CLI", "import_"),
+    Command("import", "create conversations from files, including those of Codex CLI", "import_"),
     Command("backup", "write all conversations to one file while servers run", "backup"),
     Command("gc", "remove old archived conversations and unused data", "gc"),
 )
@@ -49,7 +52,7 @@ usage: parley COMMAND [OPTIONS]
 commands:
 {"".join(f"  {command.name:<9} {command.summary}{chr(10)}" for command in COMMANDS)}
 options:
-  -h, --help   show this help; `parley COMMAND --help` shows that of a command
+  -h, --help   show this help; `parley COMMAND --help` shows the help of a command
   --version    show the version
 """
 
@@ -57,7 +60,7 @@ USAGE_ERROR: Final = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; 2 for a usage error."""
+    """Run one command and return its exit code, which is 2 for a usage error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
         print(_HELP, end="", file=sys.stderr)

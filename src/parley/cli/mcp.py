@@ -1,4 +1,4 @@
-"""`parley mcp`: connect an MCP client on stdin and stdout to the resident server, or serve it in this process."""
+"""`parley mcp`: connects an MCP client on stdin and stdout to the resident server, or serves it in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 from parley.app.signals import SIGNALS
-from parley.cli.runner import CommandFailed, add_config_option
+from parley.cli.runner import add_config_option
+from parley.common.files import read_file
 
 if TYPE_CHECKING:
     import argparse
@@ -21,18 +22,18 @@ DESCRIPTION: Final = """\
 Serve an MCP client on stdin and stdout: newline-delimited JSON-RPC.
 
 If a resident server of the home runs (`parley serve`, or one that --resident
-started), the client is connected to it, and its turns go on when it leaves.
-Otherwise this process is the server. It ends when stdin is closed, on SIGTERM, when
-its terminal is closed (unless it was started with nohup), or on Ctrl-C while no turn
-runs. Logs go to stderr; PARLEY_LOG sets their level (debug, info, warning, error).
+started), the client is connected to it, and turns continue after the client has
+disconnected. Otherwise this process is the server. It ends when stdin is closed, on
+SIGTERM, when its terminal is closed (unless it was started with nohup), or on Ctrl-C
+while no turn runs. Logs go to stderr; PARLEY_LOG sets their level (debug, info,
+warning, error).
 
 Conversations are stored in the home (PARLEY_HOME, else CODEX_HOME, else
 ~/.parley), which any number of servers share."""
 
 DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in_process=False)
-"""The arguments of a command line without options, which is how most clients start the server."""
+"""The parsed arguments of a command line without options, which is how most clients start the server."""
 
-NOT_STARTED: Final = 2
 
 STDIN: Final = 0
 STDERR: Final = 2
@@ -41,7 +42,7 @@ WAITING: Final = (
     "waiting for an MCP client's JSON-RPC messages on stdin, one on each line; "
     "Ctrl-D ends it, `parley demo` shows a conversation"
 )
-"""The text that is printed if stdin is a terminal, because an MCP client never uses a terminal."""
+"""The text that is printed if stdin is a terminal. An MCP client never uses a terminal."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "without clients and turns",
     )
     where.add_argument(
-        "--in-process", action="store_true", help="serve the client in this process, also if a resident server runs"
+        "--in-process", action="store_true", help="serve the client in this process, even if a resident server runs"
     )
     add_config_option(parser)
 
@@ -67,17 +68,20 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
     _fill_closed_descriptors()
     if os.isatty(STDIN):
         _say(WAITING)
-    # Hold signals back until the relay or the server has its handlers.
+    # Block signals until the relay or the server has installed its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if not (args.ephemeral or args.in_process):
         code = _relay(args)
         if code is not None:
             return code
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return _serve(args)
 
 
 def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
-    """Connect the client to the resident server; None: this process has to serve it."""
+    """Connect the client to the resident server and return the exit code. Return None if this process has to serve
+    the client.
+    """
     from parley.common.home import SERVER_LOG, SOCKET, named_home
 
     try:
@@ -90,13 +94,15 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     home = named.path
     may_start = args.resident
     if not (may_start or os.path.lexists(os.path.join(home, SOCKET)) or _wants_resident(home, args)):
-        return None  # nothing more has to be imported
+        return None  # avoids the imports below
     from parley.app.relay import Relay
     from parley.common.resident_socket import NoResident, Refused
 
     while True:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the resident server may hang
         try:
             relay = Relay(home, environ=os.environ, directory=directory, overrides=args.config)
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         except Refused as error:
             _say(f"the resident server refused this client, which is served without it: {error}")
             return None
@@ -106,7 +112,9 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
                 _say(f"no resident server could be started, so the client is served without it; see {log}")
                 return None
             if str(error):
-                _say(f"{error}; the client is served without it")
+                from parley.app.discovery import describe_holder
+
+                _say(f"{error} ({describe_holder(home)}); the client is served without it")
                 return None
             if not (may_start or _wants_resident(home, args)):
                 return None
@@ -117,12 +125,11 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
 
 
 def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bool:
-    """Return whether the settings ask for a resident server. Reads the settings only if they contain the word
-    `resident`, because reading them takes longer than a relay needs.
+    """Return whether the settings ask for a resident server. The settings are loaded only if the file contains the
+    word `resident`, because loading them takes longer than starting a relay.
     """
     try:
-        with open(os.path.join(home, "config.toml"), "rb") as file:
-            is_mentioned = b"resident" in file.read()
+        is_mentioned = b"resident" in read_file(os.path.join(home, "config.toml"))
     except OSError:
         is_mentioned = False
     if not is_mentioned and not any("resident" in override for override in args.config):
@@ -146,18 +153,14 @@ def _start_resident(home: str) -> None:
 
 
 def _serve(args: argparse.Namespace | SimpleNamespace) -> int:
-    gc.disable()  # imports make next to no garbage; the server enables it (`freeze_existing_objects`)
+    gc.disable()  # imports create little garbage; the server enables collection again (`collect_rarely`)
     import asyncio
 
     from parley.app.serving import serve_stdio
     from parley.cli.logs import set_up_logging
-    from parley.errors import ConfigError
 
-    try:
-        set_up_logging(os.environ)
-        asyncio.run(serve_stdio(args.config, is_ephemeral=args.ephemeral))
-    except ConfigError as error:
-        raise CommandFailed(str(error), code=NOT_STARTED) from None
+    set_up_logging(os.environ)
+    asyncio.run(serve_stdio(args.config, is_ephemeral=args.ephemeral))
     return 0
 
 
@@ -167,8 +170,8 @@ def _say(text: str) -> None:
 
 
 def _fill_closed_descriptors() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file would get its
-    number.
+    """Open /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file would get the
+    number of the closed descriptor.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

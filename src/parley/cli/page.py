@@ -1,4 +1,6 @@
-"""The terminal as a page: numbered steps, what the client sends (`->`) and what it receives (`<-`)."""
+"""A page on the terminal: numbered steps, messages that the client sends (`->`) and messages that it receives
+(`<-`).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Page:
-    """Writes a conversation as it happens: text wrapped at 80 columns, in colour on a terminal.
+    """Writes a conversation in real time: text wrapped at 80 columns, in colour on a terminal.
 
-    On a terminal, characters that act on it are escaped, because the model and its commands may write anything.
+    On a terminal, control characters are escaped, because the model and its commands may write anything.
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -51,7 +53,7 @@ class Page:
         self._print(f"   {self._dim}<- {self._safe(' '.join(what.splitlines()))}{self._plain}\n")
 
     def write(self, text: str) -> None:
-        """Write a piece of running text, wrapped between words."""
+        """Write the next part of a text, wrapped between words."""
         for part in _PARTS.findall(self._safe(text)):
             if part == "\n":
                 self._print("\n")
@@ -76,7 +78,7 @@ class Page:
         self._column += len(lead) + len(word)
 
     def end_line(self) -> None:
-        """Start a new line unless the current one is empty."""
+        """Start a new line unless the current line is empty."""
         if self._column:
             self._print("\n")
         self._column, self._space = 0, ""

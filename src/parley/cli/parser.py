@@ -1,4 +1,4 @@
-"""The parser of command lines."""
+"""Creates the argument parsers of the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def make_parser(
     configure: Callable[[argparse.ArgumentParser], None],
     usage_error: type[Exception],
 ) -> argparse.ArgumentParser:
-    """Return the parser of a command; it raises `usage_error` for a wrong command line."""
+    """Return the argument parser of a command. It raises `usage_error` for an invalid command line. `configure`
+    adds the options.
+    """
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:

@@ -1,4 +1,6 @@
-"""Text on the terminal, without characters that act on it: a model or a repository may have written it."""
+"""Prints text on the terminal without control characters, because a model or a repository may have written the
+text.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from parley.wire.text import unseen, visible
 __all__ = ["for_terminal", "print_error", "print_json", "print_note", "print_text"]
 
 _KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
-"""Invisible characters that do no harm: line ends, and characters that join or select emoji."""
+"""Harmless invisible characters that are not escaped: line ends, and characters that join or select emoji."""
 
 
 def for_terminal(text: str) -> str:
@@ -21,13 +23,15 @@ def for_terminal(text: str) -> str:
 
 
 def print_text(text: str, out: TextIO | None = None) -> None:
-    """Print a text of any origin and a line end; escaped if `out`, by default stdout, is a terminal."""
+    """Print text that may come from any source, followed by a line end. Escape the text if `out` (by default
+    stdout) is a terminal.
+    """
     out = sys.stdout if out is None else out
     print(for_terminal(text) if out.isatty() else text, file=out, flush=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print a JSON object on one line; in ASCII if stdout is a terminal."""
+    """Print a JSON object on one line, in ASCII if stdout is a terminal."""
     import json  # imported here: `parley mcp` starts without it
 
     print(json.dumps(value, ensure_ascii=sys.stdout.isatty(), separators=(",", ":")), flush=True)

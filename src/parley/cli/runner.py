@@ -1,4 +1,4 @@
-"""Runs one command: parses its arguments, ends it on a signal, and turns errors into exit codes."""
+"""Runs one command: parses its arguments, cancels it on a signal, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from parley.app.signals import KILLED, SIGNALS
-from parley.errors import ParleyError
+from parley.errors import ConfigError, ParleyError
 
 if TYPE_CHECKING:
     import argparse
@@ -18,35 +18,37 @@ __all__ = ["CommandFailed", "UsageError", "add_config_option", "run_command", "r
 
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
+"""The exit code for invalid arguments or settings."""
 
 
 class CommandModule(Protocol):
-    """The module of a command."""
+    """The interface of a module that implements a command."""
 
     DESCRIPTION: str
     """The help text above the options."""
 
     @property
     def configure(self) -> Callable[[argparse.ArgumentParser], None]:
-        """Add the options and operands of the command to its parser."""
+        """The function that adds the options and operands of the command to its parser."""
 
     @property
     def run(self) -> Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]:
-        """Run the command; return its exit code, or a coroutine that returns the exit code.
+        """The function that runs the command. It returns the exit code, or a coroutine that returns the exit code.
 
         Raises:
             UsageError: the arguments contradict each other.
+            ConfigError: the settings cannot be used.
             CommandFailed: the command failed.
-            ParleyError: the command failed; its text says why.
+            ParleyError: the command failed; the text gives the reason.
         """
 
 
 class UsageError(Exception):
-    """The command line is wrong. The text says why."""
+    """Raised for an invalid command line. The text gives the reason."""
 
 
 class CommandFailed(Exception):
-    """The command failed. The text says why."""
+    """Raised when a command fails. The text gives the reason."""
 
     def __init__(self, text: str, *, code: int = FAILED) -> None:
         super().__init__(text)
@@ -57,7 +59,7 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code."""
     command = cast(CommandModule, module)
     try:
-        args = getattr(module, "DEFAULTS", None)  # saves the import of argparse where the start of a server matters
+        args = getattr(module, "DEFAULTS", None)  # avoids the slow import of argparse
         if arguments or args is None:
             args = _parse(name, command, arguments)
         code = command.run(args)
@@ -68,6 +70,9 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
     except CommandFailed as error:
         _print_error(name, error)
         return error.code
+    except ConfigError as error:
+        _print_error(name, error)
+        return USAGE_ERROR
     except ParleyError as error:
         _print_error(name, error)
         return FAILED
@@ -76,7 +81,7 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         return FAILED
     except KeyboardInterrupt:
         return KILLED + signal.SIGINT
-    except SystemExit as end:  # of `--help`
+    except SystemExit as end:  # raised by `--help`
         return int(end.code or 0)
 
 
@@ -98,7 +103,7 @@ def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argpa
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine and cancel it on a signal; return the exit code of the coroutine or of the signal."""
+    """Run a coroutine and cancel it on a signal. Return the exit code of the coroutine or of the signal."""
     import asyncio  # imported here: the relay of `parley mcp` starts without it
 
     received: list[int] = []
@@ -118,7 +123,7 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
         try:
             return await task
         finally:
-            # A signal while the loop is closed would be reported as an error.
+            # A signal that arrives while the loop is being closed would be reported as an error.
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""`parley sandbox`: run one command, confined like the agent's commands."""
+"""`parley sandbox`: runs one command, confined like the agent's commands."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from parley.wire.text import quoted
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Run one command like the agent's commands: with the settings of config.toml, in
-their sandbox, with their environment and an empty stdin. Its output is passed on.
+Run one command in the same way as the agent's commands: with the settings of
+config.toml, in the sandbox, with the same environment and an empty stdin. The
+output of the command is passed through.
 
 examples:
   parley sandbox -- cat README.md
@@ -32,25 +33,25 @@ examples:
   parley sandbox --mode workspace-write -- sh -c 'echo x >.git/config'
   parley sandbox -c sandbox.mechanism=landlock -- cat ~/.ssh/id_ed25519
 
-exit code: that of the command; 128 and the number of the signal that killed it; 2
-for a usage error; 125 for wrong settings and if the command cannot be confined;
-127 if it cannot be started; 130 after Ctrl-C; 129 if the terminal is closed. In
-the last two cases nothing that the command started is left running."""
+exit code: the exit code of the command; 128 plus the number of the signal that
+killed it; 2 for a usage error; 125 for wrong settings, or if the command cannot be
+confined; 127 if it cannot be started; 130 after Ctrl-C; 129 if the terminal is
+closed. In the last two cases all processes of the command are killed."""
 
 MODES: Final[tuple[SandboxMode, ...]] = ("read-only", "workspace-write")
 
 NOT_CONFINED: Final = 125
 NOT_STARTED: Final = 127
 WAKE_BYTES: Final = 4096
-"""One byte for each signal."""
+"""The maximum number of bytes that are read from the wake-up pipe at once. Each signal writes one byte."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mode", choices=MODES, help="the sandbox mode; by default that of the settings")
+    parser.add_argument("--mode", choices=MODES, help="the sandbox mode; by default the mode of the settings")
     parser.add_argument(
         "--cwd",
         metavar="DIR",
-        help="the working directory, in workspace-write also writable; this one by default",
+        help="the working directory, which workspace-write makes writable; by default the current directory",
     )
     parser.add_argument("--network", action="store_true", help="allow the network (workspace-write only)")
     add_config_option(parser)
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         settings = _settings(args)
     except ConfigError as error:
         raise CommandFailed(str(error), code=NOT_CONFINED) from None
-    # Hold signals back until the command has its handlers.
+    # Block signals until the handlers are installed.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return asyncio.run(_run(settings, command))
 
@@ -85,7 +86,9 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _not_started(cwd: str, program: str) -> str:
-    """Return whether the directory or the program is missing: the system reports the same error for both."""
+    """Return an error message that names the directory if it is missing, and otherwise the program. The system
+    reports the same error for both.
+    """
     if not os.path.isdir(cwd):
         return f"cannot start in directory {quoted(cwd)}"
     return f"cannot start program {quoted(program)}"
@@ -94,11 +97,10 @@ def _not_started(cwd: str, program: str) -> str:
 async def _run(settings: Settings, command: Sequence[str]) -> int:
     from parley.app.standalone import run_confined
 
-    output = _Output()
-    running = asyncio.ensure_future(run_confined(settings, command, output=output.pass_on))
     loop = asyncio.get_running_loop()
-    output.on_end = lambda: loop.call_soon_threadsafe(running.cancel)
-    # Without this a signal that arrives just before the loop waits would be handled when it next wakes.
+    output = _Output(on_end=lambda: loop.call_soon_threadsafe(running.cancel))
+    running = asyncio.ensure_future(run_confined(settings, command, output=output.pass_on))
+    # Wakes the loop for a signal that arrives just before the loop starts to wait.
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -131,25 +133,25 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
 
 
 class _Interrupted(Exception):
-    """A signal arrived while a write waited for its reader."""
+    """Raised if a signal arrives while a write is waiting for its reader."""
 
 
 class _Output:
-    """Passes on the output of the command, and ends the command on a signal.
+    """Forwards the output of the command unchanged, and ends the command on a signal.
 
-    A write waits for its reader, and the command waits with it, as it would without Parley. Only a signal
+    A write waits for its reader, and the command waits for the write, as it would without Parley. Only a signal
     interrupts such a write.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], object]) -> None:
         self.ended_by: int | None = None
-        self.on_end: Callable[[], object] = lambda: None
+        self._on_end = on_end
         self._writing = False
 
     def end(self, number: int, _: FrameType | None = None) -> None:
         if self.ended_by is None:
             self.ended_by = number
-            self.on_end()
+            self._on_end()
         if self._writing:
             raise _Interrupted
 

@@ -1,4 +1,4 @@
-"""`parley schema`: JSON Schemas of what clients receive and send."""
+"""`parley schema`: prints JSON Schemas of the messages that clients receive and send."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from parley.cli.runner import UsageError
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Print JSON Schemas (draft 2020-12) as JSON: of all events, of the parameters of
-all notifications and requests of the server, and of the arguments and results
-of all tools, for clients at MCP version 2025-11-25.
+Print JSON Schemas (draft 2020-12): of all events, of the parameters of all
+notifications and requests of the server, and of the arguments and results of all
+tools, for clients at MCP version 2025-11-25.
 
 NAME selects a group (events, notifications, requests or tools) or one entry:
 the type of an event, a method, or the name of a tool.
 
-exit code: 0, or 2 for a usage error."""
+exit code: 0 on success, 2 for a usage error."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`parley send`: send a message to a conversation."""
+"""`parley send`: sends a message to a conversation."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from parley.cli.runner import add_config_option
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Send a message to a conversation of the home. It joins the running turn, or begins
-one. With a resident server the command ends when the message was accepted, and the
-turn goes on; with --follow it shows the turn as `parley exec` does. Without a
-resident server the turn runs in a child process, so the command always follows it.
+Send a message to a conversation of the home. The message joins the running turn, or
+begins a new one. With a resident server, the command ends when the message was
+accepted, and the turn continues; with --follow, the command shows the turn as
+`parley exec` does. Without a resident server, the turn runs in a child process, so
+the command always follows it.
 
 With --json, the first line is a JSON object `{"type": "message"}` with
-`conversation_id` and `message_id`; the others are those of `parley exec --json`.
+`conversation_id` and `message_id`; the other lines are those of `parley exec --json`.
 
-exit code: 0, 2 for a usage error, else 1; with a turn that is followed, that of
-`parley exec`."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1; if the turn
+is followed, the exit code of `parley exec`."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a beginning that only one has")
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("text", metavar="TEXT", help="the message; `-` reads it from stdin")
     parser.add_argument("--follow", action="store_true", help="show the turn until it ends; Ctrl-C interrupts it")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")

@@ -1,4 +1,4 @@
-"""`parley serve`: run the resident server of the home, or ask about it."""
+"""`parley serve`: runs the resident server of the home, reports its status, or stops it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.app.signals import SIGNALS
-from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.settings import settings_loader
-from parley.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -25,15 +23,15 @@ __all__ = ["ALREADY_RUNNING", "DESCRIPTION", "NOT_RUNNING", "configure", "run"]
 
 DESCRIPTION: Final = """\
 Run the resident server of the home (PARLEY_HOME, else CODEX_HOME, else ~/.parley)
-until it is stopped. `parley mcp` connects its client to the resident server while
-one runs, so that turns go on when the client leaves. There is one resident server
-for each home; a second one reports the first and exits with 4.
+until it is stopped. While it runs, `parley mcp` connects its client to it, and turns
+continue after the client has disconnected. There is one resident server for each
+home; a second one reports the first and exits with 4.
 
 SIGTERM, Ctrl-C and --stop let running turns end, for at most `serve.drain_seconds`
-(30); a second signal ends them at once. Logs go to stderr; PARLEY_LOG sets their
-level (debug, info, warning, error)."""
+(30); a second signal interrupts them immediately. Logs go to stderr; PARLEY_LOG sets
+their level (debug, info, warning, error). SIGHUP reloads the settings, the tokens
+and the certificate."""
 
-NOT_STARTED: Final = 2
 NOT_RUNNING: Final = 3
 ALREADY_RUNNING: Final = 4
 
@@ -41,20 +39,28 @@ ALREADY_RUNNING: Final = 4
 def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
-        "--status", action="store_true", help="report the resident server, or exit with 3 if none runs"
+        "--status", action="store_true", help="report the status of the resident server; exit with 3 if none runs"
     )
     what.add_argument(
-        "--stop", action="store_true", help="stop the resident server and wait until it has ended; 3 if none runs"
+        "--stop",
+        action="store_true",
+        help="stop the resident server and wait until it has ended; exit with 3 if none runs",
     )
     what.add_argument(
         "--exit-when-idle",
         action="store_true",
         help="exit after `serve.idle_exit_minutes` (30) without clients and turns",
     )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON when ready, or as the report")
+    parser.add_argument(
+        "--json", action="store_true", help="print one line of JSON when ready, or print the report as JSON"
+    )
+    parser.add_argument(
+        "--socket", metavar="PATH", help="also listen on a unix socket at this path, for clients of this user"
+    )
     http = parser.add_argument_group(
         "HTTP",
-        "These override `serve.host`, `serve.port`, and so on. A token is needed: --json or PARLEY_SERVE_TOKEN.",
+        "These override `serve.host`, `serve.port`, and so on. Clients need a token: `parley token create` makes "
+        "one; --json prints one that is valid while the server runs.",
     )
     http.add_argument("--no-http", action="store_true", help="listen on the socket of the home only")
     http.add_argument("--host", help="the address or name to listen on (default: 127.0.0.1)")
@@ -66,14 +72,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if (args.status or args.stop) and args.config:
-        raise UsageError("-c has no effect on a server that runs already")
+        raise UsageError("-c has no effect on a server that is already running")
     if args.port is not None and not 0 <= args.port <= 65_535:
         raise UsageError(f"invalid --port {args.port} (choose from 0 to 65535)")
     if args.status:
         return _report(_ask("status"), as_json=args.json)
     if args.stop:
         return _stop(as_json=args.json)
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the server has its handlers
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the server has installed its handlers
     import asyncio
 
     from parley.app.resident import AlreadyRunning, run_resident
@@ -86,28 +92,28 @@ def run(args: argparse.Namespace) -> int:
     try:
         set_up_logging(os.environ)
         asyncio.run(
-            run_resident(args.config, exits_when_idle=args.exit_when_idle, http=_http_choice(args), ready=ready)
+            run_resident(
+                args.config,
+                exits_when_idle=args.exit_when_idle,
+                http=_http_choice(args),
+                socket_path=None if args.socket is None else os.path.abspath(args.socket),
+                ready=ready,
+            )
         )
     except AlreadyRunning as error:
         if args.json:
             print(json.dumps({**error.description, "running": True}))
-        where = error.description.get("socket", "an unknown address")
+        known = (error.description.get("url"), error.description.get("socket"))
+        where = " and ".join(filter(None, known)) or "an unknown address"
         raise CommandFailed(f"{error}, at {where}", code=ALREADY_RUNNING) from None
-    except ConfigError as error:
-        raise CommandFailed(str(error), code=NOT_STARTED) from None
     return 0
 
 
 def _http_choice(args: argparse.Namespace) -> HttpChoice | None:
     from parley.app.http_choice import TOKEN_VARIABLE, HttpChoice
 
-    token = os.environ.pop(TOKEN_VARIABLE, None)  # the server gives its environment to others
+    token = os.environ.pop(TOKEN_VARIABLE, None)  # the server passes its environment to other processes
     if args.no_http:
-        return None
-    if not (token or args.json):
-        wanted = settings_loader(args.config).serve_settings().http
-        if wanted == "on" or (wanted == "auto" and not args.exit_when_idle):
-            print_note("serve", f"not listening on HTTP: there is no token; use --json, or set {TOKEN_VARIABLE}")
         return None
     return HttpChoice(
         host=args.host,
@@ -127,6 +133,14 @@ def _ask(kind: str) -> dict[str, Any]:
         with connect(home) as channel:
             return ask(channel, kind)
     except NoResident as error:
+        from parley.app.discovery import describe_holder, is_running
+
+        if is_running(home):
+            holder, detail = describe_holder(home), str(error) or "its socket was removed"
+            raise CommandFailed(
+                f"the resident server runs as {holder}, but cannot be reached: {detail}; it listens again "
+                "within a few seconds, unless it hangs"
+            ) from None
         raise CommandFailed(str(error) or f"no resident server of {home} runs", code=NOT_RUNNING) from None
     except Refused as error:
         raise CommandFailed(f"the resident server refused: {error}") from None
@@ -143,7 +157,7 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
         print(f"address {status['url']}")
     print(f"clients {status['clients']}, running turns {status['turns']}")
     if status["stopping"]:
-        print("it is stopping")
+        print("the server is stopping")
     return 0
 
 
@@ -156,7 +170,7 @@ def _stop(*, as_json: bool) -> int:
     try:
         wait_until_stopped(settings_loader().home)
     except OSError as error:
-        raise CommandFailed(f"cannot wait for its end: {error.strerror}") from None
+        raise CommandFailed(f"cannot wait until it has ended: {error.strerror}") from None
     if as_json:
         print(json.dumps({"pid": stopped["pid"], "stopped": True}))
     return 0

@@ -1,4 +1,4 @@
-"""The settings of a command that a person starts."""
+"""Loads the settings of a command that a person starts."""
 
 from __future__ import annotations
 

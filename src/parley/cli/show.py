@@ -1,4 +1,4 @@
-"""`parley show`: a conversation so far."""
+"""`parley show`: prints the events of a conversation so far."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from parley.cli.connecting import connected
-from parley.cli.event_output import EventOutput, plain_json
+from parley.cli.event_output import EventOutput, mark_read, plain_json
 from parley.cli.ids import find_conversation
 from parley.cli.page import Page
 from parley.cli.printing import print_json, print_text
@@ -19,20 +19,20 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 Show a conversation of the home: its state, and its events from the beginning.
-`parley watch` follows it from now on. Control characters are escaped on a terminal.
+`parley watch` follows new events. Control characters are escaped on a terminal.
 
 With --json, each line is a JSON object: `{"type": "conversation"}` with
 `conversation_id` and the members of `conversationStatus`, for each event
 `{"type": "event"}` with `seq` and `msg`, and for each text that is being written
 `{"type": "open"}` with `item`, `event` and `text`.
 
-exit code: 0, 2 for a usage error, else 1."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 PAGE: Final = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a beginning that only one has")
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
 
 
@@ -58,6 +58,7 @@ async def run(args: argparse.Namespace) -> int:
                 page.write(text.text)
         if page is not None:
             page.end_line()
+        await mark_read(conversation, found.seq)
     return 0
 
 

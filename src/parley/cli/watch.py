@@ -1,34 +1,37 @@
-"""`parley watch`: follow a conversation."""
+"""`parley watch`: prints the events of a conversation as they happen."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Final
 
+from msgspec import UnsetType
+
 from parley.cli.connecting import connected
-from parley.cli.event_output import FAILED, EventOutput
+from parley.cli.event_output import FAILED, EventOutput, mark_read
 from parley.cli.ids import find_conversation
 from parley.cli.page import Page
 from parley.cli.printing import print_note
 from parley.client import Conversation, Stream, events
+from parley.client.turn_result import ends_turn
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 Follow a conversation of the home until Ctrl-C. If a turn runs, its events so far
-come first. Any number of clients can follow a conversation, and leaving changes
+come first. Any number of clients can follow a conversation, and following it changes
 nothing. Control characters are escaped on a terminal.
 
 With --json, each line is a JSON object `{"type": "event"}` with `conversation_id`,
-`msg`, and the position: `seq` for a stored event, `item` and `offset` for a piece of
+`msg`, and the position: `seq` for a stored event, `item` and `offset` for a part of
 a text that is being written.
 
-exit code: 130 after Ctrl-C, 1 if the conversation was deleted or the server is gone,
-2 for a usage error."""
+exit code: 130 after Ctrl-C, 1 if the conversation was deleted or the server has
+ended, 2 for wrong arguments or settings."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a beginning that only one has")
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
 
 
@@ -45,6 +48,8 @@ async def run(args: argparse.Namespace) -> int:
                         skipped -= 1
                     else:
                         await output.show(event)
+                        if ends_turn(event.msg) and not isinstance(event.meta.seq, UnsetType):
+                            await mark_read(conversation, event.meta.seq)
         finally:
             if page is not None:
                 page.end_line()
@@ -53,15 +58,15 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream of live events. While a turn runs, return a stream of all events, because the beginning of
-    the turn has to be found.
+    """Return a stream of live events. If a turn is running, return a stream of all events, because the position of
+    the turn's first event is unknown.
     """
     status = await conversation.status()
     return conversation.stream(after=status.seq if status.state == "idle" else None)
 
 
 def _before_the_running_turn(stream: Stream) -> int:
-    """Return how many events of the snapshot come before the last beginning of a turn."""
+    """Return the number of events in the snapshot that precede the last turn."""
     for number in range(len(stream.snapshot) - 1, -1, -1):
         if isinstance(stream.snapshot[number], events.TaskStarted):
             return number

@@ -14,6 +14,8 @@ from parley.client.errors import (
     ClientError,
     Disconnected,
     RequestFailed,
+    ServerRefused,
+    ServerUnreachable,
     StreamEnded,
     ToolFailed,
     TurnFailed,
@@ -22,10 +24,11 @@ from parley.client.errors import (
 from parley.client.feeds import StreamEvent
 from parley.client.options import CodexOptions, CreateOptions, Overrides
 from parley.client.query import query
+from parley.client.remote_server import RemoteServer
 from parley.client.resident_socket import ResidentSocket
 from parley.client.server_process import ServerProcess
 from parley.client.stream import Stream
-from parley.client.transport import RestartableTransport, Transport
+from parley.client.transport import RestartableTransport, SeparateRequests, Transport
 from parley.client.turn import Turn
 from parley.client.turn_result import Event, TurnResult
 from parley.wire import events, items
@@ -47,10 +50,14 @@ __all__ = [
     "EventPage",
     "Overrides",
     "ReadEvent",
+    "RemoteServer",
     "RequestFailed",
     "ResidentSocket",
     "RestartableTransport",
+    "SeparateRequests",
     "ServerProcess",
+    "ServerRefused",
+    "ServerUnreachable",
     "Stream",
     "StreamEnded",
     "StreamEvent",

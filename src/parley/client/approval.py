@@ -1,4 +1,4 @@
-"""Approvals: requests of the agent that a client decides."""
+"""Approvals: requests from the agent that a client decides."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from parley.wire import tools
 from parley.wire.elicitation import ElicitationParams
 from parley.wire.events import Decision
 
-__all__ = ["Approval", "OnQuestion"]
+__all__ = ["Approval", "OnApproval"]
 
 T = TypeVar("T")
 
 ApprovalKind: TypeAlias = Literal["exec", "patch", "limit"]
 
 Decide: TypeAlias = Callable[[Decision, str | None], Awaitable[None]]
-"""Sends a decision and its reason to the server."""
+"""A function that sends a decision and its reason to the server."""
 
 
 class Approval:
     """A request to run a command, to apply a patch or to continue beyond a limit.
 
-    Passed to the `on_question` callback and listed by `Client.approvals`. The first decision counts: the methods
-    raise `AlreadyDecided` or `ToolFailed` if there was one, and `Disconnected` if the server has ended.
+    Approvals are passed to the `on_approval` callback and listed by `Client.approvals`. The first decision counts.
+    The methods raise `AlreadyDecided` or `ToolFailed` if the approval was already decided, and `Disconnected` if
+    the server has ended.
     """
 
     def __init__(
@@ -46,26 +47,28 @@ class Approval:
         self._decide = decide
         self.kind = kind
         self.message = message
-        """The question as a text for people."""
+        """The text of the approval request, for people to read."""
         self.approval_id, self.conversation_id = approval_id, conversation_id
-        """None if the server does not send them, at 2025-06-18 and older."""
+        """The ids of the approval and of its conversation; None at protocol version 2025-06-18 and earlier, which
+        lack them.
+        """
         self.call_id = call_id
-        """The model's call; empty for a limit."""
+        """The id of the model's tool call; empty if the approval is about a limit."""
         self.command, self.cwd = command, cwd
-        """The command and its working directory; None for other kinds."""
+        """The command and its working directory; None for other kinds of approvals."""
         self.changes = changes
-        """The changes of a patch by absolute path; None for other kinds."""
+        """The changes of a patch, by absolute path; None for other kinds of approvals."""
         self.reason = reason
-        """The reason that the model gave; None if it gave none, or if the approval was listed."""
+        """The reason that the model gave; None if it gave none, or if `Client.approvals` returned this approval."""
         self.grant_root = grant_root
-        """The directory that a patch asks to write to; None if it asks for none."""
+        """The directory to which a patch requests write access; None if it requests none."""
 
     async def approve(self) -> None:
         """Allow the action once."""
         await self._decide("approved", None)
 
     async def approve_for_session(self) -> None:
-        """Allow the action now, and the same action later for as long as the approval for the session holds."""
+        """Allow the action, and allow the same action later while the approval for the session is valid."""
         await self._decide("approved_for_session", None)
 
     async def deny(self, reason: str | None = None) -> None:
@@ -77,11 +80,11 @@ class Approval:
         await self._decide("abort", None)
 
 
-OnQuestion: TypeAlias = Callable[[Approval], Awaitable[None] | None]
+OnApproval: TypeAlias = Callable[[Approval], Awaitable[None] | None]
 
 
 def asked(params: ElicitationParams, decide: Decide) -> Approval:
-    """Return the approval of an `elicitation/create` request."""
+    """Return the approval that an `elicitation/create` request asks for. `decide` sends the decision."""
     kinds: dict[str, ApprovalKind] = {"exec-approval": "exec", "patch-approval": "patch", "limit": "limit"}
     return Approval(
         decide,
@@ -98,18 +101,18 @@ def asked(params: ElicitationParams, decide: Decide) -> Approval:
     )
 
 
-def listed(question: tools.Question, decide: Decide) -> Approval:
-    """Return an approval of `approvalsList`."""
+def listed(shown: tools.ListedApproval, decide: Decide) -> Approval:
+    """Return the approval that an item of an `approvalsList` result describes. `decide` sends the decision."""
     return Approval(
         decide,
-        kind=question.kind,
-        message=question.message,
-        approval_id=question.approval_id,
-        conversation_id=question.conversation_id,
-        call_id=question.call_id,
-        command=_given(question.command),
-        cwd=_given(question.cwd),
-        changes=_given(question.changes),
+        kind=shown.kind,
+        message=shown.message,
+        approval_id=shown.approval_id,
+        conversation_id=shown.conversation_id,
+        call_id=shown.call_id,
+        command=_given(shown.command),
+        cwd=_given(shown.cwd),
+        changes=_given(shown.changes),
     )
 
 

@@ -14,13 +14,14 @@ from typing import Final, Unpack
 import msgspec
 from msgspec import UNSET, Raw
 
-from parley.client.approval import Approval, OnQuestion, asked, listed
+from parley.client.approval import Approval, OnApproval, asked, listed
 from parley.client.codex_call import CodexCall, OnEvent, tool_result
 from parley.client.connection import Connection
 from parley.client.conversation import Conversation
 from parley.client.errors import AlreadyDecided, Disconnected
 from parley.client.feeds import Feeds
 from parley.client.options import CodexOptions, CreateOptions, ListOptions
+from parley.client.remote_server import RemoteServer
 from parley.client.resident_socket import ResidentSocket
 from parley.client.server_process import ServerProcess
 from parley.client.transport import Transport
@@ -53,7 +54,15 @@ from parley.wire.mcp import (
     ToolDefinition,
 )
 from parley.wire.notifications import CodexEvent, InitialState, StreamDisconnected
-from parley.wire.tools import ApprovalsListResult, ConversationCreated, ConversationsListResult, PlainOk
+from parley.wire.tools import (
+    ApprovalsListResult,
+    AttentionListResult,
+    ConversationCreated,
+    ConversationSearchResult,
+    ConversationsListResult,
+    PlainOk,
+    SettingsListResult,
+)
 
 __all__ = ["Client", "connect"]
 
@@ -61,10 +70,12 @@ log: Final = logging.getLogger("parley.client")
 
 
 RECONNECT_SECONDS: Final = 60.0
-"""How long a client tries to connect again by default: enough for a restart of the server."""
+"""The default number of seconds for which a client tries to reconnect: enough for a restart of the server."""
 
 _MCP_NOTIFICATION: Final = "notifications/"
-"""The prefix of methods that are not events: the method of an event is its type."""
+"""The prefix of the notification methods of MCP. The method of an event is the type of the event, without this
+prefix.
+"""
 
 _elicitation_decoder: Final = msgspec.json.Decoder(ElicitationParams)
 _codex_event_decoder: Final = msgspec.json.Decoder(CodexEvent)
@@ -78,37 +89,48 @@ async def connect(
     transport: Transport | None = None,
     *,
     socket: str | PathLike[str] | None = None,
+    url: str | None = None,
+    token: str | None = None,
     protocol_version: str = FULL_VERSION,
     client_name: str = "parley-client",
-    on_question: OnQuestion | None = None,
+    on_approval: OnApproval | None = None,
     on_frame: Callable[[bytes], None] | None = None,
     timeout_seconds: float | None = None,
     reconnect_seconds: float = RECONNECT_SECONDS,
+    on_lost: Callable[[], None] | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a server, and disconnect at the end of the block.
 
-    `socket` is the path of the socket of a resident server. Without it and without a `transport`, the client uses
-    the resident server of the home if one runs, else a child process, which ends with the block. `on_question`
-    decides approvals; without it the server does not ask this client. `on_frame` is called with every message of
-    the server, before it is handled. `timeout_seconds` limits the handshake and every call that has no timeout of
-    its own. `reconnect_seconds` limits how long the client tries to connect again to a resident server; 0 means
-    never.
+    `socket` is the path of the socket of a resident server. `url` is the address of an HTTP server, and `token` is
+    the bearer token for it. Without `socket`, `url` and `transport`, the client uses the resident server of the
+    home if one is running. Otherwise it starts a child process, which ends with the block.
+
+    `on_approval` decides approvals; without it, the server does not ask this client. `on_frame` is called with
+    every message from the server, before the message is handled. `timeout_seconds` limits the handshake and every
+    call that has no timeout of its own. `reconnect_seconds` limits how long the client tries to reconnect to a
+    resident or remote server; 0 disables reconnecting. `on_lost` is called when the connection has been lost,
+    before the client tries to reconnect.
 
     Raises:
-        OSError: the server cannot be started or reached, or a resident server refuses this client.
+        OSError: the server cannot be started or reached, or refuses this client.
         CallTimedOut: the server did not answer in time.
         Disconnected: the server ended before it answered.
     """
-    if transport is not None and socket is not None:
-        raise TypeError("connect takes a transport or a socket, not both")
+    if sum(given is not None for given in (transport, socket, url)) > 1:
+        raise TypeError("connect takes only one of `transport`, `socket` and `url`")
+    if token is not None and url is None:
+        raise TypeError("`token` requires `url`")
+    if url is not None:
+        transport = RemoteServer(url, token=token)
 
     def client_of(transport: Transport) -> Client:
         return Client(
             transport,
-            on_question=on_question,
+            on_approval=on_approval,
             on_frame=on_frame,
             timeout_seconds=timeout_seconds,
             reconnect_seconds=reconnect_seconds,
+            on_lost=on_lost,
         )
 
     client = client_of(ResidentSocket(socket) if transport is None else transport)
@@ -129,10 +151,10 @@ async def connect(
 
 
 class Client:
-    """A connection to a server, made by `connect`. Any number of calls can run at the same time.
+    """A connection to a server, created by `connect`. Any number of calls can run at the same time.
 
-    Typed calls raise `ToolFailed` if their tool fails. All calls take `timeout_seconds` and raise `CallTimedOut` if
-    there is no result in time, and `Disconnected` if the server has ended.
+    Typed calls raise `ToolFailed` if their tool fails. All calls accept `timeout_seconds`. They raise
+    `CallTimedOut` if no result arrives in time, and `Disconnected` if the server has ended.
     """
 
     initialize_result: InitializeResult
@@ -141,23 +163,26 @@ class Client:
         self,
         transport: Transport,
         *,
-        on_question: OnQuestion | None,
+        on_approval: OnApproval | None,
         on_frame: Callable[[bytes], None] | None,
         timeout_seconds: float | None,
         reconnect_seconds: float,
+        on_lost: Callable[[], None] | None = None,
     ) -> None:
-        self._on_question = on_question
+        self._on_approval, self._on_lost = on_approval, on_lost
         self._protocol_version, self._client_name = "", ""
         self._listeners: dict[RequestId, OnEvent] = {}
         self._undecided: dict[RequestId, asyncio.Task[None]] = {}
-        """Requests of the server without a decision, and the tasks of their callbacks."""
+        """The tasks that run `on_approval` for undecided requests from the server, keyed by request id."""
+        self._answers: dict[RequestId, bytes] = {}
+        """The answers to requests from the server over this connection, keyed by request id."""
         self._connection = Connection(
             transport,
             on_notification=self._receive_notification,
             on_request=self._receive_request,
             on_frame=on_frame,
             on_lost=self._receive_loss,
-            on_restored=lambda: self._feeds.resume(),  # the feeds are made below
+            on_restored=lambda: self._feeds.resume(),  # a lambda, because `_feeds` is set below
             on_end=self._receive_end,
             handshake=self._shake_hands,
             timeout_seconds=timeout_seconds,
@@ -178,13 +203,13 @@ class Client:
         await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:
-        """Do the handshake of MCP, now and whenever the connection is made again."""
+        """Perform the MCP handshake now, and repeat it after each reconnection."""
         self._protocol_version, self._client_name = protocol_version, client_name
         await self._shake_hands()
         self._connection.establish()
 
     async def _shake_hands(self) -> None:
-        elicitation = UNSET if self._on_question is None else ElicitationCapability()
+        elicitation = UNSET if self._on_approval is None else ElicitationCapability()
         params = InitializeParams(
             protocol_version=self._protocol_version,
             capabilities=ClientCapabilities(elicitation=elicitation),
@@ -195,11 +220,11 @@ class Client:
         await self.notify(Initialized.METHOD)
 
     async def close(self) -> None:
-        """Close the transport and cancel the callbacks of approvals."""
+        """Close the transport and cancel the callbacks for approvals."""
         try:
             await self._connection.close()
         finally:
-            await asyncio.gather(*self._cancel_questions(), return_exceptions=True)
+            await asyncio.gather(*self._cancel_approvals(), return_exceptions=True)
 
     # --- conversations -------------------------------------------------------------------
 
@@ -212,7 +237,9 @@ class Client:
         timeout_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> Conversation:
-        """Create a conversation; nothing is sent to the model. Servers at 2025-06-18 require the model."""
+        """Create a conversation. Nothing is sent to the model. Servers at protocol version 2025-06-18 require
+        `model`.
+        """
         named = {} if model is None else {"model": model}
         arguments = {"prompt": prompt, **named, "cwd": str(cwd), **options}
         created = await self._connection.call_typed(
@@ -223,16 +250,52 @@ class Client:
         return conversation
 
     def conversation(self, conversation_id: str) -> Conversation:
-        """Return a handle for an existing conversation of any client."""
+        """Return a handle for an existing conversation, which any client may have created."""
         return Conversation(self._connection, self._feeds, ConversationId(conversation_id))
 
     async def list(
         self, *, timeout_seconds: float | None = None, **filters: Unpack[ListOptions]
     ) -> ConversationsListResult:
-        """Return a page of the conversations in the home, latest activity first."""
+        """Return a page of the conversations in the home, with the latest activity first."""
         arguments = {name: value for name, value in filters.items() if value is not None}
         return await self._connection.call_typed(
             "conversationsList", arguments, ConversationsListResult, timeout_seconds, is_repeatable=True
+        )
+
+    async def attention(
+        self, *, limit: int | None = None, cursor: str | None = None, timeout_seconds: float | None = None
+    ) -> AttentionListResult:
+        """Return a page of the conversations that are waiting for a person, and of the unread conversations that
+        have failed or finished.
+        """
+        given = {"limit": limit, "cursor": cursor}
+        arguments = {name: value for name, value in given.items() if value is not None}
+        return await self._connection.call_typed(
+            "attentionList", arguments, AttentionListResult, timeout_seconds, is_repeatable=True
+        )
+
+    async def search(
+        self,
+        text: str,
+        *,
+        conversation: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> ConversationSearchResult:
+        """Return a page of the messages that contain `text`, newest first, in all conversations or in one."""
+        given = {"text": text, "conversation_id": conversation, "limit": limit, "cursor": cursor}
+        arguments = {name: value for name, value in given.items() if value is not None}
+        return await self._connection.call_typed(
+            "conversationSearch", arguments, ConversationSearchResult, timeout_seconds, is_repeatable=True
+        )
+
+    async def settings(self, *, timeout_seconds: float | None = None) -> SettingsListResult:
+        """Return the models, profiles, directories, approval policies and sandbox modes that a new conversation can
+        have, and the defaults.
+        """
+        return await self._connection.call_typed(
+            "settingsList", {}, SettingsListResult, timeout_seconds, is_repeatable=True
         )
 
     # --- approvals -----------------------------------------------------------------------
@@ -240,7 +303,7 @@ class Client:
     async def approvals(
         self, conversation: str | None = None, *, timeout_seconds: float | None = None
     ) -> tuple[Approval, ...]:
-        """Return the open approvals, whichever client began the turn: of all conversations, or of the given one."""
+        """Return the open approvals in all conversations or in one, regardless of which client began the turn."""
         arguments = {} if conversation is None else {"conversation_id": conversation}
         found = await self._connection.call_typed(
             "approvalsList", arguments, ApprovalsListResult, timeout_seconds, is_repeatable=True
@@ -255,7 +318,7 @@ class Client:
         reason: str | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Decide an approval of any client; the first decision counts."""
+        """Decide an open approval, regardless of which client began the turn. The first decision counts."""
         arguments = {"approval_id": approval_id, "decision": decision}
         if reason is not None:
             arguments["reason"] = reason
@@ -274,7 +337,7 @@ class Client:
         on_event: OnEvent | None = None,
         **options: Unpack[CodexOptions],
     ) -> CodexCall:
-        """Create a conversation and run one turn; await the returned object for the result."""
+        """Create a conversation and run one turn. Await the returned object for the result."""
         arguments = {name.replace("_", "-"): value for name, value in options.items()}
         return self._run("codex", {"prompt": prompt, **arguments}, progress_token, on_event)
 
@@ -286,7 +349,9 @@ class Client:
         progress_token: RequestId | None = None,
         on_event: OnEvent | None = None,
     ) -> CodexCall:
-        """Continue a conversation, or join its running turn."""
+        """Continue a conversation, or send the message to its running turn. Await the returned object for the
+        result.
+        """
         return self._run("codex-reply", {"sessionId": session_id, "prompt": prompt}, progress_token, on_event)
 
     def _run(
@@ -318,8 +383,8 @@ class Client:
         """Send any request and return its result as JSON.
 
         Raises:
-            RequestFailed: the result is a JSON-RPC error.
-            CallTimedOut: there was no result in time.
+            RequestFailed: the server answered with a JSON-RPC error.
+            CallTimedOut: no result arrived in time.
             Disconnected: the server has ended.
         """
         return bytes(await self._connection.result_of(self._connection.request(method, params), timeout_seconds))
@@ -328,7 +393,7 @@ class Client:
         self._connection.notify(method, params)
 
     def send_raw(self, data: bytes) -> None:
-        """Send raw bytes; a message needs its own line end."""
+        """Send raw bytes. A message must include its line end."""
         self._connection.send_raw(data)
 
     # --- from the server -----------------------------------------------------------------
@@ -340,13 +405,16 @@ class Client:
             self._feeds.receive_event(params)
 
     def _receive_loss(self) -> None:
-        """Cancel the callbacks of open approvals: after a reconnection the server asks again."""
-        self._cancel_questions()
+        """Cancel the callbacks for open approvals, because the server asks again after a reconnection."""
+        self._cancel_approvals()
         self._feeds.suspend()
+        if self._on_lost is not None:
+            self._on_lost()
 
-    def _cancel_questions(self) -> tuple[asyncio.Task[None], ...]:
+    def _cancel_approvals(self) -> tuple[asyncio.Task[None], ...]:
         tasks = tuple(self._undecided.values())
         self._undecided.clear()
+        self._answers.clear()
         for task in tasks:
             task.cancel()
         return tasks
@@ -360,7 +428,7 @@ class Client:
             on_event(decode_event(event.msg))
 
     def _receive_cancelled(self, params: Raw) -> None:
-        """Cancel the callback of an approval that was decided elsewhere."""
+        """Cancel the callback for an approval that another client has decided."""
         request_id = decode_lenient(_cancelled_decoder, params).request_id
         if (task := self._undecided.pop(request_id, None)) is not None:
             task.cancel()
@@ -368,30 +436,34 @@ class Client:
     def _receive_request(self, request_id: RequestId, method: str, params: Raw) -> None:
         if method == Ping.METHOD:
             self._connection.send(response(request_id, b"{}"))
-        elif method == ElicitationParams.METHOD and self._on_question is not None:
+        elif request_id in self._undecided:
+            pass  # a resumed stream can deliver a request twice
+        elif (answer := self._answers.get(request_id)) is not None:
+            self._connection.send(answer)  # the stream was resumed before the server received the answer
+        elif method == ElicitationParams.METHOD and self._on_approval is not None:
             try:
                 elicitation = decode_lenient(_elicitation_decoder, params)
             except msgspec.DecodeError as error:
                 self._connection.send(error_response(request_id, INVALID_PARAMS, str(error)))
                 return
-            task = asyncio.create_task(self._ask(request_id, elicitation, self._on_question))
+            task = asyncio.create_task(self._ask(request_id, elicitation, self._on_approval))
             self._undecided[request_id] = task
         else:
             self._connection.send(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
 
-    async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_question: OnQuestion) -> None:
-        """Call the callback. If it returns without a decision, the approval stays open."""
+    async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_approval: OnApproval) -> None:
+        """Call the callback for an approval. If it returns without a decision, the approval stays open."""
 
         async def decide(decision: Decision, reason: str | None) -> None:
             answer = ElicitationAnswer(decision=decision, reason=UNSET if reason is None else reason)
             self._decide(request_id, response(request_id, encode(answer)))
 
         try:
-            answering = on_question(asked(elicitation, decide))
+            answering = on_approval(asked(elicitation, decide))
             if inspect.isawaitable(answering):
                 await answering
         except Exception:
-            log.exception("the callback `on_question` failed")
+            log.exception("the callback `on_approval` failed")
             if request_id in self._undecided:
                 failure = error_response(request_id, INTERNAL_ERROR, "the client could not answer")
                 self._decide(request_id, failure)
@@ -399,4 +471,5 @@ class Client:
     def _decide(self, request_id: RequestId, frame: bytes) -> None:
         if self._undecided.pop(request_id, None) is None:
             raise AlreadyDecided
+        self._answers[request_id] = frame
         self._connection.send(frame)

@@ -1,4 +1,4 @@
-"""A `codex` or `codex-reply` call."""
+"""A `codex` or `codex-reply` call in progress, which can be awaited or cancelled."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _result_decoder: Final = msgspec.json.Decoder(CallToolResult)
 
 
 async def tool_result(connection: Connection, call: Call, timeout_seconds: float | None = None) -> CallToolResult:
-    """Wait for the result of a tool, successful or failed."""
+    """Wait for the result of a tool call and return it, even if the tool failed."""
     return decode_lenient(_result_decoder, await connection.result_of(call, timeout_seconds))
 
 
 class CodexCall:
-    """A call that was sent. Awaiting it returns its result, even if the turn failed.
+    """A `codex` or `codex-reply` call that has been sent. Awaiting it returns its result, even if the turn failed.
 
-    Raises `CallCancelled` after `cancel`.
+    Awaiting it after `cancel` raises `CallCancelled`.
     """
 
     def __init__(self, connection: Connection, call: Call) -> None:
@@ -41,7 +41,7 @@ class CodexCall:
         return tool_result(self._connection, self._call).__await__()
 
     async def cancel(self) -> None:
-        """Interrupt the turn; awaiting the call then raises `CallCancelled`. Do nothing if the result has
+        """Interrupt the turn. Awaiting the call then raises `CallCancelled`. Do nothing if the result has already
         arrived.
         """
         self._connection.cancel_call(self._call)

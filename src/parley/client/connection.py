@@ -1,7 +1,7 @@
 """JSON-RPC requests and results over one transport.
 
-Matches results to requests, and connects again if the connection is lost. Passes notifications and requests of the
-server on without knowing their methods.
+The connection matches results to requests, and reconnects if the transport is lost. Its callers handle the server's
+notifications and requests.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from parley.client.errors import (
     ClientError,
     Disconnected,
     RequestFailed,
+    ServerRefused,
     ToolFailed,
 )
-from parley.client.transport import RestartableTransport, Transport
+from parley.client.transport import RestartableTransport, SeparateRequests, Transport
 from parley.wire.jsonrpc import (
     Message,
     RequestId,
@@ -47,17 +48,17 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 FIRST_DELAY_SECONDS: Final = 0.05
 MOST_DELAY_SECONDS: Final = 1.0
-"""The longest delay before an attempt to connect again. The first delay is `FIRST_DELAY_SECONDS`, and each later
-one is twice the one before it.
+"""The longest delay in seconds before an attempt to reconnect. Delays start at `FIRST_DELAY_SECONDS` and double
+each time.
 """
 
 
 class Call(NamedTuple):
-    """A request that was sent, and the future of its result."""
+    """A request that has been sent, and the future of its result."""
 
     request_id: RequestId
     name: str
-    """The method or the tool."""
+    """The name of the method, or of the tool for a tool call."""
     result: asyncio.Future[Raw]
 
 
@@ -70,8 +71,8 @@ class _Pending(NamedTuple):
 class Connection:
     """The client's side of the protocol. All waits end with `Disconnected` when the server has ended.
 
-    With a restartable transport, a lost connection is restored. Calls that were sent and have no result then fail
-    with `CallLost`. Calls made while the connection is lost are sent when it is restored.
+    With a restartable transport, a lost connection is restored. Calls without a result then fail with `CallLost`.
+    Calls made while the connection is lost are sent after it is restored.
     """
 
     def __init__(
@@ -88,8 +89,12 @@ class Connection:
         timeout_seconds: float | None,
         reconnect_seconds: float,
     ) -> None:
-        """Create a connection. `handshake` is awaited after a restart, then `on_restored` is called."""
+        """Create a connection. `on_frame` gets every message from the server before it is handled. `on_lost` is
+        called when the connection is lost, and `on_end` when it cannot be restored. After a restart, `handshake` is
+        awaited and then `on_restored` is called.
+        """
         self._transport = transport
+        self._separate = transport if isinstance(transport, SeparateRequests) else None
         self._on_notification, self._on_request = on_notification, on_request
         self._on_frame, self._on_end = on_frame, on_end
         self._on_lost, self._on_restored, self._handshake = on_lost, on_restored, handshake
@@ -98,13 +103,18 @@ class Connection:
         self._last_id = 0
         self._ended: Disconnected | None = None
         self._waiting: dict[RequestId, bytes] = {}
-        """Requests that are sent when the connection is back."""
+        """Encoded requests that are sent when the connection is restored, keyed by request id."""
         self._is_open = self._is_established = False
         self._restarting: asyncio.Task[None] | None = None
-        """Set from the loss of the connection until it is back, with its handshake."""
+        """The task that restores a lost connection, including the handshake; None while the connection is
+        usable.
+        """
 
     async def start(self) -> None:
-        await self._transport.start(on_message=self._receive, on_end=self._end)
+        if self._separate is None:
+            await self._transport.start(on_message=self._receive, on_end=self._end)
+        else:
+            await self._separate.start(on_message=self._receive, on_end=self._end, on_failed=self._fail_request)
         self._is_open = True
 
     async def close(self) -> None:
@@ -116,13 +126,18 @@ class Connection:
 
     @property
     def reconnects(self) -> bool:
-        """True if a lost connection is restored: from the first handshake until the client closes the
+        """True if a lost connection is restored automatically, from the first handshake until the client closes the
         connection.
         """
         return self._is_established and isinstance(self._transport, RestartableTransport)
 
+    @property
+    def repeats_texts(self) -> bool:
+        """True if the server may send an unfinished text again from its beginning."""
+        return self._separate is not None
+
     def establish(self) -> None:
-        """Record that the first handshake is done."""
+        """Record that the first handshake is complete."""
         self._is_established = self._reconnect_seconds > 0
 
     # --- to the server -------------------------------------------------------------------
@@ -143,13 +158,19 @@ class Connection:
         self._last_id += 1
         request_id = self._last_id
         frame = request(request_id, method, _encoded(params))
+        result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        pending = _Pending(name or method, result, on_result)
         if self._is_usable():
-            self.send(frame)
+            self._send_request(request_id, pending, frame)
         else:
             self._waiting[request_id] = frame
-        result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
-        self._pending[request_id] = _Pending(name or method, result, on_result)
+        self._pending[request_id] = pending
         return Call(request_id, name or method, result)
+
+    def _send_request(self, request_id: RequestId, pending: _Pending, frame: bytes) -> None:
+        if pending.on_result is not None and self._separate is not None:
+            self._separate.deliver_first(request_id)
+        self.send(frame)
 
     def call_tool(
         self,
@@ -159,17 +180,17 @@ class Connection:
         progress_token: RequestId | None = None,
         on_result: Callable[[Raw], None] | None = None,
     ) -> Call:
-        """Send a `tools/call`. Its result is not decoded."""
+        """Send a `tools/call` request. Its result is not decoded."""
         meta = UNSET if progress_token is None else RequestMeta(progress_token=progress_token)
         params = CallToolParams(name=tool, arguments=Raw(encode(arguments)), meta=meta)
         return self.request(CallToolParams.METHOD, params, name=tool, on_result=on_result)
 
     async def result_of(self, call: Call, timeout_seconds: float | None = None) -> Raw:
-        """Wait for the result of a call, by default as long as the connection allows.
+        """Wait for the result of a call. Without `timeout_seconds`, the time limit of the connection applies.
 
         Raises:
-            CallTimedOut: there was no result in time.
-            RequestFailed: the result is a JSON-RPC error.
+            CallTimedOut: no result arrived in time.
+            RequestFailed: the server answered with a JSON-RPC error.
             Disconnected: the server has ended.
         """
         seconds = self.time_limit(timeout_seconds)
@@ -183,7 +204,9 @@ class Connection:
             raise CallTimedOut(call.name, seconds) from None
 
     def time_limit(self, timeout_seconds: float | None) -> float | None:
-        """Return the time limit of a call: its own, or else the limit of the connection."""
+        """Return the time limit for a call in seconds: its own limit, or otherwise the limit of the connection.
+        None means no limit.
+        """
         return self._timeout_seconds if timeout_seconds is None else timeout_seconds
 
     async def call_typed(
@@ -197,8 +220,8 @@ class Connection:
     ) -> T:
         """Call a tool and return the value of its typed result.
 
-        `is_repeatable`: making the call twice has the same effect as making it once, so it is sent again if the
-        connection was lost before its result.
+        `is_repeatable` means that making the call twice has the same effect as making it once. Such a call is sent
+        again if the connection is lost before its result arrives.
 
         Raises:
             ToolFailed: the tool failed.
@@ -223,13 +246,13 @@ class Connection:
         self.send(notification(method, _encoded(params)))
 
     def cancel(self, request_id: RequestId) -> None:
-        """Cancel a request on the server; do nothing if the connection has ended."""
+        """Cancel a request on the server. Do nothing if the connection has ended."""
         self._forget(request_id)
         if self._ended is None and self._restarting is None:
             self.notify(Cancelled.METHOD, Cancelled(request_id=request_id))
 
     def cancel_call(self, call: Call) -> None:
-        """Cancel a request that has no result yet; waiting for it then raises `CallCancelled`."""
+        """Cancel a call that has no result yet. Waiting for the call then raises `CallCancelled`."""
         if call.request_id in self._pending:
             self.cancel(call.request_id)
             _fail(call.result, CallCancelled())
@@ -244,21 +267,21 @@ class Connection:
 
     def send_raw(self, data: bytes) -> None:
         if self._ended is not None:
-            raise Disconnected(self._ended.exit_code)
+            raise Disconnected(self._ended.exit_code, self._ended.reason)
         if not self._is_usable():
             raise Disconnected(None)
         self._transport.send(data)
 
     def _is_usable(self) -> bool:
-        """Return whether the current task may send. While the connection is being restored, only the handshake
-        may.
+        """Return whether the current task may send. While the connection is being restored, only the handshake may
+        send.
         """
         return self._restarting is None or self._restarting is asyncio.current_task()
 
     # --- from the server -----------------------------------------------------------------
 
     def _receive(self, frame: bytes) -> None:
-        """Handle one message. An error in it affects this message only."""
+        """Handle one message. An error in a message affects only that message."""
         try:
             if self._on_frame is not None:
                 self._on_frame(frame)
@@ -283,16 +306,20 @@ class Connection:
             _fail(pending.result, RequestFailed(error.code, error.message, code=error.name))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
-        # Called even if the caller has stopped waiting: the stream that the result confirms has other readers.
+        # Called even if the caller has stopped waiting, because the confirmed stream may have other readers.
         if pending.on_result is not None:
             pending.on_result(result)
         if not pending.result.done():
             pending.result.set_result(result)
 
+    def _fail_request(self, request_id: RequestId, error: ClientError | None) -> None:
+        if (pending := self._pending.pop(request_id, None)) is not None:
+            _fail(pending.result, CallLost(pending.name) if error is None else error)
+
     # --- the end of the connection -------------------------------------------------------
 
     def _end(self, exit_code: int | None) -> None:
-        """Fail the requests that were sent, and connect again if that is possible."""
+        """Fail the requests that have been sent, and reconnect if the transport supports it."""
         self._is_open = False
         if self._ended is not None:
             return
@@ -312,11 +339,11 @@ class Connection:
         pending, self._pending = self._pending, {}
         self._waiting.clear()
         for one in pending.values():
-            _fail(one.result, Disconnected(error.exit_code))
+            _fail(one.result, Disconnected(error.exit_code, error.reason))
         self._on_end(error)
 
     async def _restart(self) -> None:
-        """Connect again, as often as necessary; give up after `reconnect_seconds`."""
+        """Reconnect, and repeat failed attempts until `reconnect_seconds` have passed."""
         assert isinstance(self._transport, RestartableTransport)
         delay = FIRST_DELAY_SECONDS
         try:
@@ -324,26 +351,28 @@ class Connection:
                 while not self._is_open:
                     await asyncio.sleep(
                         delay * random.uniform(0.5, 1)
-                    )  # many clients may have lost the same server
+                    )  # random, because many clients may have lost the same server
                     delay = min(2 * delay, MOST_DELAY_SECONDS)
                     try:
                         await self._transport.restart()
                         self._is_open = True
                         await self._handshake()
                     except (OSError, ClientError) as error:
+                        if isinstance(error, ServerRefused) and error.is_final:
+                            raise
                         self._is_open = False
-                        log.debug("cannot connect again yet: %s", error)
+                        log.debug("cannot reconnect yet: %s", error)
         except (Exception, asyncio.CancelledError) as error:
             self._restarting = None
-            self._give_up(Disconnected(None))
-            if not isinstance(error, TimeoutError | asyncio.CancelledError):
-                log.exception("failed to connect again")
+            self._give_up(Disconnected(None, str(error) if isinstance(error, ServerRefused) else None))
+            if not isinstance(error, TimeoutError | ServerRefused | asyncio.CancelledError):
+                log.exception("failed to reconnect")
             return
         self._restarting = None
         self._on_restored()
         waiting, self._waiting = self._waiting, {}
-        for frame in waiting.values():
-            self.send(frame)
+        for request_id, frame in waiting.items():
+            self._send_request(request_id, self._pending[request_id], frame)
 
 
 def _encoded(params: object) -> bytes:
@@ -360,7 +389,7 @@ def _fail(result: asyncio.Future[Raw], error: ClientError) -> None:
 
 
 class _ToolResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tool's result whose value is not decoded yet."""
+    """The result of a tool, with a value that is not decoded yet."""
 
     content: tuple[TextContent, ...] = ()
     is_error: bool = False
@@ -377,7 +406,7 @@ _failure_decoder: Final = msgspec.json.Decoder(_Failure)
 
 
 def typed_value(tool: str, result: Raw, kind: type[T]) -> T:
-    """Return the value of a typed result.
+    """Decode and return the value of a typed result.
 
     Raises:
         ToolFailed: the tool failed.

@@ -1,4 +1,4 @@
-"""One conversation."""
+"""The client's handle for one conversation."""
 
 from __future__ import annotations
 
@@ -36,25 +36,29 @@ class ReadEvent(NamedTuple):
     seq: Seq
     msg: Event
     offset: int | None = None
-    """The offset of a piece of a command's output, in bytes; None for other events."""
+    """The byte offset of a part of a command's output; None for other events."""
 
 
 class EventPage(NamedTuple):
-    """The events that `read` returns."""
+    """A page of events that `read` returns."""
 
     events: tuple[ReadEvent, ...]
     open: tuple[OpenText, ...]
-    """Texts that are still being written; only on the last page."""
+    """The texts that are still being written; empty except on the last page."""
     seq: Seq
-    """The position to continue from."""
+    """The position after which the next page begins."""
     state: PhaseName
+    before: Seq | None = None
+    """The position before which to read the previous page; None if there are no earlier events, or the page was
+    read forwards.
+    """
 
 
 class Conversation:
-    """A handle of a conversation on the server.
+    """A handle for a conversation on the server.
 
-    Every call takes `timeout_seconds`. Every call raises `ToolFailed` if its tool fails, `CallTimedOut` if there is
-    no result in time, and `Disconnected` if the server has ended.
+    Every call accepts `timeout_seconds`. Every call raises `ToolFailed` if its tool fails, `CallTimedOut` if no
+    result arrives in time, and `Disconnected` if the server has ended.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Conversation:
     ) -> None:
         self.id = conversation_id
         self.model = model
-        """The effective model, if this client created the conversation; else None."""
+        """The model that the server chose, if this client created the conversation; otherwise None."""
         self._connection, self._feeds = connection, feeds
         self._feed = feeds.feed(conversation_id)
 
@@ -74,14 +78,14 @@ class Conversation:
         timeout_seconds: float | None = None,
         **overrides: Unpack[Overrides],
     ) -> Turn:
-        """Send a message and return its turn when the server has accepted the message.
+        """Send a message and return its turn after the server has accepted the message.
 
-        The turn runs whether or not it is read. A message can be sent again with the same `message_id`; the server
-        runs it once.
+        The turn runs even if no client reads it. A message can be sent again with the same `message_id`; the server
+        accepts it only once.
         """
         items = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
         if message_id is not None:
-            after = START  # the message may have been accepted before
+            after = START  # the server may have accepted the message earlier
         elif self._feed.seq is None:
             after = (await self.status(timeout_seconds=timeout_seconds)).seq
         else:
@@ -93,7 +97,7 @@ class Conversation:
             {"conversation_id": self.id, **arguments},
             MessageAccepted,
             timeout_seconds,
-            is_repeatable=True,  # because of the id
+            is_repeatable=True,  # the id makes the call idempotent
         )
         confirmed = accepted.message_id
         # A server that does not return the id sends no `user_message` events either.
@@ -101,35 +105,53 @@ class Conversation:
             return Turn(self._feed, MessageId(own_id), after=after, is_followable=False)
         return Turn(self._feed, confirmed, after=after, is_followable=True)
 
-    def stream(self, *, after: int | None = None, timeout_seconds: float | None = None) -> Stream:
+    def stream(
+        self,
+        *,
+        after: int | None = None,
+        last: int | None = None,
+        exclusive: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> Stream:
         """Return a stream of the conversation: `async with conversation.stream() as stream`.
 
-        With `after`, the stream begins after that position. Closing a stream is a pause: the turn goes on, and the
-        next stream shows what happened meanwhile.
+        With `after`, the stream begins after that position. With `last`, the stream begins with at most that number
+        of the latest events, and `read(before=stream.seq + 1)` returns earlier events. With `exclusive`, the
+        streams of all other clients end; other streams of this client continue. Closing a stream does not affect
+        the turn, and a later stream can continue from the same position.
         """
-        return Stream(self._feed, after=after, timeout_seconds=timeout_seconds)
+        return Stream(self._feed, after=after, last=last, exclusive=exclusive, timeout_seconds=timeout_seconds)
 
     async def read(
         self,
         *,
         after: int | None = None,
+        before: int | None = None,
         limit: int | None = None,
         wait_seconds: float | None = None,
         timeout_seconds: float | None = None,
     ) -> EventPage:
-        """Read a page of events without a stream. If there are none, wait up to `wait_seconds` for the next."""
-        arguments = {
-            name: value
-            for name, value in (("after", after), ("limit", limit), ("wait_seconds", wait_seconds))
-            if value is not None
-        }
+        """Read a page of events without a stream. If there are no new events, wait up to `wait_seconds` for the
+        next one.
+
+        With `before`, read the last events before that position. A position beyond the end means the end of the
+        conversation.
+        """
+        given = {"after": after, "before": before, "limit": limit, "wait_seconds": wait_seconds}
+        arguments = {name: value for name, value in given.items() if value is not None}
         found = await self._read("conversationRead", ConversationReadResult, timeout_seconds, **arguments)
-        self._feed.note(found.seq)
+        if before is None:
+            self._feed.note(found.seq)
         events = tuple(
             ReadEvent(one.seq, decode_event(one.msg), None if isinstance(one.offset, UnsetType) else one.offset)
             for one in found.events
         )
-        return EventPage(events, found.open, found.seq, found.state)
+        earlier = None if isinstance(found.before, UnsetType) else found.before
+        return EventPage(events, found.open, found.seq, found.state, earlier)
+
+    async def mark_read(self, seq: int, *, timeout_seconds: float | None = None) -> None:
+        """Store that a person has read the conversation up to a position. An earlier position has no effect."""
+        await self._read("conversationMarkRead", PlainOk, timeout_seconds, seq=seq)
 
     async def status(self, *, timeout_seconds: float | None = None) -> ConversationStatusResult:
         found = await self._read("conversationStatus", ConversationStatusResult, timeout_seconds)
@@ -137,7 +159,7 @@ class Conversation:
         return found
 
     async def interrupt(self, *, timeout_seconds: float | None = None) -> None:
-        """Interrupt the running turn, if there is one."""
+        """Interrupt the running turn. Do nothing if no turn is running."""
         await self._call("conversationInterrupt", PlainOk, timeout_seconds)
 
     async def continue_turn(self, *, timeout_seconds: float | None = None) -> None:
@@ -145,19 +167,21 @@ class Conversation:
         await self._call("conversationContinue", PlainOk, timeout_seconds)
 
     async def rename(self, title: str, *, timeout_seconds: float | None = None) -> None:
-        """Set the title."""
+        """Set the title of the conversation."""
         await self._call("conversationRename", PlainOk, timeout_seconds, title=title)
 
     async def archive(self, *, archived: bool = True, timeout_seconds: float | None = None) -> None:
-        """Remove the conversation from the list, or with `archived=False` add it again."""
+        """Remove the conversation from the default list. With `archived=False`, add it to the list again."""
         await self._call("conversationArchive", PlainOk, timeout_seconds, archived=archived)
 
     async def delete(self, *, timeout_seconds: float | None = None) -> None:
-        """Delete the conversation permanently; fails while a turn runs."""
+        """Delete the conversation permanently. Fails while a turn is running."""
         await self._call("conversationDelete", PlainOk, timeout_seconds)
 
     async def fork(self, *, at_message_id: str | None = None, timeout_seconds: float | None = None) -> Conversation:
-        """Create a conversation with the history of this one, up to and including the turn of a message."""
+        """Create a conversation with the history of this conversation, up to and including the turn of the message
+        `at_message_id`.
+        """
         arguments = {} if at_message_id is None else {"at_message_id": at_message_id}
         forked = await self._call("conversationFork", ConversationForked, timeout_seconds, **arguments)
         return Conversation(self._connection, self._feeds, forked.conversation_id)
@@ -168,7 +192,7 @@ class Conversation:
         )
 
     async def _read(self, tool: str, kind: type[T], timeout_seconds: float | None, **arguments: object) -> T:
-        """Make a call that changes nothing. If the connection was lost, make it again."""
+        """Make a call that can safely be repeated, and repeat it if the connection is lost."""
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True
         )

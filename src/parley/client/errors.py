@@ -1,6 +1,8 @@
-"""Errors that the client raises."""
+"""The errors that the client raises."""
 
 from __future__ import annotations
+
+from http import HTTPStatus
 
 from parley.client.turn_result import TurnResult
 from parley.errors import ParleyError
@@ -14,21 +16,25 @@ __all__ = [
     "ClientError",
     "Disconnected",
     "RequestFailed",
+    "ServerRefused",
+    "ServerUnreachable",
     "StreamEnded",
     "ToolFailed",
     "TurnFailed",
     "TurnNotFollowable",
+    "shown_url",
 ]
 
 
 class ClientError(ParleyError):
-    """A call of the client failed."""
+    """Base class of the errors that the client raises."""
 
 
 class RequestFailed(ClientError):
-    """The server answered a request with a JSON-RPC error.
+    """Raised if the server answers a request with a JSON-RPC error.
 
-    `number` is the code of JSON-RPC; `code` names the error for programs, and is None if the server sends no codes.
+    `number` is the JSON-RPC error code. `code` is the stable name of the error, or None if the server sends no
+    codes.
     """
 
     def __init__(self, number: int, message: str, *, code: str | None = None) -> None:
@@ -36,8 +42,52 @@ class RequestFailed(ClientError):
         self.number, self.message, self.code = number, message, code
 
 
+def shown_url(url: str) -> str:
+    """Return a URL without the parts that may contain secrets."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+class ServerUnreachable(ClientError, ConnectionError):
+    """Raised if the client cannot connect to the server at a URL."""
+
+    def __init__(self, url: str, detail: str) -> None:
+        super().__init__(f"cannot connect to {shown_url(url)}: {detail}")
+        self.url, self.detail = url, detail
+
+
+class ServerRefused(ClientError, ConnectionError):
+    """Raised if the server at a URL answers with an HTTP error status."""
+
+    def __init__(self, url: str, status: int, reason: str) -> None:
+        address = shown_url(url)
+        match status:
+            case HTTPStatus.UNAUTHORIZED:
+                why = f"{address} refused the token, or needs one (401)"
+            case HTTPStatus.FORBIDDEN:
+                why = f"{address} refused the host name of the URL (403); use the URL that the server prints"
+            case HTTPStatus.NOT_FOUND | HTTPStatus.METHOD_NOT_ALLOWED:
+                why = f"there is no MCP server at {address} ({status:d})"
+            case HTTPStatus.TEMPORARY_REDIRECT:
+                why = f"{address}: {reason}"
+            case _:
+                why = f"{address} answered {status:d} {reason}".rstrip()
+        super().__init__(why)
+        self.url, self.status = url, status
+
+    @property
+    def is_final(self) -> bool:
+        """True if repeating the request would fail in the same way."""
+        retried = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+        return self.status < HTTPStatus.INTERNAL_SERVER_ERROR and self.status not in retried
+
+
 class ToolFailed(ClientError):
-    """A tool returned an error; `code` names it for programs, and is None if the server sends no codes."""
+    """Raised if a tool returns an error. `code` is the stable name of the error, or None if the server sends no
+    codes.
+    """
 
     def __init__(self, tool: str, message: str, *, code: str | None = None) -> None:
         super().__init__(f"{tool}: {message or 'no reason given'}")
@@ -45,14 +95,14 @@ class ToolFailed(ClientError):
 
 
 class CallCancelled(ClientError):
-    """This client cancelled the call, so the server sends no result."""
+    """Raised if this client cancelled the call. The server sends no result for it."""
 
     def __init__(self) -> None:
         super().__init__("the call was cancelled")
 
 
 class CallTimedOut(ClientError, TimeoutError):
-    """A call had no result in time. The server may still complete it."""
+    """Raised if no result of a call arrives in time. The server may still complete the call."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(f"{name}: no result after {seconds:g} s")
@@ -60,9 +110,9 @@ class CallTimedOut(ClientError, TimeoutError):
 
 
 class StreamEnded(ClientError):
-    """A stream ended before the awaited event; `reason` is None if the server gave none.
+    """Raised if a stream ends before the awaited event. `reason` is None if the server gave no reason.
 
-    `code` names the reason for programs, and is None if the server sends no codes.
+    `code` is the stable name of the reason, or None if the server sends no codes.
     """
 
     def __init__(self, reason: str | None, *, code: str | None = None) -> None:
@@ -71,7 +121,7 @@ class StreamEnded(ClientError):
 
 
 class TurnFailed(ClientError):
-    """A turn failed or was interrupted."""
+    """Raised if a turn failed or was interrupted."""
 
     def __init__(self, message: str, result: TurnResult, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -81,44 +131,49 @@ class TurnFailed(ClientError):
 
     @property
     def reason(self) -> TurnEndReason:
-        """Why the turn ended."""
+        """The reason why the turn ended."""
         return self.result.reason
 
     @property
     def text(self) -> str:
-        """The text of the agent before the turn ended."""
+        """The text that the agent wrote before the turn ended."""
         return self.result.text
 
 
 class TurnNotFollowable(ClientError):
-    """The server does not show which turn a message belongs to."""
+    """Raised if the server does not report which turn a message belongs to."""
 
     def __init__(self) -> None:
         super().__init__("following a turn requires protocol version 2025-11-25")
 
 
 class AlreadyDecided(ClientError):
-    """An approval was decided or withdrawn before this decision."""
+    """Raised if the approval was decided or withdrawn before this decision."""
 
     def __init__(self) -> None:
         super().__init__("the approval was already decided or withdrawn")
 
 
 class Disconnected(ClientError):
-    """The server closed its output or exited; `exit_code` is None if it has not exited."""
+    """Raised if the server closed its output or exited. `exit_code` is None if the server has not exited."""
 
-    def __init__(self, exit_code: int | None) -> None:
+    def __init__(self, exit_code: int | None, reason: str | None = None) -> None:
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
-        super().__init__(f"the server {how}")
-        self.exit_code = exit_code
+        super().__init__(reason or f"the server {how}")
+        self.exit_code, self.reason = exit_code, reason
+        """The exit code of the server, or None if it has not exited; and the reason why it ended, or None if the
+        reason is unknown.
+        """
 
 
 class CallLost(Disconnected):
-    """The connection was lost before the result of a call, and the client connects again.
+    """Raised if the connection was lost before the result of a call arrived, and the client is reconnecting.
 
     The server may have completed the call.
     """
 
     def __init__(self, name: str) -> None:
-        ClientError.__init__(self, f"{name}: the connection was lost before the result; it may have been completed")
-        self.name, self.exit_code = name, None
+        ClientError.__init__(
+            self, f"{name}: the connection was lost before the result; the server may have completed the call"
+        )
+        self.name, self.exit_code, self.reason = name, None, None

@@ -1,8 +1,8 @@
 """The events of conversations, received once per conversation and delivered to any number of readers.
 
-The server sends a connection at most one stream of a conversation; a new stream replaces the one before. So all
-streams and turns of a conversation in one client are readers of one feed. If a reader needs earlier events, the
-feed opens a new stream from that reader's position, and the other readers skip the events that they have.
+The server sends at most one stream of a conversation to each connection; a new stream replaces the previous one. So
+all streams and turns of a conversation in one client are readers of one feed. If a reader needs earlier events, the
+feed opens a new stream from that reader's position, and the other readers skip events that they already have.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ from parley.wire.events import (
 from parley.wire.ids import START, ConversationId, EventId, ItemId, Seq
 from parley.wire.jsonrpc import RequestId, decode_lenient
 from parley.wire.notifications import EventMeta, InitialState, StreamDisconnected
-from parley.wire.tools import StreamStarted
+from parley.wire.tools import ConversationReadResult, StreamStarted
 
 __all__ = ["Feed", "Feeds", "Reader", "StreamEvent"]
 
 TOOL: Final = "conversationStream"
+BEYOND_END: Final = 2**53 - 1
+"""A position that is after every event."""
 
 
 class StreamEvent(Struct, frozen=True):
@@ -59,24 +61,28 @@ class StreamEvent(Struct, frozen=True):
 class Reader:
     """The unread events of one stream or turn."""
 
-    def __init__(self, after: Seq) -> None:
+    def __init__(self, after: Seq, *, last: int | None = None, exclusive: bool = False) -> None:
         self.after = after
         """The position after which the reader needs all events."""
+        self.last = last
+        """The maximum number of past events that the reader requests; None if its position is known."""
+        self.exclusive = exclusive
+        """True if the stream that is opened for the reader ends the streams of other clients."""
         self.unread: deque[StreamEvent] = deque()
         self.request: RequestId | None = None
-        """The stream whose snapshot the reader waits for."""
+        """The id of the stream request whose snapshot the reader is waiting for; None if it is not waiting."""
         self.has_joined = False
         self.closed = False
-        """True if nothing more will arrive."""
+        """True if no more events will arrive."""
         self.disconnected: str | None = None
-        """Why the server ended the stream; None if it did not."""
+        """The reason why the server ended the stream; None if the server did not end it."""
         self.disconnected_code: str | None = None
-        """The code of that reason; None if the server sends no codes."""
+        """The code of the reason in `disconnected`; None if the server sends no codes."""
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
     async def next(self) -> StreamEvent | None:
-        """Return the next event; None after the last event of a stream that has ended.
+        """Return the next event, or None after the last event of a stream that has ended.
 
         Raises:
             Disconnected: the server has ended.
@@ -90,7 +96,7 @@ class Reader:
         return self.unread.popleft()
 
     async def wait_until_joined(self) -> None:
-        """Wait for the snapshot.
+        """Wait for the snapshot of the stream.
 
         Raises:
             CallLost: the connection was lost; the stream has to be requested again.
@@ -105,7 +111,7 @@ class Reader:
             await self._wait()
 
     def ended_early(self) -> StreamEnded:
-        """Return the error of a stream that ended before the awaited event."""
+        """Return the error for a stream that ended before the awaited event."""
         return StreamEnded(self.disconnected, code=self.disconnected_code)
 
     async def _wait(self) -> None:
@@ -113,6 +119,10 @@ class Reader:
         await self._changed.wait()
 
     # --- called by the feed --------------------------------------------------------------
+
+    def begin_at(self, after: Seq) -> None:
+        """Set the position of a reader that asked for the latest events."""
+        self.after, self.last = after, None
 
     def join(self, events: Iterable[StreamEvent]) -> None:
         self.unread.extend(events)
@@ -124,7 +134,7 @@ class Reader:
         self._changed.set()
 
     def lose_request(self) -> None:
-        """Make `wait_until_joined` raise, because the snapshot will not arrive."""
+        """Make `wait_until_joined` raise `CallLost`, because the snapshot will not arrive."""
         self.request = None
         self._changed.set()
 
@@ -133,12 +143,12 @@ class Reader:
         self._changed.set()
 
     def disconnect(self, reason: str, code: str | None) -> None:
-        """End because the server has ended the stream."""
+        """End the reader because the server has ended the stream."""
         self.disconnected, self.disconnected_code = reason, code
         self.end()
 
     def fail(self, error: Exception) -> None:
-        """End with an error that is raised after the last event was read."""
+        """End the reader with an error, which is raised after the last event has been read."""
         self._error = error
         self.end()
 
@@ -146,32 +156,33 @@ class Reader:
 class Feed:
     """The events of one conversation for all its readers in this client.
 
-    A stream is open on the wire while there are readers. If the connection is lost and made again, a new stream
-    continues after the last position, and the readers skip events that they have.
+    A stream from the server is open while there are readers. After a reconnection, a new stream continues after the
+    last position, and the readers skip events that they already have.
     """
 
     def __init__(self, conversation_id: ConversationId, feeds: Feeds, connection: Connection) -> None:
         self.conversation_id = conversation_id
         self.seq: Seq | None = None
-        """The newest known position, None if there is none. While a stream is open, its readers have all events up
-        to here."""
+        """The newest known position; None if it is unknown. While a stream is open, its readers have all events up
+        to this position.
+        """
         self._feeds, self._connection = feeds, connection
         self._readers: list[Reader] = []
         self._joining: Reader | None = None
-        """The reader for which the next snapshot was requested."""
+        """The reader for which the next snapshot was requested; None if no reader is joining."""
         self._opening = asyncio.Lock()
         self._request: RequestId | None = None
-        """The stream that is open on the wire."""
+        """The request id of the open stream; None if no stream is open."""
         self._pending: set[RequestId] = set()
-        """Streams that were requested and not confirmed."""
+        """The request ids of streams that the server has not confirmed yet."""
         self._snapshot_due = False
         """True between the confirmation of a stream and its snapshot."""
         self._items: dict[ItemId | UnsetType, StreamEvent] = {}
-        """The last delta of each item of the running turn."""
+        """The last delta of each item of the running turn, by item id."""
 
     def note(self, seq: Seq) -> None:
-        """Remember a position that the server reported. Ignored while a stream is open, which has its own
-        position.
+        """Remember a position that the server reported. Do nothing while a stream is open, because the stream has
+        its own position.
         """
         if self._request is None and not self._readers and (self.seq is None or seq > self.seq):
             self.seq = seq
@@ -179,9 +190,9 @@ class Feed:
     # --- readers -------------------------------------------------------------------------
 
     async def join(self, reader: Reader, *, only_newer: bool = False, timeout_seconds: float | None = None) -> None:
-        """Deliver all events after the reader's position to it, until it leaves.
+        """Deliver all events after the reader's position to the reader, until `leave` is called.
 
-        `only_newer`: the reader does not need the beginning of texts that are being written.
+        `only_newer` means that the reader does not need the beginning of unfinished texts.
 
         Raises:
             ToolFailed: the conversation or the position does not exist.
@@ -208,21 +219,42 @@ class Feed:
             self._joining = reader
             try:
                 while not reader.has_joined:
-                    # Other readers must get everything after their position too.
-                    after = min(reader.after, self.seq or START) if self._readers else reader.after
-                    call = self._open(after)
-                    reader.request = call.request_id
                     try:
+                        if reader.last is not None and self._readers:
+                            await self._find_last(reader)
+                        call = self._open(**self._arguments_for(reader))
+                        reader.request = call.request_id
                         typed_value(TOOL, await call.result, StreamStarted)
                         await reader.wait_until_joined()
                     except CallLost:
-                        pass  # the next request is sent when the connection is back
+                        pass  # the next request is sent when the connection is restored
             finally:
                 self._joining = None
 
-    def _open(self, after: Seq) -> Call:
-        """Request a stream."""
-        arguments = {"conversation_id": self.conversation_id, "after": after, "event_meta": True}
+    def _arguments_for(self, reader: Reader) -> dict[str, int]:
+        """Return the arguments of `conversationStream` for a reader."""
+        arguments = {"exclusive": True} if reader.exclusive else {}
+        if reader.last is not None:
+            return {"last": reader.last, **arguments}
+        # Other readers must get everything after their position too.
+        after = min(reader.after, self.seq or START) if self._readers else reader.after
+        return {"after": after, **arguments}
+
+    async def _find_last(self, reader: Reader) -> None:
+        """Find the position of a reader that asked for the latest events. The other readers need one stream without
+        a gap.
+        """
+        assert reader.last is not None
+        arguments = {"conversation_id": self.conversation_id, "before": BEYOND_END, "limit": max(1, reader.last)}
+        page = await self._connection.call_typed("conversationRead", arguments, ConversationReadResult, None)
+        if reader.last == 0:
+            reader.begin_at(page.seq)
+        else:
+            reader.begin_at(START if isinstance(page.before, UnsetType) else Seq(page.before - 1))
+
+    def _open(self, **more: int) -> Call:
+        """Send a `conversationStream` request with the given arguments."""
+        arguments = {"conversation_id": self.conversation_id, "event_meta": True, **more}
         call = self._connection.call_tool(TOOL, arguments, on_result=lambda result: self._confirmed(call, result))
         self._pending.add(call.request_id)
 
@@ -234,7 +266,7 @@ class Feed:
         return call
 
     def leave(self, reader: Reader) -> None:
-        """Deliver nothing more to a reader; close the stream on the wire if it was the last."""
+        """Stop delivering events to a reader. Close the stream from the server if this was the last reader."""
         reader.end()
         if self._joining is reader:
             self._joining = None
@@ -246,7 +278,7 @@ class Feed:
             self._pending.clear()
             self._close()
         elif self._readers and not self._is_open:
-            self.resume()  # the reader that has left would have opened a stream for all
+            self.resume()  # the reader that left would have opened the stream for all readers
 
     def _close(self) -> None:
         self._request = None
@@ -260,17 +292,17 @@ class Feed:
         return self._request is not None or bool(self._pending)
 
     def suspend(self) -> None:
-        """Record that the connection was lost. Readers wait until it is restored."""
+        """Record that the connection was lost. Readers wait until the connection is restored."""
         self._request, self._snapshot_due = None, False
         self._pending.clear()
         if self._joining is not None:
             self._joining.lose_request()
 
     def resume(self) -> None:
-        """Open a stream after the last position for the readers, unless a joining reader has opened one."""
+        """Open a stream that continues after the last position, unless a joining reader has opened one."""
         if not self._readers or self._joining is not None or self._is_open:
             return
-        call = self._open(self.seq or START)
+        call = self._open(after=self.seq or START)
 
         def failed(result: asyncio.Future[Raw]) -> None:
             error = result.exception()
@@ -282,12 +314,12 @@ class Feed:
     # --- from the server -----------------------------------------------------------------
 
     def _confirmed(self, call: Call, result: Raw) -> None:
-        """Record that the server has accepted a requested stream. An earlier stream ends here."""
+        """Record that the server has accepted a requested stream. An earlier stream ends at this point."""
         self._pending.discard(call.request_id)
         try:
             typed_value(TOOL, result, StreamStarted)
         except ToolFailed as error:
-            if self._request is None and self._joining is None:  # of `resume`; `join` raises it
+            if self._request is None and self._joining is None:  # `join` raises its own errors
                 self._disconnect_readers(error.message, error.code)
             return
         self._request, self._snapshot_due = call.request_id, True
@@ -309,6 +341,9 @@ class Feed:
         joining = self._joining
         if joining is not None and joining.request == self._request:
             self._joining = None
+            if joining.last is not None:
+                before = state.meta.before
+                joining.begin_at(START if isinstance(before, UnsetType) else Seq(before - 1))
             if joining.after > self.seq:
                 beyond = f"position {joining.after} is beyond the end, {self.seq}"
                 joining.fail(ToolFailed(TOOL, beyond, code="position_beyond_end"))
@@ -317,6 +352,11 @@ class Feed:
             joining.join(_after(events, joining.after))
 
     def receive(self, event: StreamEvent) -> None:
+        if self._connection.repeats_texts:
+            unseen = next(iter(self._unseen((event,))), None)
+            if unseen is None:
+                return
+            event = unseen
         self._remember(event)
         for reader in self._readers:
             reader.deliver(event)
@@ -327,7 +367,7 @@ class Feed:
         if reason == StreamDisconnected.TAKEN_OVER and self._snapshot_due:
             return
         if reason == StreamDisconnected.SHUTTING_DOWN and self._connection.reconnects:
-            return  # the connection ends with the server, and the next server continues the stream
+            return  # the server is ending, and the stream continues after the reconnection
         self._disconnect_readers(reason, code)
 
     def receive_loss(self, error: Disconnected) -> None:
@@ -356,7 +396,7 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield the events of a snapshot that the readers have not had, as live events."""
+        """Yield the events of a snapshot that the readers do not have yet, as live events."""
         for event in events:
             start, last = event.meta.offset, self._items.get(event.meta.item)
             if last is None or isinstance(start, UnsetType) or isinstance(last.meta.offset, UnsetType):
@@ -369,7 +409,7 @@ class Feed:
 
 
 def _after(events: Sequence[StreamEvent], seq: Seq) -> Sequence[StreamEvent]:
-    """Return the events after a position. A delta has no position and belongs to the next event with one."""
+    """Return the events after a position. A delta has no position and belongs to the next event with a position."""
     count = 0
     for number, event in enumerate(events, 1):
         if not isinstance(event.meta.seq, UnsetType):
@@ -380,7 +420,7 @@ def _after(events: Sequence[StreamEvent], seq: Seq) -> Sequence[StreamEvent]:
 
 
 def _length(event: Event) -> int:
-    """Return the length of a delta; 0 for an unknown type."""
+    """Return the length of a delta, or 0 for an event of an unknown type."""
     match event:
         case ExecCommandOutputDelta(chunk=chunk):
             return len(chunk)
@@ -406,16 +446,16 @@ def _without_beginning(event: Event, length: int) -> Event:
 
 
 class _KnownEvent(Struct, frozen=True, kw_only=True):
-    """Params of a live event, decoded in one step."""
+    """The params of a live event of a known type, decoded in one step."""
 
     meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
     id: EventId | UnsetType = UNSET
-    """Set for events of `codex` calls, which belong to no stream."""
+    """The id of an event of a `codex` call. Such events belong to no stream."""
     msg: EventMsg
 
 
 class _AnyEvent(Struct, frozen=True, kw_only=True):
-    """Params of a live event whose type only a newer server knows."""
+    """The params of a live event with a type that this client does not know."""
 
     meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
     id: EventId | UnsetType = UNSET
@@ -435,10 +475,10 @@ class Feeds:
         self._connection = connection
         self._feeds: WeakValueDictionary[ConversationId, Feed] = WeakValueDictionary()
         self._open: dict[ConversationId | UnsetType, Feed] = {}
-        """Feeds with a stream on the wire."""
+        """The feeds that have an open stream, keyed by conversation."""
 
     def feed(self, conversation_id: ConversationId) -> Feed:
-        """Return the feed of a conversation; all handles of a conversation share it."""
+        """Return the feed of a conversation. All handles of a conversation share one feed."""
         if (feed := self._feeds.get(conversation_id)) is None:
             feed = self._feeds[conversation_id] = Feed(conversation_id, self, self._connection)
         return feed
@@ -462,10 +502,10 @@ class Feeds:
             feed.receive_end(notice.reason, None if isinstance(notice.code, UnsetType) else notice.code)
 
     def receive_event(self, params: Raw) -> None:
-        """Deliver a live event.
+        """Deliver a live event to the readers of its conversation.
 
         Raises:
-            msgspec.DecodeError: these are not the params of an event.
+            msgspec.DecodeError: the params are not those of an event.
         """
         msg: Event
         try:
@@ -483,7 +523,7 @@ class Feeds:
             feed.suspend()
 
     def resume(self) -> None:
-        """Open the streams again after the connection was restored."""
+        """Open the streams again after the connection has been restored."""
         for feed in self._all():
             feed.resume()
 

@@ -10,7 +10,7 @@ __all__ = ["CodexOptions", "CreateOptions", "ListOptions", "Overrides"]
 
 
 class CreateOptions(TypedDict, total=False):
-    """Settings of a new conversation besides its model and directory."""
+    """Settings for a new conversation, in addition to its model and directory."""
 
     approval_policy: ApprovalPolicy
     sandbox: SandboxMode
@@ -20,7 +20,7 @@ class CreateOptions(TypedDict, total=False):
 
 
 class Overrides(CreateOptions, total=False):
-    """Settings that a message can change, from that message on."""
+    """Settings that a message can change for itself and for later messages."""
 
     parent_message_id: str
     model: str
@@ -28,19 +28,19 @@ class Overrides(CreateOptions, total=False):
 
 
 class ListOptions(TypedDict, total=False):
-    """Filters of a list of conversations, and its page."""
+    """Filters and page options for a list of conversations."""
 
     limit: int | None
     cursor: str | None
     cwd: str | None
     text: str | None
-    """A part of the title, or of a message of the user or the agent."""
+    """A string to search for in the title and in the messages of the user and the agent."""
     state: PhaseName | None
     archived: bool | None
 
 
 class CodexOptions(CreateOptions, total=False):
-    """Options of a `codex` call, sent in the spelling of that tool."""
+    """Options for a `codex` call, which are sent with the argument names of that tool."""
 
     model: str
     cwd: str

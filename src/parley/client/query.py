@@ -1,4 +1,4 @@
-"""One question to an agent, without a client of its own."""
+"""Asks an agent one question, without a client object."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from os import PathLike
 from typing import Unpack
 
-from parley.client.approval import OnQuestion
+from parley.client.approval import OnApproval
 from parley.client.client import connect
 from parley.client.options import CreateOptions
 from parley.client.transport import Transport
@@ -21,20 +21,20 @@ async def query(
     cwd: str | PathLike[str] = ".",
     model: str | None = None,
     transport: Transport | None = None,
-    on_question: OnQuestion | None = None,
+    on_approval: OnApproval | None = None,
     **options: Unpack[CreateOptions],
 ) -> AsyncIterator[Event]:
     """Ask one question in a new conversation and yield the events of its turn.
 
-    Connects to a server as `connect` does, and disconnects after the turn. The arguments have the meanings that
-    they have in `connect` and `Client.create`.
+    Connects to a server as `connect` does, and disconnects after the turn. The arguments have the same meaning as
+    in `connect` and `Client.create`.
 
     Raises:
         OSError: the server cannot be started.
         ToolFailed: the conversation cannot be created.
-        StreamEnded, Disconnected: the server ended before the turn.
+        StreamEnded, Disconnected: the stream or the server ended before the turn.
     """
-    async with connect(transport, on_question=on_question) as client:
+    async with connect(transport, on_approval=on_approval) as client:
         conversation = await client.create(cwd=cwd, model=model, **options)
         async for event in await conversation.send(prompt):
             yield event

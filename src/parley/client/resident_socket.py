@@ -1,7 +1,7 @@
 """The transport to the resident server of a home, over its unix socket.
 
-Says the hello of a relay, so that turns have the environment and working directory of this process. Reading never
-pauses, so the server never waits for the client.
+Like the relay, the transport begins with a hello, so that turns use the environment and working directory of this
+process. Reading never pauses, so the server never waits for the client.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from parley.wire.framing import LineFramer
 __all__ = ["ResidentSocket"]
 
 BACKLOG_SECONDS: Final = 0.05
-"""How long to wait before the next attempt if the server has too many connections to accept."""
+"""Seconds to wait before the next attempt to connect if the backlog of the server is full."""
 
 CLOSE_SECONDS: Final = 3.0
-"""How long the server may take to close its side of a connection that the client has ended."""
+"""The maximum number of seconds to wait for the server to close its side of a connection that the client has ended.
+"""
 
 
 class ResidentSocket:
@@ -50,7 +51,7 @@ class ResidentSocket:
     ) -> None:
         """Create a connection. The default path is the socket in the home of this process.
 
-        `env`, `cwd` and `overrides` are the environment, the working directory and the `-c` overrides of the turns
+        `env`, `cwd` and `overrides` are the environment, the working directory and the `-c` overrides for the turns
         that this client begins. The defaults are the environment and directory of this process, and no overrides.
         """
         self.path = None if path is None else os.fspath(path)
@@ -59,7 +60,7 @@ class ResidentSocket:
         self._hello = b""
 
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
-        """Connect and say hello.
+        """Connect and exchange the hello.
 
         Raises:
             OSError: no resident server can be reached, or it refuses this client.
@@ -76,7 +77,7 @@ class ResidentSocket:
         self._hello = encode_line(RELAY, env=env, cwd=directory, overrides=list(self.overrides))
 
     async def restart(self) -> None:
-        """Connect again after the end of the connection, with the same hello.
+        """Reconnect after the end of the connection, with the same hello.
 
         Raises:
             OSError: as for `start`.
@@ -99,7 +100,7 @@ class ResidentSocket:
 
     def send(self, data: bytes) -> None:
         if self._protocol is not None:
-            self._protocol.transport.write(data)
+            self._protocol.send(data)
 
     async def close(self) -> None:
         if self._protocol is not None:
@@ -107,22 +108,24 @@ class ResidentSocket:
 
 
 class _Protocol(asyncio.Protocol):
-    """One connection: the answer to the hello, then lines."""
+    """The protocol of one connection. The server first sends its answer to the hello, and then one message per
+    line.
+    """
 
     def __init__(self, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
         self._on_message, self._on_end = on_message, on_end
         # The size of a server's messages is not limited: the snapshot of a long conversation is one line.
         self._framer = LineFramer(limit=sys.maxsize)
         self._answer: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future()
-        self._greeted = False
+        self._greeted = self._is_closing = False
         self._start = b""
         self._lost = asyncio.Event()
 
     async def greet(self, hello: bytes) -> None:
-        """Say hello and wait for the answer.
+        """Send the hello and wait for the answer.
 
         Raises:
-            OSError: the server ended, or refuses.
+            OSError: the server ended, or refuses this client.
         """
         assert self._answer is not None
         try:
@@ -140,10 +143,15 @@ class _Protocol(asyncio.Protocol):
             if not self._greeted:
                 self.transport.abort()
 
+    def send(self, data: bytes) -> None:
+        if not self._is_closing and not self._lost.is_set():
+            self.transport.write(data)
+
     async def close(self) -> None:
         """End the output, and wait until the server has read everything and closed its side."""
         try:
-            if not self._lost.is_set():
+            if not self._lost.is_set() and not self._is_closing:
+                self._is_closing = True
                 self.transport.write_eof()
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._lost.wait()
@@ -170,9 +178,9 @@ class _Protocol(asyncio.Protocol):
         self._lost.set()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError("the resident server ended while it was greeted"))
-            self._answer.exception()  # marks it as retrieved: the caller may have been cancelled
+            self._answer.exception()  # marks the exception as retrieved: the caller may have been cancelled
         elif self._greeted:
-            self._on_end(None)  # a message that was cut off is sent again by the next connection
+            self._on_end(None)  # the server sends a truncated message again over the next connection
 
     def _deliver(self, lines: Sequence[object]) -> None:
         for line in lines:
@@ -181,9 +189,9 @@ class _Protocol(asyncio.Protocol):
 
 
 async def _opened(path: str) -> socket.socket:
-    """Connect without blocking the event loop. Raises OSError."""
+    """Connect without blocking the event loop. Raise `OSError` if no server can be reached."""
     while True:
-        with suppress(BlockingIOError):  # the server has to accept others first
+        with suppress(BlockingIOError):  # the backlog of the server is full
             return open_socket(path, timeout_seconds=0)
         await asyncio.sleep(BACKLOG_SECONDS)
 

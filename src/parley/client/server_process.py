@@ -1,6 +1,6 @@
-"""The transport to a child process that reads and writes lines.
+"""The transport to a server that is a child process.
 
-Starts the program, splits its stdout into lines, and ends it. Reading never pauses, so the program never waits for
+Starts the program, splits its stdout into lines, and stops it. Reading never pauses, so the program never waits for
 the client.
 """
 
@@ -21,18 +21,21 @@ _STDIN: Final = 0
 _STDOUT: Final = 1
 
 END_GRACE_SECONDS: Final = 0.5
-"""How long to wait for the second of two events: the end of the output and the exit of the process. Usually both
-come together, but a child of the program can hold the pipe open, and a program can run on without output.
+"""The maximum number of seconds to wait for the exit of the process after the end of its output, or the reverse.
+Usually both happen together. But a child of the program can hold the pipe open, and a program can continue without
+output.
 """
 
 
 class ServerProcess(asyncio.SubprocessProtocol):
-    """A server as a child process; the transport that `connect` uses by default."""
+    """A server as a child process. `connect` uses this transport by default."""
 
     exit_grace_seconds: float = 3.0
-    """Time for the program to exit after its stdin was closed: a server promises 2 seconds."""
+    """The number of seconds that the program has to exit after its stdin has been closed. A server promises to exit
+    within 2 seconds.
+    """
     terminate_grace_seconds: float = 2.0
-    """Time for the program to exit after SIGTERM, before it is killed."""
+    """The number of seconds that the program has to exit after SIGTERM, before it is killed."""
 
     def __init__(
         self,
@@ -43,10 +46,10 @@ class ServerProcess(asyncio.SubprocessProtocol):
         stderr: int | IO[bytes] | None = None,
         new_session: bool = False,
     ) -> None:
-        """Create a transport. `env` is the whole environment and `stderr` the destination of the log, as for
-        `subprocess`.
+        """Create a transport. `env` is the complete environment of the program, and `stderr` is the destination of
+        its log, as for `subprocess`.
 
-        With `new_session` the program does not get signals of the terminal, such as SIGINT for Ctrl-C.
+        With `new_session`, the program does not get signals from the terminal, such as SIGINT on Ctrl-C.
         """
         self.command, self.env, self.cwd, self.stderr = command, env, cwd, stderr
         self.new_session = new_session
@@ -75,9 +78,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._stdin.write(data)
 
     async def close(self) -> None:
-        """Close stdin and wait for the exit; send SIGTERM and then SIGKILL if the program does not exit in time.
+        """Close stdin and wait for the exit. Send SIGTERM and then SIGKILL if the program does not exit in time.
 
-        If cancelled, release the process at once, which kills it.
+        If cancelled, kill the process immediately.
         """
         try:
             self.close_stdin()
@@ -105,15 +108,15 @@ class ServerProcess(asyncio.SubprocessProtocol):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the process: None while it runs, negative if a signal ended it."""
+        """The exit code of the process: None while it is running, negative if a signal ended it."""
         return self._transport.get_returncode()
 
     def close_stdin(self) -> None:
-        """Close stdin. The program first reads everything that was sent."""
+        """Close stdin. The program can still read everything that was sent."""
         self._stdin.close()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; do nothing if the process has exited."""
+        """Send a signal. Do nothing if the process has exited."""
         if not self._exited.is_set():
             try:
                 self._transport.send_signal(number)
@@ -136,7 +139,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
     def _release(self) -> None:
         self._end()
         if self._stdin_open:
-            self._stdin.abort()  # a grandchild may hold the pipe open and never read what is left
+            self._stdin.abort()  # a grandchild may hold the pipe open and never read the remaining bytes
         self._transport.close()
 
     # --- callbacks of the event loop -----------------------------------------------------
@@ -170,7 +173,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 on_message(line)
 
     def _end_soon(self) -> None:
-        """Report the end when the output and the process have both ended, or a moment after the first of them."""
+        """Report the end when both the output and the process have ended, or `END_GRACE_SECONDS` after the first of
+        them.
+        """
         if self._grace is not None:
             self._end()
         elif not self._ended.is_set():

@@ -1,7 +1,7 @@
-"""A conversation as a stream of events: the events so far, then live events.
+"""A conversation as a stream of events: past events first, then live events.
 
-A stream keeps events in memory until they are read. Close a stream that is no longer read, and open another one
-`after` the last position that was read.
+A stream keeps events in memory until they are read. Close a stream that is no longer read, and later open another
+stream `after` the last position that was read.
 """
 
 from __future__ import annotations
@@ -20,18 +20,28 @@ __all__ = ["Stream"]
 
 
 class Stream:
-    """The events of a conversation. Opened by `async with`, or by `await` and closed by `close()`.
+    """The events of a conversation. Open a stream with `async with`, or with `await` and a later `close()`.
 
     Iterating, `detailed`, `text` and `turn` all continue at the same position: the events of the snapshot first,
     then live events. The iteration ends when the stream ends.
     """
 
-    def __init__(self, feed: Feed, *, after: int | None, timeout_seconds: float | None) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        after: int | None,
+        last: int | None = None,
+        exclusive: bool = False,
+        timeout_seconds: float | None,
+    ) -> None:
+        if after is not None and last is not None:
+            raise TypeError("a stream takes one of after and last")
         self.snapshot: list[Event] = []
-        """The events from before the stream was opened."""
+        """The events that happened before the stream was opened."""
         self.seq = START if after is None else Seq(after)
         """The position of the last event that was read."""
-        self._feed, self._reader = feed, Reader(self.seq)
+        self._feed, self._reader = feed, Reader(self.seq, last=last, exclusive=exclusive)
         self._timeout_seconds = timeout_seconds
 
     @property
@@ -40,19 +50,17 @@ class Stream:
 
     @property
     def disconnected(self) -> str | None:
-        """Why the server ended the stream; None if it did not."""
+        """The reason why the server ended the stream; None if the server did not end it."""
         return self._reader.disconnected
 
     @property
     def disconnected_code(self) -> str | None:
-        """The code of the reason why the server ended the stream, for programs; None if the server sends no
-        codes.
-        """
+        """The code of the reason why the server ended the stream; None if the server sends no codes."""
         return self._reader.disconnected_code
 
     @property
     def closed(self) -> bool:
-        """True if nothing more will arrive."""
+        """True if no more events will arrive."""
         return self._reader.closed
 
     # --- opening and closing -------------------------------------------------------------
@@ -74,15 +82,16 @@ class Stream:
         Raises:
             ToolFailed: the conversation or the position does not exist.
             StreamEnded: the server ended the stream before its snapshot.
-            CallTimedOut: there was no snapshot in time.
+            CallTimedOut: no snapshot arrived in time.
             Disconnected: the server has ended.
         """
         await self._feed.join(self._reader, timeout_seconds=self._timeout_seconds)
+        self.seq = self._reader.after
         self.snapshot = [event.msg for event in self._reader.unread if not event.live]
         return self
 
     async def close(self) -> None:
-        """End the stream; the turn goes on. Events that have arrived can still be read."""
+        """End the stream. The turn continues. Events that have arrived can still be read."""
         self._feed.leave(self._reader)
 
     # --- reading -------------------------------------------------------------------------
@@ -105,7 +114,7 @@ class Stream:
         """Return all events up to and including the end of the next turn.
 
         Raises:
-            StreamEnded: the stream ended first.
+            StreamEnded: the stream ended before the turn.
             Disconnected: the server has ended.
         """
         events: list[Event] = []
@@ -116,14 +125,14 @@ class Stream:
         raise self._reader.ended_early()
 
     async def text(self) -> str:
-        """Return the text of the agent up to the end of the next turn; messages are joined by line ends.
+        """Return the agent's text up to the end of the next turn. Messages are joined by line ends.
 
-        The next turn of a stream is the first that was not read, which can be an old one. `Conversation.send`
-        returns the turn of a message.
+        The next turn of a stream is the first turn that has not been read, which can be an old turn.
+        `Conversation.send` returns the turn of a message.
 
         Raises:
             TurnFailed: the turn failed or was interrupted.
-            StreamEnded: the stream ended first.
+            StreamEnded: the stream ended before the turn.
             Disconnected: the server has ended.
         """
         summary = TurnSummary()

@@ -1,43 +1,78 @@
-"""The interface of a transport, which carries the messages of the client."""
+"""The interface of a transport, which carries messages between a client and a server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-__all__ = ["RestartableTransport", "Transport"]
+from parley.client.errors import ClientError
+from parley.wire.jsonrpc import RequestId
+
+__all__ = ["OnFailed", "RestartableTransport", "SeparateRequests", "Transport"]
+
+
+OnFailed = Callable[[RequestId, ClientError | None], None]
+"""A callback for a request that gets no result. It receives the request id and the error, or None if the connection
+was lost.
+"""
 
 
 class Transport(Protocol):
     """Carries messages between a client and one server.
 
-    `ServerProcess` is the transport to a child process, `ResidentSocket` the transport to a resident server.
+    `ServerProcess` is the transport to a child process, `ResidentSocket` the transport to a resident server, and
+    `RemoteServer` the transport to a server at a URL.
     """
 
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
         """Connect to the server.
 
-        `on_message` is called with each message of the server. `on_end` is called once, when no more messages can
-        come, with the exit code of the server's process, or None if there is no such process.
+        `on_message` is called with each message from the server. `on_end` is called once, when no more messages can
+        arrive, with the exit code of the server's process, or None if there is no such process.
 
         Raises:
             OSError: the server cannot be started or reached.
         """
 
     def send(self, data: bytes) -> None:
-        """Send one message with its line end. Return at once; data that the server has not read stays in memory."""
+        """Send one message with its line end. Return immediately; data that the server has not read stays in
+        memory.
+        """
 
     async def close(self) -> None:
-        """End the connection and release all resources. If cancelled, release them at once."""
+        """End the connection and release all resources. If cancelled, release them immediately."""
 
 
 @runtime_checkable
 class RestartableTransport(Transport, Protocol):
-    """A transport to a server that continues without the connection, so that a client can connect again."""
+    """A transport to a server that keeps running without the connection, so that a client can reconnect."""
 
     async def restart(self) -> None:
-        """Connect again after `on_end` was called. Afterwards `on_end` can be called once more.
+        """Reconnect after `on_end` has been called. Afterwards `on_end` can be called again.
 
         Raises:
             OSError: the server cannot be reached.
+        """
+
+
+@runtime_checkable
+class SeparateRequests(Transport, Protocol):
+    """A transport that sends each request separately.
+
+    A request can fail without affecting others. Its result can arrive after later messages. The server may send
+    unfinished texts again from their beginning.
+    """
+
+    async def start(
+        self,
+        *,
+        on_message: Callable[[bytes], None],
+        on_end: Callable[[int | None], None],
+        on_failed: OnFailed = lambda request_id, error: None,
+    ) -> None:
+        """Connect, as `Transport.start` does. `on_failed` is called for each request that gets no result."""
+
+    def deliver_first(self, request_id: RequestId) -> None:
+        """Deliver the result of this request before any message that belongs to no request. Called before the
+        request is sent.
         """

@@ -1,4 +1,4 @@
-"""The turn that handles a message."""
+"""The turn that a message started or joined."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["Turn", "result_of"]
 class Turn:
     """The turn that a message started or joined, from the message to the end of the turn.
 
-    Each iteration yields the events from the beginning, whenever it starts. There can be several iterations. A turn
-    that is not read needs no stream and no memory.
+    Each iteration yields all events of the turn from its beginning, no matter when the iteration starts. A turn can
+    be iterated several times. A turn that is not read needs no stream and no memory.
     """
 
     def __init__(self, feed: Feed, message_id: MessageId, *, after: Seq, is_followable: bool) -> None:
@@ -35,7 +35,7 @@ class Turn:
         Raises:
             StreamEnded: the server ended the stream before the end of the turn.
             ToolFailed: the conversation does not exist any more.
-            TurnNotFollowable: the server does not support it.
+            TurnNotFollowable: the server does not report which turn a message belongs to.
             Disconnected: the server has ended.
         """
         async with aclosing(self.detailed()) as events:
@@ -71,7 +71,7 @@ class Turn:
 
         Raises:
             TurnFailed: the turn failed or was interrupted.
-            CallTimedOut: the turn has not ended in time. It goes on.
+            CallTimedOut: the turn did not end in time. It continues on the server.
             StreamEnded, ToolFailed, TurnNotFollowable, Disconnected: as for an iteration.
         """
         try:

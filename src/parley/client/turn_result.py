@@ -23,20 +23,20 @@ __all__ = ["Event", "TurnResult", "TurnSummary", "ends_turn"]
 Event: TypeAlias = EventMsg | UnknownEvent
 
 INTERRUPTED: Final = "Turn interrupted"
-"""Part of the `error` of a turn that was interrupted, for events without a `reason`."""
+"""The part of an `error` event's text that marks an interrupted turn, for events without a `reason`."""
 
 
 class TurnResult(Struct, frozen=True, kw_only=True):
-    """What a turn produced."""
+    """The result of a turn: its text, its usage, its diff, and the reason for its end."""
 
     text: str
     """The messages of the agent, joined by line ends."""
     usage: Tokens | None
-    """The sum of the token counts; None if the model reported none."""
+    """The sum of the token counts of the turn; None if the model reported none."""
     diff: str | None
-    """The changes by the patches of the turn as a unified diff; None if there were no patches."""
+    """The changes that the patches of the turn made, as a unified diff; None if there were no patches."""
     reason: TurnEndReason
-    """Why the turn ended."""
+    """The reason why the turn ended."""
 
 
 class TurnSummary:
@@ -47,10 +47,12 @@ class TurnSummary:
         self._usage: Tokens | None = None
         self._diff: str | None = None
         self.error: ErrorEvent | None = None
-        """The error that ended the turn. Errors of tool servers come earlier in a turn and do not end it."""
+        """The error that ended the turn; None if no error ended it. Errors of tool servers come earlier and do not
+        end the turn.
+        """
 
     def add(self, event: Event) -> bool:
-        """Include an event; return whether it ends the turn."""
+        """Add an event to the summary. Return whether the event ends the turn."""
         match event:
             case AgentMessage(message=message):
                 self._texts.append(message)
@@ -74,7 +76,9 @@ class TurnSummary:
 
 
 def ends_turn(event: Event) -> bool:
-    """Return whether a turn ends with this event. An `error` does not end a turn: `task_complete` follows it."""
+    """Return whether a turn ends with this event. An `error` does not end a turn, because `task_complete` follows
+    it.
+    """
     return isinstance(event, TaskComplete) or (isinstance(event, ErrorEvent) and _reason(event) != "failed")
 
 

@@ -1,1 +1,1 @@
-"""Helpers for all packages. They import the standard library alone."""
+"""Helpers for all packages. They import only the standard library."""

@@ -1,7 +1,7 @@
-"""Reads small files of the user: settings, keys, scripts.
+"""Reads small files of the user, such as settings, keys and scripts.
 
-Files that a repository or a model may have written are read by `guarded_files.py` instead. Clients wait while a
-file is read, so a pipe or a device is refused before it can block the server.
+`guarded_files.py` reads files that a repository or a model may have written. Clients wait while a file is read, so
+pipes and devices, which could block the server, are refused.
 """
 
 from __future__ import annotations
@@ -11,32 +11,45 @@ import os
 import stat
 from typing import BinaryIO, Final
 
-__all__ = ["read_file", "read_now"]
+__all__ = ["open_file", "read_file", "read_now"]
 
 _NO_PATH: Final = "not the path of a file"
-"""The reason for a name with a NUL or an unpaired surrogate, which no file can have."""
+"""The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
 
 
 def read_file(path: str | os.PathLike[str], *, limit: int = -1) -> bytes:
-    """Return the content of a regular file, at most `limit` bytes. Symbolic links are followed.
+    """Return the content of a regular file, at most `limit` bytes. A negative limit means no limit. Symbolic links
+    are followed.
 
     Raises:
-        OSError: the file does not exist, is not a regular file, or cannot be read without waiting.
+        OSError: the file does not exist, is not a regular file, or cannot be read without blocking.
+    """
+    with open_file(path) as file:
+        return read_now(file, limit=limit)
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for `read_now`. Symbolic links are followed.
+
+    Raises:
+        OSError: the file does not exist, is not a regular file, or cannot be opened.
     """
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(0, "not a regular file")
-            return read_now(file, limit=limit)
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except ValueError:
         raise OSError(0, _NO_PATH) from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(0, "not a regular file")
+    return file
 
 
 def read_now(file: BinaryIO, *, limit: int = -1) -> bytes:
-    """Return the content of a file that was opened with O_NONBLOCK, at most `limit` bytes.
+    """Return the content of a file that was opened with O_NONBLOCK, at most `limit` bytes. A negative limit means
+    no limit.
 
     Raises:
-        OSError: it cannot be read, or not yet: some regular files, as in /proc, behave like pipes.
+        OSError: the file cannot be read without blocking. Some regular files, as in /proc, block like pipes.
     """
     content: bytes | None = file.read(limit)
     if content is None:

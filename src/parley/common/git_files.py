@@ -12,13 +12,16 @@ __all__ = ["common_dir", "git_dir", "git_dirs", "is_repository"]
 
 _PREFIX: Final = "gitdir: "
 _MAX_BYTES: Final = 4096
-"""The longest path that the system accepts."""
+"""The maximum number of bytes that are read from a `.git` or `commondir` file, which is the length of the longest
+path that Linux accepts.
+"""
 
 
 def git_dir(git_file: str) -> str | None:
-    """Return the directory that a `.git` file names; None if it is not such a file.
+    """Return the directory that a `.git` file names, or None if the file is not a `.git` file.
 
-    Worktrees, submodules and repositories created with `--separate-git-dir` have a `.git` file.
+    Worktrees, submodules and repositories created with `--separate-git-dir` have a `.git` file instead of a
+    directory.
     """
     text = _read(git_file)
     named = text.removeprefix(_PREFIX)
@@ -26,7 +29,9 @@ def git_dir(git_file: str) -> str | None:
 
 
 def common_dir(git_dir: str) -> str | None:
-    """Return the common directory that a worktree's Git directory names; None if it names none."""
+    """Return the directory that the `commondir` file of a worktree's Git directory names, or None if there is no
+    such file.
+    """
     named = _read(os.path.join(git_dir, "commondir"))
     return os.path.join(git_dir, named) if named else None
 
@@ -42,7 +47,9 @@ def git_dirs(git_file: str) -> Iterator[str]:
 
 
 def is_repository(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a directory has a `.git`. An empty `.git` does not count: a sandbox puts one there."""
+    """Return whether a directory has a `.git` that is not empty. An empty `.git` is a placeholder that the sandbox
+    creates.
+    """
     git = os.path.join(folder, ".git")
     try:
         with os.scandir(git) as entries:
@@ -54,7 +61,7 @@ def is_repository(folder: str | os.PathLike[str]) -> bool:
 
 
 def _read(path: str) -> str:
-    """Return the content of a small regular file without the line end; empty if there is none."""
+    """Return the content of a small regular file without the line end, or an empty string if it cannot be read."""
     try:
         text = read_file(path, limit=_MAX_BYTES)
     except OSError:

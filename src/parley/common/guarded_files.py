@@ -1,8 +1,8 @@
-"""Opens files that another party may have created, linked or swapped.
+"""Opens files that an untrusted party may have created, linked or swapped.
 
-Each directory of a path is opened by descriptor without following symbolic links, links are resolved one by one,
-and the opened file is checked: its type, its size, and its identity (device and inode), which must not be the
-    identity of a hidden file. Does not know which paths are hidden, nor what the content is used for.
+Each directory of a path is opened by descriptor without following symbolic links; links are resolved one by one.
+The type, the size and the identity (device and inode) of the opened file are checked. A file with the identity of a
+hidden file is refused. The caller supplies the hidden paths.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from parley.common.paths import is_below
 __all__ = ["DirFds", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""The most open descriptors. Beyond that, the least recently used one is closed. When a directory is opened again,
-its identity must be the same.
+"""The maximum number of directories that are held open. If it is exceeded, the least recently used descriptor is
+closed. A directory that is opened again must have the same identity.
 """
 
 _MOST_LINKS: Final = 40
-"""The most symbolic links that are followed to one file, as in the system."""
+"""The maximum number of symbolic links that are followed to find one file, as in the Linux kernel."""
 
 _MOST_HIDDEN_FILES: Final = 20_000
-"""The most hidden directory entries that a file with several names is compared with. Beyond that, it is refused."""
+"""The maximum number of hidden directory entries with which a file with several hard links is compared. If there
+are more entries, the file is refused.
+"""
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Identity(NamedTuple):
-    """Device and inode of a file or directory, by which it is recognised under any name."""
+    """The device and inode of a file or directory, which are the same under any of its names."""
 
     device: int
     inode: int
@@ -46,7 +48,7 @@ def identity_of(found: os.stat_result) -> Identity:
 
 
 class UnexpectedSymlink(OSError):
-    """A symbolic link in a path that must not contain one."""
+    """Raised for a symbolic link in a path that must not contain one."""
 
     def __init__(self, path: str) -> None:
         super().__init__(0, f"{path} is a symbolic link")
@@ -54,9 +56,9 @@ class UnexpectedSymlink(OSError):
 
 
 class DirFds:
-    """Directories that are held open by descriptor, by absolute path, and the files in them.
+    """A cache of open directory descriptors, by absolute path, with methods that read files in these directories.
 
-    A context manager: leaving it closes the descriptors.
+    A context manager: leaving the block closes the descriptors.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class DirFds:
         visible: str | None = None,
         expected: Mapping[str, Identity | None] | None = None,
     ) -> None:
-        """Hide the content of the `hidden` files and directories, except below the directory `visible`.
+        """Create a cache that refuses to read the `hidden` files and directories, except below the directory
+        `visible`.
 
-        `expected` has directories and their identities, which are checked when they are opened; None: the directory
-        must not exist.
+        `expected` maps directories to the identities that they must have when they are opened. An identity of None
+        means that the directory must not exist.
         """
         self._hidden_paths, self._visible_path = hidden, visible
         self._hidden: _Hidden | None = None
@@ -86,7 +89,7 @@ class DirFds:
             os.close(descriptor)
 
     def seen(self, path: str) -> Identity | None:
-        """Return the identity of a directory that was opened before; None: it did not exist."""
+        """Return the identity of a directory that was opened before, or None if it was never opened."""
         return self._seen.get(path)
 
     # --- directories ---------------------------------------------------------------------
@@ -96,13 +99,14 @@ class DirFds:
 
         Raises:
             UnexpectedSymlink: a part of the path is a symbolic link.
-            OSError: it does not exist (`filename` names the missing part), is not a directory, or not the expected
-                one.
+            OSError: the directory does not exist (`filename` names the missing part), is not a directory, or does
+                not have the expected identity.
         """
         return self._reach(path, lambda parent, name, _: os.open(name, _LOOK, dir_fd=parent))
 
     def make(self, path: str, *, made: Callable[[str], None]) -> int:
-        """Open a directory as `open` does, and create missing directories. `made` is called with each new one.
+        """Open a directory as `open` does, and create missing directories. `made` is called with each new
+        directory.
 
         Raises:
             UnexpectedSymlink, OSError: as for `open`, or a directory could not be created.
@@ -122,10 +126,10 @@ class DirFds:
     def resolve(self, path: str, *, project: str | None = None) -> str:
         """Return the path with all symbolic links resolved. The last part need not exist.
 
-        A link inside `project`, which is a resolved path, must not lead out of it.
+        A link inside the directory `project`, a resolved path, must not lead out of the project.
 
         Raises:
-            OSError: a directory cannot be opened, there are too many links, or one leads out of the project.
+            OSError: a directory cannot be opened, there are too many links, or a link leads out of the project.
         """
         waiting, here, links, from_project = path.split("/")[::-1], "", 0, False
         while waiting:
@@ -152,7 +156,7 @@ class DirFds:
         return here
 
     def is_hidden(self, folder: str) -> bool:
-        """Return whether a directory that was opened is hidden, or lies in a hidden one."""
+        """Return whether a directory that has been opened is hidden or lies in a hidden directory."""
         hidden, is_hidden, reached = self._known_hidden(), False, ""
         for part in folder.split("/"):
             reached = f"{reached}/{part}" if part else reached
@@ -193,19 +197,20 @@ class DirFds:
     # --- files ---------------------------------------------------------------------------
 
     def read(self, path: str, *, limit: int) -> bytes:
-        """Return at most `limit` bytes of a regular file. No link in the path is followed.
+        """Return at most `limit` bytes of a regular file. No symbolic link in the path is followed.
 
         Raises:
-            OSError: it does not exist, is not a regular file, is hidden, or cannot be read without waiting.
+            OSError: the file does not exist, is not a regular file, is hidden, or cannot be read without blocking.
         """
         with self._opened(path) as (file, size):
             return _read_now(file, min(limit, size))
 
     def read_whole(self, path: str, *, at_most: int) -> bytes | None:
-        """Return the content of a regular file; None: it is larger, grows while it is read, or is not regular.
+        """Return the content of a regular file. Return None if the file is larger than `at_most` bytes, grows while
+        it is read, or is not regular.
 
         Raises:
-            OSError: it does not exist, is a link, is hidden, or cannot be read.
+            OSError: the file does not exist, is a link, is hidden, or cannot be read.
         """
         try:
             with self._opened(path) as (file, size):
@@ -224,7 +229,7 @@ class DirFds:
             if stat.S_ISLNK(found.st_mode):
                 raise UnexpectedSymlink(path)
             if not stat.S_ISREG(found.st_mode):
-                raise _NotRegular(found)  # opening a device can have side effects
+                raise _NotRegular(found)  # before it is opened: opening a device can have side effects
             descriptor = os.open(name, _READ, dir_fd=inside)
         except ValueError:
             raise OSError(0, _NO_PATH) from None
@@ -248,8 +253,8 @@ class DirFds:
 def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: str | None = None) -> bytes:
     """Return at most `limit` bytes of a regular file that a client or the model named, relative to `cwd`.
 
-    It may be anywhere except in a `hidden` path. A symbolic link in the project, which is `cwd`, must not lead out
-    of it. A file in the hidden directory `own` is read if its path contains no link.
+    The file may be anywhere except in a `hidden` path. A symbolic link below `cwd` must not lead out of `cwd`. A
+    file in the hidden directory `own` can be read if its path contains no symbolic link.
 
     Raises:
         OSError: the file does not exist, is hidden, or cannot be read.
@@ -259,7 +264,7 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
         try:
             project = folders.resolve(cwd)
         except OSError:
-            project = None  # a project that does not exist has no links
+            project = None  # a directory that does not exist contains no links
         place = folders.resolve(named, project=project)
         is_own = own is not None and _is_named_in(own, named, place, folders)
     with DirFds(hidden, visible=own if is_own else None) as folders:
@@ -267,8 +272,8 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Return whether a path that resolves to `place` names a file below `folder` and goes through no symbolic
-    link.
+    """Return whether `path` names a file below `folder` without a symbolic link in between. `place` is the resolved
+    `path`.
     """
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:
@@ -278,7 +283,7 @@ def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
 
 
 _NO_PATH: Final = "not the path of a file"
-"""The reason for a name with a NUL or an unpaired surrogate, which no file can have."""
+"""The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
 
 
 class _NotRegular(OSError):
@@ -288,7 +293,7 @@ class _NotRegular(OSError):
 
 
 class _OpenFile:
-    """An open descriptor, and the size of the file when it was opened."""
+    """A context manager that holds an open descriptor and the size that the file had when it was opened."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor, self._size = descriptor, size
@@ -301,7 +306,7 @@ class _OpenFile:
 
 
 class _Hidden:
-    """The hidden files and directories, by their identities when this object was created."""
+    """The identities of the hidden files and directories, collected when this object is created."""
 
     def __init__(self, paths: Sequence[str], visible: str | None) -> None:
         self._paths = {identity_of(its): path for path in paths if (its := _status(path)) is not None}
@@ -310,10 +315,13 @@ class _Hidden:
         self.visible = None if status is None else identity_of(status)
         self._too_many = False
         self._files: frozenset[Identity] | None = None
-        """All entries of hidden directories, collected on first use; empty if there are too many."""
+        """The identities of all entries of hidden directories, collected on first use; empty if there are too many.
+        """
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden under any name, or there are too many hidden entries to compare."""
+        """Return whether a file is hidden under any of its names. True if there are too many hidden entries to
+        compare.
+        """
         its = identity_of(found)
         if its in self.identities:
             return True
@@ -328,14 +336,16 @@ class _Hidden:
         return self._too_many or its in self._files
 
     def _below(self, folder: str) -> Iterator[Identity]:
-        """Yield the identities of all entries of a directory, at any depth; nothing if it is not a directory."""
+        """Yield the identities of all entries of a directory, at any depth. Yield nothing if `folder` is not a
+        directory.
+        """
         waiting = [folder]
         while waiting:
             folder = waiting.pop()
             try:
                 with os.scandir(folder) as entries:
                     for entry in entries:
-                        # On overlayfs a file can have another device than its directory.
+                        # On overlayfs the device of a file can differ from the device of its directory.
                         its = identity_of(entry.stat(follow_symlinks=False))
                         if its == self.visible:
                             continue
@@ -354,17 +364,17 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _is_in_proc(found: os.stat_result) -> bool:
-    """Return whether a file is in /proc, where the server's environment and open files could be read."""
+    """Return whether a file is in /proc, which exposes the server's environment and open files."""
     proc = _status("/proc")
     return proc is not None and proc.st_ino == _PROC_ROOT and proc.st_dev == found.st_dev
 
 
 _PROC_ROOT: Final = 1
-"""The inode of the root of every /proc."""
+"""The inode of the root directory of every procfs."""
 
 
 def _link_target(name: str, folder: int) -> str | None:
-    """Return the target of a symbolic link; None if there is no link of that name."""
+    """Return the target of a symbolic link, or None if there is no link of that name."""
     try:
         return os.readlink(name, dir_fd=folder)
     except ValueError:
@@ -383,7 +393,7 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _read_now(descriptor: int, size: int) -> bytes:
-    """Read up to `size` bytes without waiting for more."""
+    """Read up to `size` bytes, or fewer if the file ends earlier."""
     pieces: list[bytes] = []
     while size > 0 and (piece := os.read(descriptor, size)):
         pieces.append(piece)

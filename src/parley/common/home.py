@@ -1,4 +1,4 @@
-"""The home: the directory that holds config.toml, the database and the sockets of all servers that share it."""
+"""The home: the directory with config.toml, the database and the sockets of all servers that share it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Final, NamedTuple
 __all__ = ["SERVER_LOG", "SOCKET", "NamedHome", "named_home"]
 
 SOCKET: Final = "serve.sock"
-"""The socket of the resident server."""
+"""The file name of the resident server's socket."""
 SERVER_LOG: Final = "serve.log"
-"""The log of a resident server that runs in the background."""
+"""The file name of the log of a resident server in the background."""
 
 
 class NamedHome(NamedTuple):
-    """The home, and the variable that names it."""
+    """The path of the home, and the environment variable that names it."""
 
     path: str
     variable: str
 
 
 def named_home(environ: Mapping[str, str], directory: str) -> NamedHome | None:
-    """Return the home that the environment names, even if it does not exist; None if the environment names none.
+    """Return the home that the environment names, even if it does not exist. Return None if the environment names
+    none.
 
-    Relative paths begin at `directory`.
+    A relative path is resolved against `directory`.
     """
     for variable in ("PARLEY_HOME", "CODEX_HOME"):
         if given := environ.get(variable):

@@ -1,7 +1,7 @@
-"""The system calls of Landlock, and `prctl`: the standard library has no functions for them.
+"""The system calls of Landlock, and `prctl`, for which the standard library has no functions.
 
-Knows numbers and structs of the Linux kernel. Does not know which rights make a sandbox. The fork server loads
-this module, so it imports neither `typing` nor `enum`.
+The numbers and structs are from the headers of the Linux kernel. The callers choose the rights of a sandbox. The
+fork server loads this module, so the module imports neither `typing` nor `enum`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import stat
 import struct
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the fork server's start
+TYPE_CHECKING = False  # as in `typing`; importing `typing` would take a third of the fork server's start
 if TYPE_CHECKING:
     from typing import Final
 
@@ -27,7 +27,7 @@ __all__ = [
     "syscall",
 ]
 
-# The same on all machines.
+# System call numbers, the same on all architectures.
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
@@ -36,37 +36,39 @@ _PATH_BENEATH: Final = 1
 PR_SET_NO_NEW_PRIVS: Final = 38
 
 _RULESET: Final = struct.Struct("=QQQ")
-"""`struct landlock_ruleset_attr`. An older kernel accepts the fields that it does not know if they are zero."""
+"""`struct landlock_ruleset_attr`. An older kernel accepts fields that it does not know if they are zero."""
 _BENEATH: Final = struct.Struct("=Qi")
 """`struct landlock_path_beneath_attr`."""
 _FOR_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
-"""Rights that a rule for a file cannot grant, from READ_DIR to REFER."""
+"""The rights that a rule for a file cannot grant, from READ_DIR to REFER, as a bit mask."""
 
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
-_add: Final = libc["syscall"]  # with its types, because there can be hundreds of rules
+_add: Final = libc["syscall"]  # declared with its types for speed: there can be hundreds of rules
 _add.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
 
 
 def abi_version() -> int:
-    """Return the version of the kernel's Landlock.
+    """Return the version of the kernel's Landlock ABI.
 
     Raises:
-        OSError: the kernel does not have it (ENOSYS), or it is disabled (EOPNOTSUPP).
+        OSError: the kernel does not have Landlock (ENOSYS), or Landlock is disabled (EOPNOTSUPP).
     """
     return syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 
 def create_ruleset(files: int, network: int = 0, scoped: int = 0) -> int:
-    """Return the descriptor of a ruleset that takes away these rights, except where rules grant them."""
+    """Create a ruleset and return its descriptor. The ruleset removes the given rights to files and to the network,
+    except where rules grant them. `scoped` restricts signals and abstract unix sockets.
+    """
     handled = _RULESET.pack(files, network, scoped)
     return syscall(_CREATE_RULESET, handled, len(handled), 0)
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> None:
-    """Grant rights to a file, or to a directory and everything in it, by its descriptor.
+    """Grant rights to a file, or to a directory and everything in it, by the descriptor `place`.
 
-    Rights that only a directory can have are left out for a file.
+    For a file, rights that only a directory can have are omitted.
     """
     if rights & _FOR_DIRECTORIES and not stat.S_ISDIR(os.fstat(place).st_mode):
         rights &= ~_FOR_DIRECTORIES
@@ -75,7 +77,7 @@ def add_rule(ruleset: int, place: int, rights: int) -> None:
 
 
 def restrict_self(ruleset: int) -> None:
-    """Restrict the calling thread, and every process that it starts, for good."""
+    """Apply a ruleset permanently to the calling thread and to every process that it starts."""
     syscall(_RESTRICT_SELF, ruleset, 0)
 
 
@@ -85,17 +87,17 @@ def prctl(option: int, argument: int, pointer: object = None) -> None:
 
 
 def syscall(number: int, *arguments: int | bytes | None) -> int:
-    """Make a system call by its number.
+    """Make a system call by its number and return its result.
 
     Raises:
-        OSError: the kernel refused.
+        OSError: the system call failed.
     """
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     return check(libc.syscall(ctypes.c_long(number), *words))
 
 
 def check(result: int) -> int:
-    """Return the result of a C function, or raise the `OSError` that a negative one stands for."""
+    """Return the result of a C function, or raise the `OSError` of the current errno if the result is negative."""
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

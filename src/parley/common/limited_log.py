@@ -1,4 +1,4 @@
-"""A log for lines that another party can cause as often as it likes."""
+"""A rate-limited log for lines that an untrusted party can cause at will."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from typing import Final
 __all__ = ["LimitedLog"]
 
 SECONDS: Final = 60.0
-"""There is one line of each kind in this time."""
+"""The number of seconds in which at most one line of each kind is written."""
 
 
 class LimitedLog:
-    """Writes one line of each kind per minute, with the number of those that were left out before it."""
+    """Writes at most one line of each kind per minute. The line includes the number of similar lines that were
+    suppressed before it.
+    """
 
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:
         self._log, self._now = log, now
         self._kinds: dict[str, tuple[float, int]] = {}
-        """By text: when the last line was written, and how many were left out since."""
+        """The monotonic time of the last line and the number of lines suppressed since then, keyed by the text of a
+        warning.
+        """
 
     def warning(self, text: str, *args: object) -> None:
-        """Log a warning. `text`, before its arguments are inserted, is the kind."""
+        """Log a warning. `text`, before `args` are inserted, identifies the kind."""
         now = self._now()
         written_at, left_out = self._kinds.get(text, (now - SECONDS, 0))
         if now - written_at < SECONDS:

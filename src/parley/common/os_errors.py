@@ -1,25 +1,43 @@
-"""Describes errors and limits of the operating system."""
+"""Texts for errors and limits of the operating system."""
 
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from typing import Final
 
-__all__ = ["OUT_OF_MEMORY", "limit_reached", "os_detail", "with_limit"]
+__all__ = ["OUT_OF_MEMORY", "connection_detail", "limit_reached", "os_detail", "with_limit"]
 
 
 def os_detail(error: OSError) -> str:
     """Return the text of an error for clients and models: `No such file or directory (os error 2)`.
 
-    An error without an errno has no number. If a limit of the system was reached, the text names it.
+    The text has no number if the error has no errno. If the error reports a limit of the system, the text names the
+    limit.
     """
     text = error.strerror or str(error)
     return with_limit(f"{text} (os error {error.errno})", error.errno) if error.errno else text
 
 
+def connection_detail(error: OSError) -> str:
+    """Return the text of a connection error, without the address that the event loop adds."""
+    import ssl
+
+    number = error.errno or 0
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"the certificate is not trusted: {error.verify_message or error.reason}"
+        case ssl.SSLError():
+            return f"TLS failed: {error.reason or error}"
+        case _ if number > 0:
+            return with_limit(f"{os.strerror(number)} (os error {number})", number)
+        case _:
+            return error.strerror or str(error)
+
+
 def with_limit(text: str, number: int) -> str:
-    """Return the text with the limit that an errno stands for, if it stands for one."""
+    """Return the text, followed by the name of the system limit if the errno `number` reports one."""
     limit = _limit(number)
     return f"{text}: {limit}" if limit else text
 
@@ -45,11 +63,12 @@ OUT_OF_MEMORY: Final = (
 
 
 _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
-"""Errors of the dynamic linker, in lower case, when there is no memory for a library."""
+"""Parts of the dynamic linker's error messages, in lower case, that appear when there is no memory for a library.
+"""
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return a text for an error that stands for a limit of the system; None for any other error."""
+    """Return the text of an error that reports a limit of the system, or None for any other error."""
     match error:
         case MemoryError():
             return OUT_OF_MEMORY

@@ -1,13 +1,14 @@
-"""The socket of a home's resident server: how to connect to it, and the lines that precede the protocol.
+"""The socket of a home's resident server: how to connect to it, and the JSON lines that precede MCP.
 
-Used by the relay and the Python client, which say hello, and by the server, which answers. Imports the standard
-library alone, because the relay must start fast.
+The relay and the Python client use this module to send a hello, and the server uses it to answer. The module
+imports only the standard library, because the relay must start quickly.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import Any, Final
 
 from parley.common.home import SOCKET
@@ -30,27 +31,32 @@ __all__ = [
 HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"
-"""The kind of the first line of a client that sends its own environment."""
+"""The kind of the first line from a client that sends its own environment."""
 
-ANSWER_SECONDS: Final = 10.0
-"""How long the server may take to answer a line. A server that is stopped (SIGSTOP) never answers."""
+ANSWER_SECONDS: Final = 5.0
+"""The maximum number of seconds to connect, and to wait for the server's answer to a line. A server that is stopped
+(SIGSTOP) never answers.
+"""
 MOST_ANSWER_BYTES: Final = 64 * 1024
 
 
 class NoResident(Exception):
-    """No resident server of the home can be reached. The text says why; it is empty if none runs."""
+    """Raised if no resident server of the home can be reached. The text gives the reason, and is empty if no server
+    is running.
+    """
 
 
 class Refused(Exception):
-    """The resident server does not serve this process. The text says why."""
+    """Raised if the resident server refuses to serve this process. The text gives the reason."""
 
 
 def open_socket(path: str, *, timeout_seconds: float) -> socket.socket:
-    """Connect to the server that listens at a path; with a timeout of 0, the socket does not block.
+    """Connect to the server that is listening at a path. With a timeout of 0, the socket does not block.
 
     Raises:
         BlockingIOError: the timeout is 0 and the backlog of the server is full.
-        OSError: no server listens there, it does not accept in time, or it belongs to another user.
+        OSError: no server is listening at the path, the server does not accept in time, or it belongs to another
+            user.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -69,10 +75,13 @@ def connect(home: str) -> socket.socket:
     """Connect to the resident server of a home.
 
     Raises:
-        NoResident: no resident server runs, or it cannot be reached.
+        NoResident: no resident server is running, or it cannot be reached.
     """
+    began = time.monotonic()
     try:
-        return open_socket(os.path.join(home, SOCKET), timeout_seconds=ANSWER_SECONDS)
+        channel = open_socket(os.path.join(home, SOCKET), timeout_seconds=ANSWER_SECONDS)
+        channel.settimeout(max(0.1, ANSWER_SECONDS - (time.monotonic() - began)))  # for the answer
+        return channel
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         raise NoResident from None
     except OSError as error:  # also a timeout
@@ -80,17 +89,17 @@ def connect(home: str) -> socket.socket:
 
 
 def encode_line(kind: str, **members: Any) -> bytes:
-    """Encode a line that is not MCP, for the resident server."""
-    import json  # imported here: it takes long, and most homes have no resident server
+    """Encode a line for the resident server. The line is not an MCP message."""
+    import json  # imported here because the import is slow and most homes have no resident server
 
     return json.dumps({"parley": kind, "v": HELLO_VERSION, **members}).encode() + b"\n"
 
 
 def decode_answer(line: bytes) -> dict[str, Any]:
-    """Return the server's answer to a line that is not MCP.
+    """Decode the server's answer to a line that is not an MCP message.
 
     Raises:
-        NoResident: this is no answer of a resident server.
+        NoResident: the line is not an answer from a resident server.
         Refused: the server refuses; the text is its reason.
     """
     import json
@@ -106,17 +115,19 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
 
 def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
-    """Send one line that is not MCP to the server and return its answer.
+    """Send one line that is not an MCP message to the server and return its answer.
 
     Raises:
         NoResident: the server ended or did not answer.
         Refused: the server refuses; the text is its reason.
     """
     answer = b""
+    until = time.monotonic() + (channel.gettimeout() or ANSWER_SECONDS)
     try:
         channel.sendall(encode_line(kind, **members))
         while not answer.endswith(b"\n"):
-            piece = channel.recv(4096)  # not more than the answer: the server sends nothing else before we do
+            channel.settimeout(max(0.1, until - time.monotonic()))
+            piece = channel.recv(4096)  # reads only the answer: the server sends nothing else until the client does
             if not piece or len(answer) > MOST_ANSWER_BYTES:
                 raise NoResident("the resident server ended while it was greeted")
             answer += piece

@@ -1,11 +1,11 @@
-"""The commands and words of a shell script, without a shell.
+"""Splits a shell script into commands and words without running a shell.
 
-`commands_in` accepts only scripts that every shell reads alike: plain words, quotes, the operators between
-commands, and the few redirections that write nowhere. It refuses expansions, other redirections, escapes that
-remove something, comments and compound commands. `words_of` splits any script, for display.
+`commands_in` accepts only scripts that every shell interprets in the same way: plain words, quotes, operators
+between commands, and redirections that write to no file. It rejects expansions, other redirections, escapes that
+remove a character, comments and compound commands. `words_of` splits any script, for display.
 
-Each character is read once, in a plain loop: the result must not depend on how a release of Python implements
-regular expressions. The caller limits the length of the script.
+The lexer reads each character once, in a plain loop, so that the result does not depend on the regular expressions
+of a Python release. The caller limits the length of the script.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["RESERVED", "Word", "Words", "commands_in", "words_of"]
 Words = tuple[str, ...]
 
 _NEVER: Final = frozenset(map(chr, {*range(0x20), 0x7F, *range(0xD800, 0xE000)} - {ord("\t"), ord("\n")}))
-"""Characters that are never plain: some shells treat them as blanks, some drop them, and no argument can contain
-NUL.
+"""Characters that a plain word cannot contain. Some shells treat them as blanks, some drop them, and no argument
+can contain NUL.
 """
 
 _BLANKS: Final = (" ", "\t")
@@ -33,30 +33,32 @@ _LETTERS: Final = frozenset(string.ascii_letters + string.digits)
 _PLAIN: Final = _LETTERS | set("_./,:+@%=-")
 _PLAIN_INSIDE: Final = frozenset("~^")
 _BEFORE_PLAIN_INSIDE: Final = _LETTERS | _PLAIN_INSIDE
-"""`~` and `^` are plain after a letter, a digit or one of themselves: `~` means something at the start of a word
-and after `=` and `:`, and `^` at the start of a word."""
+"""Characters after which `~` and `^` are plain. `~` is special at the start of a word and after `=` and `:`; `^` is
+special at the start of a word.
+"""
 
 _NOT_IN_DOUBLE_QUOTES: Final = frozenset("$`!")
 _PLAIN_ESCAPED: Final = frozenset(map(chr, range(0x20, 0x7F))) - set('!"$\\`')
-"""Characters before which a backslash between double quotes stands for itself."""
+"""Characters before which a backslash in double quotes is a literal backslash."""
 
 RESERVED: Final = frozenset(
     {"case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then"}
     | {"time", "until", "while"}
 )
-"""Reserved words that look like plain words. A shell reads a compound command if one of them comes first."""
+"""Reserved words that look like plain words. As the first word of a command, each begins, continues or ends a
+compound command.
+"""
 
 _BLANKS_OF_WORDS: Final = (*_BLANKS, "\n")
 _ESCAPED_IN_DOUBLE_QUOTES: Final = frozenset('$`"\\')
 
 
 def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
-    """Return every command that the script may run, in order, each as its words; None if it is not understood.
+    """Return every command that the script may run, in order, as a list of words. Return None if the lexer does not
+    accept the script. With `words_only`, also reject redirections, escapes, and `~` and `^` outside quotes.
 
-    With `words_only`, redirections, escapes and the characters `~` and `^` outside quotes are refused, too.
-
-    Which commands run depends on the exit codes of earlier ones. The caller has to check the first word of each
-    command: it may be reserved, an assignment, or a builtin such as `eval`.
+    Which commands run depends on the exit codes of earlier commands. The caller must check the first word of each
+    command: it may be a reserved word, an assignment, or a builtin such as `eval`.
     """
     if not _NEVER.isdisjoint(script):
         return None
@@ -86,9 +88,9 @@ def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
 
 
 def _end_of_redirection(script: str, place: int) -> int | None:
-    """Return the end of a redirection that writes nowhere, if there is one at this position.
+    """Return the end of the redirection at `place`, or None if there is no redirection that writes to no file.
 
-    It must be a separate word: a number directly before it would be read as a descriptor.
+    The redirection must be a separate word: a number directly before it would be read as a descriptor.
     """
     if script[place - 1] not in _BLANKS:
         return None
@@ -100,7 +102,9 @@ def _end_of_redirection(script: str, place: int) -> int | None:
 
 
 def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int] | None:
-    """Return the word that begins here, without its quotes, and its end; None: no plain word begins here."""
+    """Return the plain word that begins at `place`, without its quotes, and its end. Return None if no plain word
+    begins there. With `words_only`, also reject escapes, and `~` and `^` outside quotes.
+    """
     if script.startswith("=", place):
         return None
     begin, pieces = place, list[str]()
@@ -126,8 +130,9 @@ def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int]
 
 
 def _end_of_double_quotes(script: str, place: int) -> int:
-    """Return the position of the closing quote; -1 if there is none, or a shell would expand a character before
-    it."""
+    """Return the position of the double quote that closes the string at `place`. Return -1 if there is none, or if
+    a shell would expand a character before it.
+    """
     while place < len(script):
         character = script[place]
         if character == '"':
@@ -155,9 +160,9 @@ class Word(NamedTuple):
 
 
 def words_of(script: str) -> list[Word]:
-    """Return the words of any script, by quotes and escapes alone.
+    """Return the words of any script, split at blanks that are neither quoted nor escaped.
 
-    A script with a quote that is not closed is split at blanks instead.
+    A script with an unclosed quote is split at all blanks instead.
     """
     words: list[Word] = []
     place = _end_of_blanks(script, 0)
@@ -182,7 +187,9 @@ def _end_of_blanks(script: str, place: int) -> int:
 
 
 def _word_at(script: str, place: int) -> tuple[str, int] | None:
-    """Return the word that begins here, without quotes and escapes, and its end; None: a quote is not closed."""
+    """Return the word that begins at `place`, without quotes and escapes, and its end. Return None if a quote is
+    not closed.
+    """
     pieces = list[str]()
     while place < len(script) and script[place] not in _BLANKS_OF_WORDS:
         character = script[place]

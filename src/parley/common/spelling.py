@@ -1,6 +1,6 @@
-"""Finds the known name that is nearest to a misspelt one.
+"""Finds the known name that is most similar to a misspelt name.
 
-Callers decide whether an unknown name is refused or reported.
+Callers decide whether to reject an unknown name or only to report it.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["forms_of", "is_about_safety", "letters_of", "near_miss", "nearest", "shown_name"]
+__all__ = ["forms_of", "is_about_safety", "letters_of", "near_miss", "nearest", "shortened", "shown_name"]
 
 MOST_EDITS: Final = 2
-"""A name within this edit distance of a known one counts as a misspelling of it."""
+"""The maximum edit distance at which a name counts as a misspelling of a known name."""
 
 FEWEST_LETTERS: Final = 5
-"""The length from which a known name is compared: a shorter one is within two edits of too many words."""
+"""The minimum length of a known name that is compared by edit distance. Shorter names are within two edits of too
+many words.
+"""
 
 _SAFETY: Final = ("sandbox", "approval", "policy")
 _LONGEST_SHOWN: Final = 80
 
 
 def letters_of(name: str) -> str:
-    """Return the name without case, hyphens and underscores."""
+    """Return the name in lower case, without hyphens and underscores."""
     return name.casefold().replace("-", "").replace("_", "")
 
 
@@ -39,7 +41,9 @@ def is_about_safety(name: str) -> bool:
 
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name with the same letters, or the nearest one within two edits; None: there is none."""
+    """Return the known name with the same letters, or otherwise the nearest known name within two edits. Return
+    None if there is neither.
+    """
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]
     for each, theirs in candidates:
@@ -50,7 +54,7 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known name; None: none is similar enough."""
+    """Return the most similar known name, or None if none is similar enough."""
     letters = letters_of(name)
     return _closest(letters, [(each, letters_of(each)) for each in known], max(MOST_EDITS, len(letters) // 3))
 
@@ -63,7 +67,9 @@ def _closest(letters: str, candidates: list[tuple[str, str]], most: int) -> str 
 
 
 def _edit_distance(one: str, other: str) -> int:
-    """Return how many characters must be inserted, removed or replaced to turn one name into the other."""
+    """Return the minimum number of characters that must be inserted, removed or replaced to turn one name into the
+    other.
+    """
     row = list(range(len(other) + 1))
     for place, character in enumerate(one, start=1):
         before, row[0] = row[0], place
@@ -76,5 +82,10 @@ def _edit_distance(one: str, other: str) -> int:
 
 
 def shown_name(name: str) -> str:
-    """Return a name for an error message; a long one is cut."""
-    return f"`{name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN] + '…'}`"
+    """Return a name in backquotes for an error message, truncated if it is long."""
+    return f"`{shortened(name)}`"
+
+
+def shortened(text: str, most: int = _LONGEST_SHOWN) -> str:
+    """Return the text, shortened to at most `most` characters, for an error message or a log line."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

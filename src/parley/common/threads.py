@@ -1,7 +1,8 @@
-"""Starts threads only if there is memory for them, and returns the results of work in threads as futures.
+"""Starts threads only if there is enough memory, and returns the results of work in threads as futures.
 
-`threading.Thread.start` returns when the new thread runs. If memory runs out at that moment, the new thread dies
-first and the caller waits forever. So no thread is started below a reserve; the caller gets a `MemoryError`.
+`threading.Thread.start` returns when the new thread has started to run. If memory runs out before that, the new
+thread dies and the caller waits forever. So below a reserve, no thread is started and the caller gets a
+`MemoryError`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 ROOM_BYTES: Final = 24 * 1024 * 1024
-"""Memory that must be left: 8 MB for the stack of the thread, and the memory that it needs before it runs our code.
+"""The number of bytes of memory that must be free to start a thread: 8 MB for its stack, and the memory that Python
+needs before it runs our code.
 """
 
 
@@ -29,8 +31,8 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> None:
     """Start a daemon thread.
 
     Raises:
-        MemoryError: the limits of this process leave too little memory.
-        RuntimeError: the system starts no more threads.
+        MemoryError: the memory limits of this process leave too little memory.
+        RuntimeError: the system refuses to start more threads.
     """
     _check_room()
     threading.Thread(target=target, args=args, name=name, daemon=True).start()
@@ -39,7 +41,7 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> None:
 def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[Result]:
     """Begin `work` in a new daemon thread and return a future for its result.
 
-    Cancelling the future does not end the work, and the end of the process does not wait for it.
+    Cancelling the future does not stop the work, and the process can exit before the work is done.
 
     Raises:
         MemoryError, RuntimeError: as for `start_thread`.
@@ -52,11 +54,13 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 
 
 def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
-    """Return a function that does the work in another thread and settles the future `outcome` in its event loop."""
+    """Return a function that another thread can call. It runs `work` and sets the result of the future `outcome` in
+    the event loop of that future.
+    """
     loop = outcome.get_loop()
 
     def settle(how: Callable[[Any], None], value: object) -> None:
-        if not outcome.done():  # it may have been cancelled
+        if not outcome.done():  # the caller may have cancelled it
             how(value)
 
     def run() -> None:
@@ -68,7 +72,7 @@ def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Ca
         try:
             loop.call_soon_threadsafe(settle, *result)
         except RuntimeError:
-            pass  # the loop was closed meanwhile
+            pass  # the event loop was closed
 
     return run
 

@@ -1,4 +1,6 @@
-"""Unix sockets between processes of one user: paths that are too long for an address, and the user of the peer."""
+"""Helpers for unix sockets between processes of one user: short paths for long addresses, and checks of the
+peer.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,18 @@ from typing import Final
 __all__ = ["is_confined", "is_of_same_user", "short_path"]
 
 MOST_PATH_BYTES: Final = 103
-"""The longest path that a socket address holds on every system. Linux allows four bytes more."""
+"""The maximum length, in bytes, of a path in a socket address on every system. Linux allows four bytes more."""
 
 _CREDENTIALS: Final = struct.Struct("@iII")
-"""`struct ucred` of Linux: process, user, group."""
+"""`struct ucred` of Linux: the ids of the process, its user and its group."""
 
 
 @contextmanager
 def short_path(directory: str, name: str) -> Iterator[str]:
-    """Yield a path of the file that is short enough for a socket address.
+    """Yield a path to the file `name` in a directory that is short enough for a socket address.
 
     Raises:
-        OSError: the directory cannot be opened, or this system has no shorter path.
+        OSError: the directory cannot be opened, or this system offers no shorter path.
     """
     path = os.path.join(directory, name)
     if len(os.fsencode(path)) <= MOST_PATH_BYTES:
@@ -44,8 +46,8 @@ def short_path(directory: str, name: str) -> Iterator[str]:
 
 
 def is_of_same_user(channel: socket.socket) -> bool:
-    """Return whether the other process has the same user; True if the system cannot tell, because the file modes
-    then protect the socket.
+    """Return whether the peer process belongs to the same user. Return True on systems other than Linux, where the
+    file modes protect the socket.
     """
     if sys.platform != "linux":
         return True
@@ -54,11 +56,11 @@ def is_of_same_user(channel: socket.socket) -> bool:
 
 
 def is_confined(channel: socket.socket) -> bool:
-    """Return whether the other process is more confined than this one, as the agent's commands are.
+    """Return whether the peer process is more confined than this process, as the agent's commands are.
 
-    Landlock does not stop a command from connecting to a socket whose path it knows. Commands have a system call
-    filter that they cannot remove. So a process is trusted if it has no filter, or as many as this one. If the
-    system cannot tell, return False.
+    Landlock does not prevent a command from connecting to a socket whose path it knows, but commands have a seccomp
+    filter that they cannot remove. So a process is trusted if it has no filter, or as many filters as this process.
+    Return False if the system does not report the number of filters.
     """
     if sys.platform != "linux":
         return False
@@ -68,14 +70,14 @@ def is_confined(channel: socket.socket) -> bool:
 
 
 def _peer(channel: socket.socket) -> tuple[int, int]:
-    """Return the process and the user of the other end."""
+    """Return the PID and the user id of the peer process."""
     told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(told)
     return process, user
 
 
 def _filters(process: str) -> int | None:
-    """Return how many system call filters a process has; None if the system does not tell."""
+    """Return the number of seccomp filters that apply to a process, or None if the system does not report it."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             lines = file.read().splitlines()

@@ -1,1 +1,3 @@
-"""Settings: fields and defaults (`types.py`), the table of all (`schema.py`), and their resolution (`load.py`)."""
+"""The settings: their fields and defaults (`types.py`), the table of all settings (`schema.py`), and the code that
+resolves them (`load.py`).
+"""

@@ -1,7 +1,7 @@
-"""Checks of the values that a setting may have, and the tables of settings.
+"""Checks for the values that a setting may have, and for tables of settings.
 
-A check knows a value as TOML or JSON gives it, and its key. It does not know which file or argument the value came
-from: the caller adds that to `Wrong`.
+A check gets a value as TOML or JSON represents it, and the key of the value. The caller knows the file or argument
+that the value came from, and adds it to a `Wrong`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from parley.common.spelling import shortened
 from parley.config.toml_lines import KeyPath
 
 __all__ = [
@@ -27,19 +28,24 @@ __all__ = [
     "is_secret",
     "named_secrets",
     "one_of",
+    "origin",
     "path_or_home_path",
     "secret_sequence",
     "sequence_of",
-    "shortened",
     "text",
+    "webhook_address",
 ]
 
 Check = Callable[[Any, KeyPath], Any]
-"""Takes a value from TOML or JSON and its key; returns the value as `Settings` has it, or raises `Wrong`."""
+"""A function that checks a value from TOML or JSON. It also gets the key of the value. It returns the value in the
+form that `Settings` uses, or raises `Wrong`.
+"""
 
 
 class Wrong(Exception):
-    """A value that fails its check. The caller, which knows the source, turns it into a `BadSetting`."""
+    """Raised when a value fails its check. The caller knows the source of the value, and raises a `BadSetting`
+    instead.
+    """
 
     def __init__(self, at: KeyPath, detail: str) -> None:
         super().__init__(detail)
@@ -47,7 +53,9 @@ class Wrong(Exception):
 
 
 class Table:
-    """A table of known keys. Drops unknown keys, and null: it means the same as a missing key."""
+    """A check for a table with known keys. It drops unknown keys. It also drops keys whose value is null, because
+    null means the same as a missing key.
+    """
 
     def __init__(self, fields: Mapping[str, Check]) -> None:
         self.fields = fields
@@ -62,7 +70,7 @@ class Table:
 
 
 class Named:
-    """A table whose keys are names that the user chose; all its values have the same check."""
+    """A check for a table whose keys are names that the user chose. All values of the table have the same check."""
 
     def __init__(self, entry: Check) -> None:
         self.entry = entry
@@ -75,7 +83,9 @@ class Named:
 
 
 class _NamedSecrets(Named):
-    """A table of texts under names that the user chose. Errors do not show the value: it may be a secret."""
+    """A check for a table of strings whose keys are names that the user chose. The values may be secrets, so errors
+    do not show them.
+    """
 
     def __init__(self) -> None:
         super().__init__(_secret)
@@ -104,7 +114,7 @@ def _expect_map(value: Any, at: KeyPath) -> dict[str, Any]:
 def text(value: Any, at: KeyPath) -> str:
     if not isinstance(value, str):
         raise _invalid("type", value, at, "a string")
-    if "\0" in value:  # no path, argument, header or URL can have one
+    if "\0" in value:  # no path, argument, header or URL can contain NUL
         raise _invalid("value", value, at, "a string without NUL")
     return value
 
@@ -118,7 +128,9 @@ def _secret(value: Any, at: KeyPath) -> str:
 
 
 MOST_PATH_BYTES: Final = 4096
-"""The longest path that Linux opens. Resolving a longer one takes long, and finds nothing."""
+"""The maximum length of a path, in bytes. Linux cannot open a longer path, and resolving one would take a long
+time.
+"""
 
 
 def path(value: Any, at: KeyPath) -> str:
@@ -144,20 +156,57 @@ def path_or_home_path(value: Any, at: KeyPath) -> str:
 
 def address(value: Any, at: KeyPath) -> str:
     url = text(value, at)
-    if url and not is_address(url):  # an empty one is the same as none
-        raise Wrong(at, "not an http or https address")  # and not shown: it may hold a password
+    if url and not is_address(url):  # an empty URL is the same as none
+        raise Wrong(at, "not an http or https address")  # the URL is not shown, because it may hold a password
     return url
 
 
 def is_address(url: str) -> bool:
-    """Return whether the text is an http or https URL with a host."""
-    from urllib.parse import urlsplit  # only where there is one to check
+    """Return whether a string is an http or https URL with a host."""
+    from urllib.parse import urlsplit  # imported here: most settings have no URL
 
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def webhook_address(value: Any, at: KeyPath) -> str:
+    url = text(value, at)
+    if not _is_webhook_address(url):  # and not shown: its path may be a secret
+        raise Wrong(at, "expected an https address, or an http address with a loopback IP, without a password")
+    return url
+
+
+def _is_webhook_address(url: str) -> bool:
+    """Return whether a string is an https URL, or an http URL with a loopback address.
+
+    An http URL with a host name is refused, because the name may resolve to any address.
+    """
+    from ipaddress import ip_address  # few homes have a webhook
+    from urllib.parse import urlsplit
+
+    if not is_address(url) or not url.isascii() or not url.isprintable() or " " in url:
+        return False
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.fragment:
+        return False
+    if parts.scheme == "https":
+        return True
+    try:
+        return ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+def origin(value: Any, at: KeyPath) -> str:
+    """Check the origin of a web page: its scheme, host and port, as a browser sends them."""
+    given = text(value, at)
+    scheme, _, host = given.partition("://")
+    if not is_address(given) or scheme != scheme.lower() or set(host) & set("/?#@ ") or host != host.lower():
+        raise _invalid("value", value, at, "an origin, such as `https://app.example` or `http://localhost:3000`")
+    return given
 
 
 def flag(value: Any, at: KeyPath) -> bool:
@@ -207,12 +256,12 @@ named_secrets: Check = _NamedSecrets()
 
 
 def is_secret(check: Check) -> bool:
-    """Return whether the values with this check are secrets, which are neither stored nor shown."""
+    """Return whether values with this check are secrets, which must be neither stored nor shown."""
     return check in (named_secrets, secret_sequence, _secret)
 
 
 def described(value: Any) -> str:
-    """Describe a value in the words that clients know from errors."""
+    """Return a description of a value for error messages, in the wording that clients know from Codex."""
     match value:
         case None:
             return "null"
@@ -231,7 +280,3 @@ def described(value: Any) -> str:
             return "map"
         case _:
             return "datetime"
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:79]}…"

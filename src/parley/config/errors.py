@@ -1,4 +1,4 @@
-"""Errors that only the settings raise."""
+"""Errors that are raised only when settings are resolved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["ProfileNotFound", "ProviderNotFound"]
 
 
 class ProfileNotFound(ConfigError):
-    """The settings have no profile of this name."""
+    """The settings have no profile with this name."""
 
     code = "profile_not_found"
 
@@ -18,7 +18,7 @@ class ProfileNotFound(ConfigError):
 
 
 class ProviderNotFound(ConfigError):
-    """The settings have no model provider of this name."""
+    """The settings have no model provider with this name."""
 
     code = "provider_not_found"
 

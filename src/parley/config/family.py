@@ -1,4 +1,4 @@
-"""Reduces the name of a model to its family."""
+"""Finds the family to which a model belongs, by its name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ __all__ = ["family"]
 
 
 def family(model: str) -> str:
-    """Return the name in lower case and without the prefix of a service, as in `openai/gpt-5`.
+    """Return a model's name in lower case, without the prefix of a service, such as `openai/` in `openai/gpt-5`.
 
-    Models whose names begin with the same family have the same properties.
+    Models whose names begin with the same family name have the same properties.
     """
     return model.rpartition("/")[2].lower()

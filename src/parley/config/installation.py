@@ -1,50 +1,93 @@
 """Finds the paths where Parley is installed: its package, its Python, and the directories from which this Python
 loads modules.
 
-A confined command that could write there would decide what the server runs. Looked up once, before any command
-has run.
+If a sandboxed command could write to these paths, it could change the code that a server or a relay runs. Several
+installations can use the same home, each in the `.venv` of its project. The paths of this process are determined
+once, before any command has run. A relay sends its own paths to the resident server.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Final
 
-__all__ = ["installed_paths", "remove_cwd_from_sys_path"]
+__all__ = ["add_installation", "installed_paths", "own_installation", "remove_cwd_from_sys_path"]
+
+_MOST_INSTALLATIONS: Final = 64
+"""The maximum number of installations of relays that one server records."""
+_MOST_PATHS: Final = 256
+"""The maximum number of paths of one installation."""
+
+_ENVIRONMENTS: Final = (".venv", "venv", "env")
+"""The usual directory names of a virtual environment in its project."""
 
 _MOST_LINKS: Final = 40
-"""The most symbolic links that the system follows in one path."""
+"""The maximum number of symbolic links that the system follows in one path."""
 
-_OF_A_PREFIX: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
-"""The directories of a prefix that belong to Python, or to an OpenSSL beside it (conda), whose `openssl.cnf`
-names libraries to load. Other directories of a prefix may hold anything: a prefix can be `/usr` or a home
-directory.
+_PREFIX_DIRECTORIES: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
+"""The directories in a Python prefix that belong to Python, or to its OpenSSL, whose `openssl.cnf` names libraries
+to load. Other directories are not included, because a prefix can be `/usr` or a home directory.
 """
 
 _LIBRARIES: Final = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-"""Variables that name files or directories from which the process loads code, or certificates that it trusts."""
+"""Environment variables that name files or directories from which the process loads code, or certificates that it
+trusts.
+"""
+
+
+_of_relays: Final[dict[tuple[str, ...], None]] = {}
+"""The installations of the relays that have connected to this process. They are kept until the process ends,
+because turns continue after their client has disconnected.
+"""
+
+
+def installed_paths(roots: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the absolute paths where Parley is installed.
+
+    These are the paths of this process, the paths of relays, and each virtual environment with Parley that is
+    directly in one of the `roots`. Some paths may not exist.
+    """
+    of_relays = (path for paths in _of_relays if os.path.lexists(paths[0]) for path in paths)
+    return tuple(dict.fromkeys((*own_installation(), *of_relays, *_environments_in(roots))))
+
+
+def add_installation(paths: tuple[str, ...]) -> bool:
+    """Add the installation of a relay. Return False if there are too many paths or installations.
+
+    `paths` is the result of the relay's `own_installation`.
+    """
+    if not paths or paths in _of_relays:
+        return True
+    for known in [known for known in _of_relays if not os.path.lexists(known[0])]:
+        del _of_relays[known]  # removed since then
+    if len(paths) > _MOST_PATHS or len(_of_relays) >= _MOST_INSTALLATIONS:
+        return False
+    _of_relays[paths] = None
+    return True
 
 
 @cache
-def installed_paths() -> tuple[str, ...]:
-    """Return the absolute paths where Parley is installed, each as it is named and with all links resolved. Some
-    may not exist.
+def own_installation() -> tuple[str, ...]:
+    """Return the absolute paths where the Parley of this process is installed.
+
+    The path of its package is first. Each path is returned both as it is named and with all links resolved. Some
+    paths may not exist.
     """
     names = dict.fromkeys(os.path.normpath(path) for path in _names() if os.path.isabs(path))
     return tuple(dict.fromkeys((*names, *map(os.path.realpath, names))))
 
 
 def remove_cwd_from_sys_path(package: str) -> None:
-    """Remove the working directory, which commands may write to, from the directories that modules are loaded from.
+    """Remove the working directory from the directories from which modules are loaded, because commands may write
+    to it.
 
-    `python -m` adds the working directory. It stays if it contains Parley's own directory, `package`.
+    `python -m` adds the working directory. It is not removed if it contains Parley's own directory, `package`.
     """
     try:
         here = os.getcwd()
@@ -60,17 +103,27 @@ def _names() -> Iterator[str]:
     if os.path.isfile(sys.argv[0]):
         yield os.path.abspath(sys.argv[0])
     for variable in _LIBRARIES:
-        yield from re.split(r"[:\s]", os.environ.get(variable, ""))
+        yield from os.environ.get(variable, "").replace(":", " ").split()
     for prefix in {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}:
         if os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
             yield prefix
         else:
-            yield from (path for name in _OF_A_PREFIX if os.path.exists(path := os.path.join(prefix, name)))
+            yield from (path for name in _PREFIX_DIRECTORIES if os.path.exists(path := os.path.join(prefix, name)))
     yield from map(os.path.dirname, _link_targets(sys.executable))
 
 
+def _environments_in(roots: Iterable[str]) -> Iterator[str]:
+    """Yield the virtual environments directly in the roots that contain a program `parley`."""
+    for root in roots:
+        for name in _ENVIRONMENTS:
+            environment = os.path.join(root, name)
+            if os.path.lexists(os.path.join(environment, "bin", "parley")):
+                yield environment
+                yield os.path.realpath(environment)
+
+
 def _link_targets(path: str) -> Iterator[str]:
-    """Yield the path, and the target of each symbolic link in succession."""
+    """Yield a path. If it is a symbolic link, yield its target, the target of that target, and so on."""
     for _ in range(_MOST_LINKS):
         yield path
         try:

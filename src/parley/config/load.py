@@ -1,7 +1,7 @@
 """Combines config.toml, the command line and the arguments of a call into the settings of one conversation.
 
-Knows which source wins. Does not know what a setting is for, holds no secret (a provider names the variable that
-holds its key), and reads no settings from the working directory of a conversation.
+This module decides which source takes precedence. The settings contain no keys of providers, but only the names of
+the variables that contain the keys. No settings are read from the working directory of a conversation.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ from parley.config.types import (
     Provider,
     ResolvedSettings,
     Sandbox,
+    Secret,
     ServeSettings,
     Settings,
     SettingsOverrides,
     ShellEnvironment,
     StoreSettings,
     ToolServer,
+    Webhook,
+    WebhookTable,
     WorkspaceWrite,
 )
 from parley.config.unknown_keys import refuse_misspelt, unknown_keys
@@ -59,21 +62,25 @@ from parley.errors import BadSetting
 __all__ = ["Loader", "check_overrides"]
 
 _REMEMBERED: Final = 64
-"""How many resolved combinations of settings are cached. Clients really use fewer, and the limit bounds the
-memory if a client sends a new combination with each call.
+"""The maximum number of resolved combinations of settings that are cached. Clients normally use fewer. The limit
+bounds the memory that a client can use by sending a new combination with each call.
 """
 
 
 _MOST_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
 
+_WEBHOOK_PREFIX: Final = "whsec_"
+"""The prefix of a webhook secret that is encoded in base64."""
+_SHORTEST_WEBHOOK_KEY: Final = 24
+
 _UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits"}
-"""Settings that are copied to conversations unchanged."""
+"""The names of the settings that are copied to conversations unchanged."""
 
 
 class Loader:
     """Resolves the settings of conversations, for one process or for one client of a resident server.
 
-    Copies the environment when it is created, and reads config.toml for each conversation.
+    A loader copies the environment when it is created, and reads config.toml for each conversation.
     """
 
     def __init__(
@@ -84,24 +91,24 @@ class Loader:
         overrides: Sequence[str] = (),
         home: str | None = None,
     ) -> None:
-        """Create a loader. `overrides` are the texts given with `-c`, in order; `home` replaces the home that the
-        environment names.
+        """Create a loader. `overrides` contains the values of the option `-c`, in order. `home` replaces the home
+        that the environment names.
 
         Raises:
-            BadSetting: an override cannot be read or does not fit.
+            BadSetting: an override cannot be parsed or is invalid.
         """
         self._environ = Environment(environ)
         self._server_dir, self._home = server_dir, home
-        self._overrides = checked("-c", refuse_misspelt(map(parse_override, overrides)))
+        self._overrides = _without_webhook(checked("-c", refuse_misspelt(map(parse_override, overrides))))
         self._file = Source("config.toml", {})
         self._made: dict[tuple[SettingsOverrides, bytes], ResolvedSettings] = {}
 
     @property
     def home(self) -> str:
-        """The directory with config.toml and the database; the default one may be missing.
+        """The home directory, which contains config.toml and the database. The default directory may not exist.
 
         Raises:
-            BadSetting: the environment names no directory, or one that does not exist.
+            BadSetting: the environment names no directory, or a directory that does not exist.
         """
         if self._home is not None:
             return self._home
@@ -113,16 +120,19 @@ class Loader:
         return home
 
     def choose(self, wanted: SettingsOverrides, before: ResolvedSettings | None = None) -> ResolvedSettings:
-        """Apply the overrides `wanted` of a call to the settings before it, and return the result.
+        """Apply the overrides of a call, `wanted`, to the settings before the call, and return the result. If
+        `before` is None, the call begins a conversation.
 
-        A conversation reads config.toml once, when it begins.
+        config.toml is read only once for each conversation, when the conversation begins.
 
         Raises:
             BadSetting: a source cannot be read, or a value in it is invalid.
-            ProfileNotFound: no such profile.
-            ProviderNotFound: no such provider.
+            ProfileNotFound: the settings have no such profile.
+            ProviderNotFound: the settings have no such provider.
         """
-        argument = checked("config argument", refuse_misspelt(parse_argument(wanted.config or {})))
+        argument = _without_webhook(
+            checked("config argument", refuse_misspelt(parse_argument(wanted.config or {})))
+        )
         if before is None:
             return self._begin(wanted, argument)
         values = merge(before.values, into={})
@@ -132,7 +142,7 @@ class Loader:
         return ResolvedSettings(values, before.settings if settings == before.settings else settings)
 
     def store_settings(self) -> StoreSettings:
-        """Return the settings of the home itself, from the file and the command line.
+        """Return the settings for the store, from config.toml and the command line.
 
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
@@ -142,7 +152,7 @@ class Loader:
         return StoreSettings(**merge(self._overrides.values, into=values).get("store", {}))
 
     def serve_settings(self) -> ServeSettings:
-        """Return the settings of the resident server, from the file and the command line.
+        """Return the settings for the resident server, from config.toml and the command line.
 
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
@@ -151,10 +161,58 @@ class Loader:
         values = merge(self._overrides.values, into=merge(self._file.values, into={}))
         return ServeSettings(**values.get("serve", {}))
 
-    def unknown_keys(self) -> Iterator[str]:
-        """Yield a sentence about each unknown key of config.toml, with the most similar setting.
+    def profiles(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of each profile, by name, from config.toml and the command line.
 
-        A caller can stop early: a file may have very many unknown keys.
+        Raises:
+            BadSetting: the file cannot be read, or a value in it is invalid.
+        """
+        return self._tables("profiles")
+
+    def providers(self) -> tuple[str, ...]:
+        """Return the names of the providers that config.toml and the command line define. Raises the same errors as
+        `profiles`.
+        """
+        return tuple(self._tables("model_providers"))
+
+    def _tables(self, name: str) -> dict[str, dict[str, Any]]:
+        self._look_at_file()
+        tables: dict[str, dict[str, Any]] = merge(
+            self._overrides.values, into=merge(self._file.values, into={})
+        ).get(name, {})
+        return tables
+
+    def webhook(self) -> Webhook | None:
+        """Return the webhook; None if there is none. Only config.toml can define it.
+
+        Raises:
+            BadSetting: the file cannot be read, a value in it is invalid, or the secret is missing or too short.
+        """
+        self._look_at_file()
+        table = WebhookTable(**self._file.values.get("webhook", {}))
+        if table.url is None:
+            return None
+
+        def refused(detail: str) -> BadSetting:
+            return blame([self._file], ("webhook", "secret_env"), detail)
+
+        if not table.secret_env:
+            raise refused("missing, and a webhook needs it")
+        if not (secret := self._environ.get(table.secret_env)):
+            raise refused(f"the environment variable `{table.secret_env}` is not set")
+        try:
+            key = _webhook_key(secret)
+        except ValueError:
+            raise refused(f"the value of `{table.secret_env}` is not base64 after `{_WEBHOOK_PREFIX}`") from None
+        if len(key) < _SHORTEST_WEBHOOK_KEY:
+            raise refused(f"the value of `{table.secret_env}` has fewer than {_SHORTEST_WEBHOOK_KEY} bytes")
+        return Webhook(url=table.url, key=Secret(key), events=table.events)
+
+    def unknown_keys(self) -> Iterator[str]:
+        """Yield a sentence about each unknown key of config.toml, with the most similar known setting.
+
+        The sentences are computed one at a time, so that the caller can stop early if a file has very many unknown
+        keys.
 
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
@@ -164,7 +222,7 @@ class Loader:
         return (unknown_key_sentence(source, key) for key in unknown_keys(source.table))
 
     def mcp_settings(self) -> McpSettings:
-        """Return the settings for MCP clients, from the file and the command line.
+        """Return the settings for MCP clients, from config.toml and the command line.
 
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
@@ -176,14 +234,16 @@ class Loader:
 
     def _look_at_file(self) -> None:
         path = os.path.join(self.home, "config.toml")
-        # Compare the text: the modification time is the same when a program writes twice in one clock tick.
+        # Compare the text: the modification time stays the same if a program writes twice in one clock tick.
         text = read_config(path)
         if text != self._file.text:
             self._file = parse_config(path, text)
             self._made.clear()
 
     def _begin(self, wanted: SettingsOverrides, argument: Source) -> ResolvedSettings:
-        """Resolve settings with the current file; equal calls share one object."""
+        """Resolve the settings of a new conversation with the current config.toml. Equal calls get the
+        same object.
+        """
         self._look_at_file()
         key = (replace(wanted, config=None), msgspec.json.encode(argument.values))
         chosen = self._made.get(key)
@@ -194,7 +254,7 @@ class Loader:
                 merge(source.values, into=values)
             settings = self._apply_call(wanted, argument, values, sources, profile=values.get("profile"))
             chosen = ResolvedSettings(values, settings)
-            # Instructions from a file are not cached: the file may change.
+            # Instructions from a file are not cached, because the file may change.
             if settings.base_instructions is wanted.base_instructions:
                 if len(self._made) >= _REMEMBERED:
                     self._made.clear()
@@ -210,9 +270,9 @@ class Loader:
         *,
         profile: str | None = None,
     ) -> Settings:
-        """Apply one call to `values` in place, and return the resulting settings.
+        """Apply the overrides of one call to `values` in place, and return the resulting settings.
 
-        `profile` is used if the call names none.
+        `profile` is used if the call names no profile.
         """
         said = dict(argument.values)
         merge(said, into=values)
@@ -235,7 +295,9 @@ class Loader:
         return self._settings(values, sources)
 
     def _refuse_misspelt_in(self, profile: str) -> None:
-        """Refuse a profile of config.toml with a misspelt key, which may have been meant to restrict the agent."""
+        """Raise BadSetting if a profile in config.toml has a misspelt key, because the key may have been meant to
+        restrict the agent.
+        """
         profiles = self._file.table.get("profiles", {})
         try:
             for _ in refuse_misspelt([{"profiles": {profile: profiles.get(profile)}}]):
@@ -267,11 +329,17 @@ class Loader:
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
             key_variables=_key_variables(values),
             include_plan_tool=values.get("include_plan_tool", False),
+            tls_files=self._tls_files(values),
         )
         if settings.base_instructions is None and "experimental_instructions_file" in values:
             named = values["experimental_instructions_file"]
             settings = replace(settings, base_instructions=_read_instructions(named, settings))
         return settings
+
+    def _tls_files(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        user = self._environ.get("HOME") or _home_of_account() or ""
+        named = (path for name in ("tls_cert", "tls_key") if (path := values["serve"].get(name)) is not None)
+        return tuple(os.path.join("/", user, path.removeprefix("~/")) for path in named)
 
     def _tool_server(self, name: str, table: Mapping[str, Any], home: str, sources: Sequence[Source]) -> ToolServer:
         server = ToolServer(**{"name": name, **table})
@@ -297,7 +365,7 @@ class Loader:
     def _provider(
         self, name: str, tables: Mapping[str, dict[str, Any]], home: str, sources: Sequence[Source]
     ) -> Provider:
-        # `openai` and `oss` cannot be redefined: otherwise a file could send the OpenAI key to another host.
+        # `openai` and `oss` cannot be redefined, because a file could then send the OpenAI key to another host.
         if name == "openai":
             return Provider(
                 id=name,
@@ -327,18 +395,42 @@ class Loader:
 
 
 def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
-    """Return the variables that hold keys, including keys of unused providers: the next conversation may use
-    them.
+    """Return the names of the variables that contain keys.
+
+    Keys of unused providers are included, because the next conversation may use them.
     """
     named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN"}
     for provider in values["model_providers"].values():
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
-    named |= {server.get("bearer_token_env_var", "") for server in values["mcp_servers"].values()}
+    for server in values["mcp_servers"].values():
+        named |= {server.get("bearer_token_env_var", ""), *server.get("env_http_headers", {}).values()}
+    named.add(values["webhook"].get("secret_env", ""))
     return frozenset(named - {""})
 
 
+def _without_webhook(source: Source) -> Source:
+    """Return the source unchanged. Raise BadSetting if it defines a webhook, because only config.toml may define
+    one.
+    """
+    if "webhook" in source.values:
+        raise blame([source], ("webhook",), "can only be set in config.toml")
+    return source
+
+
+def _webhook_key(secret: str) -> bytes:
+    """Return the signing key in a webhook secret. Raises ValueError if the secret is invalid."""
+    if not secret.startswith(_WEBHOOK_PREFIX):
+        return secret.encode(errors="surrogateescape")
+    import base64  # few homes have a webhook
+
+    return base64.b64decode(secret.removeprefix(_WEBHOOK_PREFIX), validate=True)
+
+
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
-    """Return the keys of a tool server that were given by a call, were not stored, and have no other source."""
+    """Return the keys of a tool server that are missing.
+
+    An earlier call gave them, they were not stored, and no other source gives them.
+    """
     lost = (
         path[2:] for path in not_stored if path[:2] == ("mcp_servers", server) and not mentions(table, path[2:])
     )
@@ -346,7 +438,7 @@ def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath
 
 
 def check_overrides(wanted: SettingsOverrides) -> None:
-    """Check the overrides of a call without resolving them: profiles and providers need not exist.
+    """Check the overrides of a call without resolving them. The profile and the provider need not exist.
 
     Raises:
         BadSetting: a value is invalid.
@@ -356,7 +448,7 @@ def check_overrides(wanted: SettingsOverrides) -> None:
 
 
 def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
-    """Check the named arguments that were given; return them by the key of the setting that each overrides."""
+    """Check the named arguments that a call gave. Return their values, by the setting that each overrides."""
     given = {name: getattr(wanted, name) for name in NAMED_ARGUMENTS.fields}
     try:
         named = NAMED_ARGUMENTS(given, ())
@@ -368,12 +460,17 @@ def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
 
 
 def _approvals(values: Mapping[str, Any]) -> Approvals:
-    """Return the table without `model_may_answer`, which clients must not set; `mcp_settings` reads it."""
-    return Approvals(**{name: value for name, value in values.items() if name != "model_may_answer"})
+    """Return the approval settings for a conversation.
+
+    They do not include `model_may_answer`, because clients must not change it. `mcp_settings` reads it.
+    """
+    return msgspec.convert({key: value for key, value in values.items() if key != "model_may_answer"}, Approvals)
 
 
 def _read_instructions(named: str, settings: Settings) -> str:
-    """Read the base instructions from a file, which may be in the home but not in another hidden path."""
+    """Return the base instructions from a file. The file may be in Parley's home, but not in any other
+    hidden path.
+    """
     path = os.path.join(settings.cwd, named)
     failed = f"failed to read experimental instructions file {path}"
     limit, hidden = _MOST_INSTRUCTIONS_BYTES, settings.withheld_paths
@@ -393,7 +490,7 @@ def _read_instructions(named: str, settings: Settings) -> str:
 
 def _refuse_missing_directory(path: str, *, named_by: str) -> None:
     try:
-        os.stat(os.path.join(path, ""))  # with a slash at its end only a directory is found
+        os.stat(os.path.join(path, ""))  # a path that ends with a slash matches only a directory
     except OSError as error:
         raise BadSetting(f"{path}: {os_detail(error)}", source=named_by) from None
 
@@ -401,12 +498,14 @@ def _refuse_missing_directory(path: str, *, named_by: str) -> None:
 def _absolute(cwd: str, server_dir: str) -> str:
     if cwd.startswith("/"):
         return cwd
-    # `..` stays: what it means depends on symbolic links.
+    # `..` is kept, because its meaning depends on symbolic links.
     return os.path.join(server_dir, *(part for part in cwd.split("/") if part not in ("", ".")))
 
 
 def _home_of_account() -> str:
-    """Return the home directory of the account, for a process without `HOME`; empty if the account has none."""
+    """Return the home directory of the user's account, for a process without the variable `HOME`; empty if the
+    account has none.
+    """
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
@@ -414,7 +513,9 @@ def _home_of_account() -> str:
 
 
 def _targets_of_links(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the targets of paths that are links, because a target must stay hidden when its link is removed."""
+    """Yield the real path of each path that exists, so that the target of a link stays hidden when the link is
+    removed.
+    """
     for path in paths:
         try:
             yield os.path.realpath(path, strict=True)

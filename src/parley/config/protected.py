@@ -1,4 +1,4 @@
-"""The names of directories that no command and no patch may change in a project. Reads no files."""
+"""The names of the directories in a project that no command and no patch may change."""
 
 from __future__ import annotations
 
@@ -9,5 +9,6 @@ __all__ = ["AGENTS", "GIT"]
 GIT: Final = ".git"
 
 AGENTS: Final = (".parley", ".codex", ".agents", ".claude", ".cursor", ".gemini", ".windsurf")
-"""Directories with settings of agents, some of which name programs to run. An agent must change neither its own
-restrictions nor the behaviour of another agent."""
+"""Directories with settings of coding agents. They are protected because some of these settings name programs to
+run, and because an agent must not change its own restrictions or the behaviour of another agent.
+"""

@@ -1,8 +1,8 @@
 """Removes secrets from the overrides of a call before they are stored.
 
 Secrets are the values of headers, query parameters and variables, the arguments of tool servers, and the user,
-query and fragment of a URL. Unknown keys are removed too: nothing depends on them, and they may hold a secret of
-another program. The removed keys of tool servers are recorded.
+query and fragment of a URL. Unknown keys are also removed, because they have no effect and may contain a secret of
+another program. The names of the keys that are removed from tool servers are recorded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from parley.config.schema import SETTINGS
 from parley.config.toml_lines import KeyPath, read_key
 from parley.config.types import SettingsOverrides
 
-__all__ = ["kept", "stored_overrides"]
+__all__ = ["stored_arguments", "stored_overrides"]
 
 _OF_TOOL_SERVERS: Final = "mcp_servers"
 
 
-def kept(wanted: SettingsOverrides) -> dict[str, Any]:
-    """Return the overrides as they are stored: those that were given, without secrets."""
+def stored_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
+    """Return the overrides of a call in the form that is stored, without secrets."""
     asked = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not None}
     if "config" in asked:
         left_out: list[KeyPath] = []
@@ -39,12 +39,12 @@ def kept(wanted: SettingsOverrides) -> dict[str, Any]:
 
 
 def stored_overrides(asked: dict[str, Any]) -> SettingsOverrides:
-    """Return the overrides that `kept` returned as a mapping."""
+    """Decode stored overrides. `asked` is a mapping that `stored_arguments` returned."""
     return msgspec.convert(asked, SettingsOverrides)
 
 
 def _check_at(path: KeyPath) -> Check | None:
-    """Return the check of a key; None: no setting has this key."""
+    """Return the check for a key; None if no setting has this key."""
     check: Check | None = SETTINGS
     for name in path:
         check = _check_below(check, name)
@@ -62,11 +62,14 @@ def _check_below(check: Check | None, name: str) -> Check | None:
 
 
 def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPath]) -> Any:
-    """Return the value without secrets and unknown keys, or None; add the keys of secrets to `left_out`."""
+    """Return a value without secrets and unknown keys; None if nothing is left.
+
+    Add the keys of removed secrets to `left_out`.
+    """
     if check is None:
         return None
     if is_secret(check) and value:
-        # Record each entry of a table: another source may give some of them.
+        # Record each entry of a table, because another source may give some of the entries.
         left_out += [(*path, name) for name in value] if isinstance(value, dict) else [path]
         return None
     if check is address and isinstance(value, str):
@@ -84,8 +87,8 @@ def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPa
 
 
 def _without_secrets(url: str) -> tuple[str, list[str]]:
-    """Return the URL without the parts that may hold a secret, and the names of those parts."""
-    from urllib.parse import urlsplit  # only where there is one
+    """Return a URL without the parts that may contain a secret, and the names of the removed parts."""
+    from urllib.parse import urlsplit  # imported here: most calls have no URL
 
     try:
         parts = urlsplit(url)

@@ -1,6 +1,6 @@
 """The table of all settings, derived from the fields of `types.ConfigFile`.
 
-The heading of a setting in docs/config.md is its key; a test compares both.
+Each setting has its key as a heading in docs/config.md. A test compares the headings with this table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def _table_of(struct: type[Struct]) -> Table:
     checks: dict[str, Check] = {}
     for base in reversed(struct.__mro__):
         checks |= {name: _check_of(annotation) for name, annotation in get_annotations(base).items()}
-    return Table(checks)
+    keys = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
+    return Table({keys[name]: check for name, check in checks.items()})
 
 
 def _check_of(annotation: Any) -> Check:
@@ -54,14 +55,18 @@ def _check_of(annotation: Any) -> Check:
 
 
 SETTINGS: Final = _table_of(ConfigFile)
-"""Every setting. Settings that nothing uses are checked too, so that mistakes are reported early."""
+"""The check for config.toml, with every setting. Settings that are not in use are also checked, so that mistakes
+are reported early.
+"""
 
 DEFAULTS: Final[dict[str, Any]] = {
     name: {} if isinstance(default, Struct) else default
     for name, default in asdict(ConfigFile()).items()
     if default is not None
 }
-"""The values of settings that no source sets. Defaults inside a table are the defaults of its struct."""
+"""The values of settings that no source sets. Tables are empty here, because their structs define the defaults of
+their fields.
+"""
 
 NAMED_ARGUMENTS: Final = Table(
     {
@@ -73,4 +78,4 @@ NAMED_ARGUMENTS: Final = Table(
         "compact_prompt": text,
     }
 )
-"""Arguments of a call that are settings, besides `config`."""
+"""The arguments of a call, other than `config`, that are settings."""

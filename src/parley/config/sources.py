@@ -1,7 +1,7 @@
 """The sources of settings: config.toml, the command line, and the `config` argument of a call.
 
-Each source is checked by itself against `SETTINGS` before the sources are merged, so that an error names the source
-and line of the wrong value.
+Each source is checked against `SETTINGS` before the sources are merged, so that an error can name the source and
+the line of an invalid value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from parley.common.files import read_file
 from parley.common.os_errors import os_detail
-from parley.config.checks import Wrong, shortened
+from parley.common.spelling import shortened
+from parley.config.checks import Wrong
 from parley.config.schema import SETTINGS
 from parley.config.toml_lines import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.unknown_keys import UnknownKey
@@ -38,14 +39,14 @@ __all__ = [
 
 
 class Source(Struct, frozen=True):
-    """The checked settings of one source."""
+    """The checked settings of one source, such as config.toml or the command line."""
 
     name: str
     values: dict[str, Any]
     text: str = ""
-    """The text of the file, to find line numbers."""
+    """The text of a file, which is used to find line numbers; empty for other sources."""
     table: dict[str, Any] = {}
-    """The whole table of a file, including unknown keys."""
+    """The complete table of a file, including unknown keys; empty for other sources."""
 
     def mentions(self, path: KeyPath) -> bool:
         return mentions(self.values, path)
@@ -61,7 +62,7 @@ def mentions(values: Mapping[str, Any], path: KeyPath) -> bool:
 
 
 def checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> Source:
-    """Check and merge tables into one source; later tables win.
+    """Check tables and merge them into one source. Later tables take precedence.
 
     Raises:
         BadSetting: a value is invalid.
@@ -86,7 +87,9 @@ def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
 
 
 def blame(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:
-    """Return an error that names the winning source of `path`, or of the table that encloses it."""
+    """Return an error that names the last source which set `path`. If no source set it, the error names the last
+    source which set an enclosing table.
+    """
     for depth in range(len(path), 0, -1):
         for source in reversed(sources):
             if source.mentions(path[:depth]):
@@ -104,7 +107,11 @@ def unknown_key_sentence(source: Source, key: UnknownKey) -> str:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """Parse `key=value` into a table."""
+    """Parse a command-line override of the form `key=value` into a table.
+
+    Raises:
+        BadSetting: the override does not have this form.
+    """
     path, end = read_key(utf8(text, source="-c"))
     if not path or not text.startswith("=", end):
         raise BadSetting(f"`{shortened(text)}` is not of the form key=value", source="-c")
@@ -112,7 +119,9 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a TOML value; text that is not TOML is a string, so that `-c model=o3` needs no nested quotes."""
+    """Parse a TOML value. If the text is not valid TOML, return it as a string, so that `-c model=o3` needs no
+    nested quotes.
+    """
     try:
         table = parse_toml(f"value = {text}")
     except (ValueError, RecursionError):
@@ -121,7 +130,11 @@ def _parse_value(text: str) -> Any:
 
 
 def parse_argument(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yield each entry of the `config` argument as a table; its outermost keys may be dotted."""
+    """Yield each entry of the `config` argument of a call as a table. The keys of the argument may be dotted.
+
+    Raises:
+        BadSetting: a key is invalid.
+    """
     for key, value in config.items():
         path, end = read_key(key)
         if not path or end < len(key):
@@ -159,7 +172,7 @@ def parse_config(path: str, text: str) -> Source:
 
 
 def _bad_toml(reason: str, path: str, text: str) -> BadSetting:
-    """Turn the parser's message into an error with a line and key like our own."""
+    """Return the error for invalid TOML, with the line from the parser's message and the key on that line."""
     if found := re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", reason, re.DOTALL):
         detail, line = f"not valid TOML: {found[1]} (column {found[3]})", int(found[2])
     elif reason.endswith(" (at end of document)"):
@@ -171,12 +184,14 @@ def _bad_toml(reason: str, path: str, text: str) -> BadSetting:
 
 
 def _read_text(path: str) -> str:
-    """Read a whole file. Raises OSError or UnicodeDecodeError."""
+    """Return the text of a file. Raises OSError or UnicodeDecodeError if the file cannot be read."""
     return read_file(path).decode("utf-8-sig")
 
 
 def utf8(text: str, *, source: str) -> str:
-    """Return the text; refuse lone surrogates, which Python uses for bytes that are not UTF-8."""
+    """Return a string unchanged. Raise BadSetting if it contains lone surrogates, which Python uses for bytes that
+    are not UTF-8.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

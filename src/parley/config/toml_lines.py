@@ -1,7 +1,7 @@
-"""TOML as text: the spelling of keys, and the lines on which they are.
+"""TOML as text: the notation of keys, and the lines on which they are.
 
-Does not know which keys exist; the parser of the standard library reads their values. The parser and the patterns
-are loaded when the first text is read, so that start-up is quick.
+The parser from the standard library reads the values. The parser and the regular expressions are loaded only when
+they are first needed, so that the server starts quickly.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 __all__ = ["KeyPath", "key_on", "line_of", "lines_of_keys", "parse_toml", "read_key", "written_key"]
 
 KeyPath = tuple[str, ...]
-"""A key, part by part: `model_providers.x.name` is `("model_providers", "x", "name")`."""
+"""A key as a tuple of its parts: `model_providers.x.name` is `("model_providers", "x", "name")`."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML text.
+    """Parse a TOML document.
 
     Raises:
-        ValueError: it is not TOML.
-        RecursionError: it is nested too deeply.
+        ValueError: the text is not TOML.
+        RecursionError: the text is nested too deeply.
     """
     import tomllib
 
@@ -35,10 +35,11 @@ _KEY_PART: Final = r"""\s*(?:"(?:\\.|[^"\\])*"|'[^']*')\s*|[^."'=]+"""
 
 
 def read_key(text: str) -> tuple[KeyPath, int]:
-    """Return the dotted key at the beginning of `text` and where it ends; an empty key if there is none.
+    """Return the dotted key at the beginning of a string, and the position where it ends. Return an empty key if
+    there is none.
 
-    Parts may be quoted as in TOML. An unquoted part may contain more characters than TOML allows: a provider called
-    `my models` needs no quotes on the command line.
+    Parts may be quoted as in TOML. An unquoted part may contain more characters than TOML allows, so that a
+    provider called `my models` needs no quotes on the command line.
     """
     parts: list[str] = []
     end = 0
@@ -53,14 +54,14 @@ def read_key(text: str) -> tuple[KeyPath, int]:
 
 
 def written_key(path: KeyPath) -> str:
-    """Return a key as it is written in TOML."""
+    """Return a key in TOML notation."""
     return ".".join(
         part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else msgspec.json.encode(part).decode() for part in path
     )
 
 
 def _unquoted(part: str) -> str:
-    """Return a part of a key without its quotes."""
+    """Return a part of a key without its quotes; empty if the quotes are invalid."""
     if not part.startswith(('"', "'")):
         return part
     try:
@@ -73,16 +74,19 @@ def _unquoted(part: str) -> str:
 
 
 def line_of(path: KeyPath, text: str) -> int | None:
-    """Return the line of a key in a TOML text, or of the nearest table that would contain it."""
+    """Return the line of a key in a TOML document; None if it is not found.
+
+    If the key itself is not in the document, return the line of the nearest enclosing table.
+    """
     lines = lines_of_keys(text)
     return next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), None)
 
 
 def key_on(line: int, text: str) -> KeyPath | None:
-    """Return the key on a line of a text that need not be TOML; None if there is none."""
+    """Return the key on a line of a document, which may be invalid TOML; None if there is no key on the line."""
     try:
         lines = lines_of_keys("\n".join(text.split("\n")[:line]))
-    except IndexError:  # a bracket that closes nothing
+    except IndexError:  # a closing bracket without an opening one
         return None
     return max((path for path, at in lines.items() if at == line), key=len, default=None)
 
@@ -99,16 +103,18 @@ _TOKEN: Final = r'''(?x)
 
 
 def lines_of_keys(text: str) -> dict[KeyPath, int]:
-    """Return every key and table of a valid TOML text with its line.
+    """Return the line of every key and table in a valid TOML document, by path.
 
-    A table that is only implied by longer keys has the line of the first of them. The tables of an array all have
-    the path of the array.
+    A table that is only implied by longer keys has the line of the first such key. All tables of an array have the
+    path of the array.
     """
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
     key: list[str] = []
     value_of: KeyPath | None = None  # None while a key or a header is being read
-    open_brackets: list[tuple[str, KeyPath, KeyPath]] = []  # those in values, with what to go back to
+    open_brackets: list[
+        tuple[str, KeyPath, KeyPath]
+    ] = []  # brackets in values, each with the table and key to return to
     line = 1
 
     def key_ended() -> KeyPath:
@@ -128,7 +134,7 @@ def lines_of_keys(text: str) -> dict[KeyPath, int]:
             case "[", None:
                 table = ()
             case "]", None:
-                if key:  # the second bracket of `[[name]]` has none
+                if key:  # the second bracket of `[[name]]` ends no key
                     table = key_ended()
             case "=", None:
                 value_of = key_ended()

@@ -1,7 +1,7 @@
-"""Settings as plain values: the tables of config.toml, and `Settings`, which holds for one conversation.
+"""Settings as plain values: the tables of config.toml, and `Settings`, the settings of one conversation.
 
-A field of a `*Table` struct, of `Profile`, `CommonSettings` or `ConfigFile` is a setting: its name is the key in
-config.toml, its type (or the check in its annotation) says which values are valid, and its default holds where no
+A field of a `*Table` struct, of `Profile`, `CommonSettings` or `ConfigFile` is a setting. Its name is the key in
+config.toml. Its type, or the check in its annotation, determines which values are valid. Its default applies if no
 source sets it. `schema.py` derives the table of all settings from these fields, so annotations here are not
 postponed.
 """
@@ -9,21 +9,26 @@ postponed.
 import os
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from parley.config.checks import (
     absolute_path,
     address,
     integer,
     named_secrets,
+    one_of,
+    origin,
     path_or_home_path,
     secret_sequence,
     sequence_of,
+    webhook_address,
 )
+from parley.config.tls_files import hidden_tls_files
 
 __all__ = [
     "ApprovalPolicy",
     "Approvals",
+    "ApprovalsFrom",
     "CommonSettings",
     "ConfigFile",
     "Effort",
@@ -39,6 +44,7 @@ __all__ = [
     "ResolvedSettings",
     "Sandbox",
     "SandboxMode",
+    "Secret",
     "ServeSettings",
     "Settings",
     "SettingsOverrides",
@@ -46,6 +52,8 @@ __all__ = [
     "StoreSettings",
     "Summary",
     "ToolServer",
+    "Webhook",
+    "WebhookState",
     "WhenClientLeaves",
     "WhenNobody",
     "WireApi",
@@ -57,8 +65,10 @@ ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
 Mechanism = Literal["auto", "bubblewrap", "landlock"]
 OnTimeout = Literal["deny", "abort", "hold"]
 WhenNobody = Literal["deny", "return", "wait"]
+ApprovalsFrom = Literal["anyone", "designated", "local"]
 WhenClientLeaves = Literal["continue", "interrupt"]
 WithHttp = Literal["auto", "on", "off"]
+WebhookState = Literal["waiting", "failed", "finished"]
 McpFeatures = Literal["auto", "plain", "full"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -67,7 +77,9 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "none"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
 Retries = Annotated[int, integer(0, 100)]
-"""A number of retries, at most 100. The delay doubles with each retry, so even 100 retries would take for ever."""
+"""A number of retries. It is limited to 100, because the delay doubles with each retry, so that more retries would
+make no difference.
+"""
 Seconds = Annotated[int, integer(0, 2**31 - 1)]
 Hours = Annotated[int, integer(0, 24 * 366)]
 Milliseconds = Annotated[int, integer(1, 2**31 - 1)]
@@ -79,52 +91,58 @@ PathOrHomePath = Annotated[str, path_or_home_path]
 
 
 class ReplyLimits(Struct, frozen=True, kw_only=True):
-    """The size that a reply of a model may have before its turn fails."""
+    """Size limits for a model's reply. A turn fails if a reply exceeds one of them."""
 
     max_reply_characters: Count = 10_000_000
-    """Text and reasoning together."""
+    """The maximum number of characters in text and reasoning together."""
     max_argument_characters: Count = 10_000_000
-    """The arguments of all calls together."""
+    """The maximum number of characters in the arguments of all calls together."""
     max_calls: Count = 4096
     max_event_bytes: Annotated[int, integer(1024, 2**31 - 1)] = 64 * 1024 * 1024
-    """One server-sent event. The last one of the Responses API repeats the whole reply."""
+    """The maximum size of one server-sent event, in bytes. The limit must allow for a whole reply, because the last
+    event of the Responses API repeats it.
+    """
 
 
 class ProviderTable(ReplyLimits, frozen=True, kw_only=True):
-    """`[model_providers.ID]`"""
+    """The table `[model_providers.ID]`: a provider of models."""
 
     name: str = ""
     wire_api: WireApi = "chat"
     base_url: Address | None = None
     env_key: str | None = None
-    """The variable that holds the key. The key is read for each request and stored nowhere."""
+    """The name of the environment variable that contains the key. The key is read for each request and never
+    stored.
+    """
     env_key_instructions: str | None = None
     query_params: NamedSecrets = {}
     http_headers: NamedSecrets = {}
     env_http_headers: dict[str, str] = {}
-    """Header name to the variable that holds its value; a header whose variable is not set is left out."""
+    """The names of environment variables that contain header values, by header name. A header is left out if its
+    variable is not set.
+    """
     request_max_retries: Retries = 4
     stream_max_retries: Retries = 5
     stream_idle_timeout_ms: Milliseconds = 300_000
     stream_usage: bool = False
-    """Over chat: ask for token counts (`stream_options`)."""
+    """True if requests to the chat API ask for token counts (`stream_options`)."""
     script: str | None = None
-    """For `wire_api = "scripted"`: the file with the replies; None: the built-in demonstration."""
+    """The file with the replies for the scripted provider; None means the built-in demonstration."""
 
 
 class Provider(ProviderTable, frozen=True, kw_only=True):
-    """A provider of models: its address, its key, and how requests to it are made."""
+    """A provider of models: its URL, the source of its key, and the parameters of its requests."""
 
     id: str
-    """The name of its table, `[model_providers.ID]`."""
+    """The name of the provider's table, `[model_providers.ID]`."""
     is_openai: bool = False
-    """True for the built-in `openai`, the only provider that is given `OPENAI_API_KEY` or the key in
+    """True for the built-in provider `openai`. Only this provider gets `OPENAI_API_KEY` or the key in
     `auth.json`.
     """
 
 
 class WorkspaceWrite(Struct, frozen=True, kw_only=True):
-    """`[sandbox_workspace_write]`"""
+    """The table `[sandbox_workspace_write]`: the permissions of commands in the mode `workspace-write`."""
 
     writable_roots: Annotated[tuple[str, ...], sequence_of(absolute_path)] = ()
     network_access: bool = False
@@ -133,10 +151,10 @@ class WorkspaceWrite(Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Struct, frozen=True, kw_only=True):
-    """`[sandbox]`: how commands are confined, in every mode that confines them."""
+    """The table `[sandbox]`: restrictions on commands, in every sandbox mode that uses a sandbox."""
 
     mechanism: Mechanism = "auto"
-    """`auto`: the best one that works on this machine."""
+    """The sandbox mechanism. `auto` chooses the best mechanism that works on this computer."""
     hidden_paths: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = (
         "~/.ssh",
         "~/.aws",
@@ -145,80 +163,136 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         "~/.netrc",
         "~/.docker/config.json",
     )
-    """Paths that only the server reads. In `Settings` they are absolute, and the home is one of them."""
+    """Paths that neither commands nor the model may read. In `Settings`, the paths are absolute and include
+    Parley's home.
+    """
     allow_unix_sockets: bool = False
 
 
 class Approvals(Struct, frozen=True, kw_only=True):
-    """`[approvals]`: what happens to an approval request if no client can be asked."""
+    """The table `[approvals]`: timeouts for approval requests, and the handling of requests that no client can
+    answer.
+    """
 
     timeout_seconds: Seconds = 300
-    """0: no timeout."""
+    """The time after which an approval request times out, in seconds; 0 means no timeout."""
     on_timeout: OnTimeout = "deny"
     when_nobody: WhenNobody = "deny"
-    """What happens to an approval request if only `codex` calls wait for the turn and no client can be asked."""
+    """The handling of an approval request if only `codex` calls are waiting for the turn and no client can be
+    asked.
+    """
     session_hours: Hours = 12
-    """How long an approval for the session holds; 0: once."""
+    """The time for which an approval for the session is valid, in hours; 0 means that it is valid only once."""
+    from_: ApprovalsFrom = field(default="anyone", name="from")
+    """The clients that may answer: all clients whose role allows it, only those of the principal that began the
+    turn, or only local clients.
+    """
 
 
 class ApprovalsTable(Approvals, frozen=True, kw_only=True):
-    """`[approvals]` with `model_may_answer`, which is not part of a conversation's settings, because clients can
-    change those.
+    """The table `[approvals]` in config.toml.
+
+    It also has `model_may_answer`, which is not part of a conversation's settings, because clients can change
+    those.
     """
 
     model_may_answer: bool = False
 
 
 class McpTable(Struct, frozen=True, kw_only=True):
-    """`[mcp]`"""
+    """The table `[mcp]`: the behaviour of the server towards MCP clients."""
 
     features: McpFeatures = "auto"
-    """Which additions to MCP clients see: chosen by version and host, none, or all."""
+    """The additions to MCP that clients see: with `auto`, this depends on their version and host; `plain` means
+    none, and `full` means all.
+    """
     resident: bool = False
-    """True if `parley mcp` starts a resident server when none runs."""
+    """True if `parley mcp` starts a resident server when none is running."""
     when_client_leaves: WhenClientLeaves = "continue"
-    """What a resident server does with the turns that a client began when this client leaves."""
+    """What a resident server does with a client's turns when the client disconnects."""
+    modern: bool = True
+    """True if requests with the protocol version 2026-07-28 are handled by the rules of that version."""
 
 
 class McpSettings(McpTable, frozen=True, kw_only=True):
-    """What the server shows to its MCP clients. Set by the file and the command line, never by a client."""
+    """The settings for MCP clients. They come from config.toml and the command line, and clients cannot change
+    them.
+    """
 
     model_may_answer: bool = False
-    """`[approvals] model_may_answer`: True if known hosts are offered `approvalAnswer`."""
+    """True if known hosts are offered the tool `approvalAnswer`. It is set by `[approvals] model_may_answer`."""
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """`[serve]`: the resident server."""
+    """The table `[serve]`: settings for the resident server."""
 
     drain_seconds: Seconds = 30
-    """How long the server waits for running turns before it stops."""
+    """The maximum time for which the server waits for running turns before it stops, in seconds."""
     idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
-    """After how many minutes without clients and turns a server that `parley mcp` started exits; 0: never."""
+    """The time without clients and turns after which a server that `parley mcp` started exits, in minutes; 0 means
+    never.
+    """
     http: WithHttp = "auto"
-    """True if the server also serves HTTP; `auto`: unless `parley mcp` started it."""
+    """Whether the server also serves HTTP. `auto` means yes, unless `parley mcp` started the server."""
     host: str = "127.0.0.1"
     port: Annotated[int, integer(0, 65_535)] = 0
-    """The TCP port; 0: any free port."""
+    """The TCP port; 0 means any free port."""
     public_url: Address | None = None
-    """The address of a proxy in front of the server, which adds TLS."""
+    """The URL of a proxy in front of the server that adds TLS."""
     tls_cert: PathOrHomePath | None = None
     tls_key: PathOrHomePath | None = None
+    origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
+    """The origins of the web pages that may send requests."""
     max_connections: Annotated[int, integer(8, 65_536)] = 1024
     max_sessions: Annotated[int, integer(1, 65_536)] = 1024
     max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024
-    """The largest body of a request with a valid token, in bytes."""
+    """The maximum size of the body of a request with a valid token, in bytes."""
     max_unauthenticated_body_bytes: Annotated[int, integer(0, 2**30)] = 4 * 1024 * 1024
-    """How many bytes of the body of a refused request are read and discarded."""
+    """The maximum number of bytes that are read and discarded from the body of a refused request."""
     session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
-    """How long a session without requests and streams is kept."""
+    """The time for which a session without requests and streams is kept, in minutes."""
+    roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
+    """The directories below which clients without the role `admin` may choose a working directory."""
     requests_per_second: Annotated[int, integer(0, 10**6)] = 500
-    """The most requests of each token per second, on average over ten seconds; 0: no limit."""
+    """The maximum number of requests per second for each token, averaged over ten seconds; 0 means no limit."""
+    max_commands: Annotated[int, integer(0, 65_536)] = 64
+    """The maximum number of commands that may run at the same time, in all turns together; 0 means no limit."""
+
+
+class WebhookTable(Struct, frozen=True, kw_only=True):
+    """The table `[webhook]`: the receiver that is notified when a conversation needs a person. Only config.toml can
+    set it.
+    """
+
+    url: Annotated[str, webhook_address] | None = None
+    secret_env: str | None = None
+    """The environment variable that contains the secret with which notifications are signed."""
+    events: Annotated[tuple[WebhookState, ...], sequence_of(one_of("waiting", "failed", "finished"))] = (
+        "waiting",
+        "failed",
+        "finished",
+    )
+    """The states of a conversation about which the receiver is notified."""
+
+
+class Secret(bytes):
+    """A secret. `repr` does not show it."""
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+
+class Webhook(Struct, frozen=True, kw_only=True):
+    """The webhook of a home: its settings, with the signing key."""
+
+    url: str
+    key: Secret
+    """The key with which notifications are signed."""
+    events: tuple[WebhookState, ...]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """`[limits]`: how much a turn or conversation may use before the agent asks whether to continue; 0: no
-    limit.
-    """
+    """The table `[limits]`: the amounts of usage at which the agent asks whether to continue; 0 means no limit."""
 
     turn_tokens: Limit = 0
     turn_seconds: Limit = 0
@@ -227,18 +301,18 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
-    """`[store]`: how long conversations of the home stay on disk and in memory."""
+    """The table `[store]`: settings that determine how long conversations stay on disk and in memory."""
 
     keep_days: Annotated[int, integer(0, 36_500)] = 0
-    """How long an archived conversation is kept after its last activity; 0: for ever."""
+    """The time for which an archived conversation is kept after its last activity, in days; 0 means no limit."""
     idle_seconds: Seconds = 300
-    """How long an unused conversation stays in memory."""
-    idle_conversations: Seconds = 1000
-    """How many unused conversations stay in memory."""
+    """The time for which an unused conversation stays in memory, in seconds."""
+    idle_conversations: Annotated[int, integer(0, 2**31 - 1)] = 1000
+    """The maximum number of unused conversations that stay in memory."""
 
 
 class ShellEnvironment(Struct, frozen=True, kw_only=True):
-    """`[shell_environment_policy]`: which of the server's variables commands are given."""
+    """The table `[shell_environment_policy]`: which environment variables of the server commands inherit."""
 
     inherit: Inherit = "safe"
     ignore_default_excludes: bool = False
@@ -248,33 +322,38 @@ class ShellEnvironment(Struct, frozen=True, kw_only=True):
 
 
 class ToolServerTable(Struct, frozen=True, kw_only=True):
-    """`[mcp_servers.NAME]`: a program to start, or an address; one of the two is set."""
+    """The table `[mcp_servers.NAME]`: a tool server, which is either a program to start or a URL."""
 
     enabled: bool = True
     command: str | None = None
     args: Annotated[tuple[str, ...], secret_sequence] = ()
     env: NamedSecrets = {}
     cwd: PathOrHomePath | None = None
-    """The directory to start the program in; None: one that no command can write to."""
+    """The working directory of the program; None means a directory that no command can write to."""
     url: Address | None = None
     bearer_token_env_var: str | None = None
+    http_headers: NamedSecrets = {}
+    env_http_headers: dict[str, str] = {}
+    """The names of environment variables that contain header values, by header name."""
     tool_timeout_seconds: Seconds = 600
-    """How long one call of a tool may take; 0: no limit."""
+    """The maximum duration of a tool call, in seconds; 0 means no limit."""
     max_answer_bytes: Annotated[int, integer(1024, 2**30)] = 16 * 1024 * 1024
-    """The longest message that is read from it."""
+    """The maximum size of a message from the tool server, in bytes."""
 
 
 class ToolServer(ToolServerTable, frozen=True, kw_only=True):
-    """A configured tool server."""
+    """A tool server from the settings, with its name."""
 
     name: str
     missing: tuple[str, ...] = ()
-    """Keys of a call that were not stored because they are secrets. A server with missing keys is not started."""
+    """Keys that an earlier call gave and that were not stored because they are secrets. A server with missing keys
+    is not started.
+    """
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """`[profiles.NAME]`: the settings that a profile may have. Each is also a setting at the top level of
-    config.toml.
+    """The table `[profiles.NAME]`: the settings that a profile may contain. Each is also a setting at the top level
+    of config.toml.
     """
 
     model: str = "gpt-5"
@@ -287,29 +366,29 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 
 class CommonSettings(Profile, frozen=True, kw_only=True):
-    """The settings of config.toml that `Settings` has unchanged."""
+    """The settings that have the same form in config.toml and in `Settings`."""
 
     sandbox_mode: SandboxMode = "read-only"
     approvals: Approvals = Approvals()
     limits: Limits = Limits()
     developer_instructions: str = ""
-    """Sent to the model in addition to the base instructions; empty: none."""
+    """Instructions that the model gets in addition to the base instructions; empty if there are none."""
     compact_prompt: str = ""
-    """Instructions for a summary of the history; empty: Parley's own."""
+    """Instructions for the model when it summarizes the history; empty means Parley's own instructions."""
     model_supports_reasoning_summaries: bool = False
     model_context_window: Count | None = None
-    """The context window in tokens; None: the known window of the model."""
+    """The size of the context window, in tokens; None means the known size for the model."""
     show_raw_agent_reasoning: bool = False
     project_doc_max_bytes: Annotated[int, integer(0, 2**31 - 1)] = 32_768
-    notify: tuple[str, ...] = ()
-    """The program to run after each completed turn; empty: none."""
+    notify: Annotated[tuple[str, ...], secret_sequence] = ()
+    """The command line of a program that runs after each completed turn; empty means none."""
     notify_argument: bool = True
-    """True if the notify program gets its payload as its last argument, too, not only on stdin."""
+    """True if the notify program gets its payload not only on stdin, but also as its last argument."""
     internal_originator: str = "codex_cli_rs"
 
 
 class ConfigFile(CommonSettings, frozen=True, kw_only=True):
-    """Every setting of config.toml."""
+    """Every setting in config.toml."""
 
     profile: str | None = None
     profiles: dict[str, Profile] = {}
@@ -322,11 +401,14 @@ class ConfigFile(CommonSettings, frozen=True, kw_only=True):
     mcp: McpTable = McpTable()
     store: StoreSettings = StoreSettings()
     serve: ServeSettings = ServeSettings()
+    webhook: WebhookTable = WebhookTable()
     model_providers: dict[str, ProviderTable] = {}
 
 
 class SettingsOverrides(Struct, frozen=True, kw_only=True):
-    """The settings of one call, which override the files: the named arguments and `config`."""
+    """The settings that one call gave, in named arguments and in `config`. They override the settings from
+    config.toml and the command line.
+    """
 
     model: str | None = None
     profile: str | None = None
@@ -339,46 +421,50 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The keys of tool servers that the call gave and that were not stored in the log; None in a call of a
+    """The keys of tool servers that the call gave but that were not stored in the log; None in a call from a
     client.
     """
 
 
 class Environment(dict[str, str]):
-    """Environment variables. They may be secrets, so its text does not show them."""
+    """Environment variables. `repr` does not show them, because they may be secrets."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} environment variables>"
 
 
 class Settings(CommonSettings, frozen=True, kw_only=True):
-    """The settings of one conversation, files and arguments combined."""
+    """The settings of one conversation, combined from files and arguments."""
 
     environ: Environment
-    """The environment of the client whose settings these are, with its keys and its `PATH`. It is never stored."""
+    """The environment of the client to which these settings belong, including its keys and its `PATH`. It is never
+    stored.
+    """
     home: str
     cwd: str
-    """The working directory: absolute; it need not exist."""
+    """The absolute path of the working directory. It need not exist."""
     provider: Provider
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
     base_instructions: str | None
-    """The base instructions, given with the call or read from `experimental_instructions_file`; None: Parley's
-    own.
-    """
+    """The base instructions, from the call or from `experimental_instructions_file`; None means Parley's own."""
     mcp_servers: tuple[ToolServer, ...]
     shell_environment: ShellEnvironment
     key_variables: frozenset[str]
-    """The variables that hold keys of any configured provider or tool server. Only the server may read them."""
+    """The names of the environment variables that contain keys of any configured provider or tool server. Only the
+    server may read them.
+    """
     include_plan_tool: bool
+    tls_files: tuple[str, ...] = ()
+    """The absolute paths of the certificate and the private key that are named in the settings."""
 
     @property
     def withheld_paths(self) -> tuple[str, ...]:
-        """Files and directories whose content no model is shown, including targets of links among the server's
-        own files.
+        """The files and directories whose content no model may get, including the targets of links among the
+        server's own files.
         """
         own = (os.path.join(self.home, name) for name in _OWN_FILES)
-        return *self.sandbox.hidden_paths, self.home, *own
+        return *self.sandbox.hidden_paths, self.home, *own, *self.tls_files, *hidden_tls_files()
 
     @property
     def network_access(self) -> bool:
@@ -389,12 +475,14 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
 
 
 _OWN_FILES: Final = ("config.toml", "auth.json")
-"""Files of the home that may hold secrets, and that may be links to files elsewhere."""
+"""Files in Parley's home that may contain secrets, and that may be links to other places."""
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The settings of all calls so far, and the resolved settings."""
+    """The combined settings from all calls so far, as given and as resolved."""
 
     values: dict[str, Any]
-    """Every setting by its key: from the file as it was when the conversation began, and from all calls since."""
+    """The value of every setting, by name. The values come from config.toml at the beginning of the conversation,
+    and from all calls since then.
+    """
     settings: Settings

@@ -1,8 +1,8 @@
-"""Unknown keys: finds them, suggests what they were meant to be, and refuses some of them.
+"""Finds unknown keys, suggests the key that was probably meant, and refuses some unknown keys.
 
-A key of config.toml that is not known may belong to another program or version: it is reported. A key of a call, of
-the command line or of the chosen profile is refused if it is nearly a setting that restricts the agent: ignoring
-it would leave the agent unrestricted.
+An unknown key in config.toml may belong to another program or version, so it is only reported. A key in a call, on
+the command line or in the chosen profile is refused if it is similar to a setting that restricts the agent, because
+ignoring it would leave the agent unrestricted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from parley.config.toml_lines import KeyPath, written_key
 __all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys"]
 
 _ONLY_SAFETY: Final = frozenset({"sandbox", "sandbox_workspace_write", "approvals"})
-"""Tables that only restrict the agent: every unknown key in them is refused."""
+"""Tables that only restrict the agent. Every unknown key in them is refused."""
 
 _ALSO_SAFETY: Final = frozenset({"limits", "shell_environment_policy"})
-"""Tables in which a near miss is refused."""
+"""Tables in which an unknown key is refused if it is similar to a known key."""
 
 _MOST_UNKNOWN: Final = 100
-"""How many unknown keys a call may have: each is compared with the known ones while all clients wait."""
+"""The maximum number of unknown keys in a call. Each is compared with all known keys, and other clients have to
+wait meanwhile.
+"""
 
 _FEWEST_LETTERS: Final = 5
-"""The length from which a name is recognised outside of its table. A shorter name may mean anything there."""
+"""The minimum length of a name, in letters, with which it is recognised outside its table. A shorter name may have
+another meaning there.
+"""
 
 _MISPLACED: Final[dict[str, KeyPath]] = {
     letters_of(name): (table, name)
@@ -38,26 +42,29 @@ _MISPLACED: Final[dict[str, KeyPath]] = {
     for name in check.fields
     if len(letters_of(name)) >= _FEWEST_LETTERS
 }
-"""Settings that restrict the agent, by their letters. Outside of their table they would have no effect."""
+"""Settings that restrict the agent, by the letters of their names. They would have no effect outside
+their table.
+"""
 
 
 class UnknownKey(Struct, frozen=True):
-    """A key that no setting has."""
+    """A key that does not belong to any setting."""
 
     path: KeyPath
     nearest: KeyPath | None
-    """The most similar known key in the same table."""
+    """The most similar known key in the same table; None if no key is similar."""
 
 
 def unknown_keys(table: Any, check: Check = SETTINGS, at: KeyPath = ()) -> Iterator[UnknownKey]:
-    """Yield the unknown keys of a checked table and of the tables in it."""
+    """Yield the unknown keys in a checked table and in the tables that it contains."""
     for path, known, _ in _unknown(table, check, at):
         similar = nearest(path[-1], known)
         yield UnknownKey(path, None if similar is None else (*path[:-1], similar))
 
 
 def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the tables of a call, but refuse keys that seem to be misspelt or meant to restrict the agent.
+    """Yield the tables of a call. Refuse keys that look misspelt, or that look like a setting which restricts the
+    agent.
 
     Raises:
         Wrong: there is such a key.
@@ -65,7 +72,7 @@ def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
     unknown = 0
     for table in tables:
         for path, known, value in _unknown(table, SETTINGS, ()):
-            if value is None:  # null says the same as leaving it out
+            if value is None:  # null means the same as a missing key
                 continue
             unknown += 1
             if unknown > _MOST_UNKNOWN:
@@ -76,7 +83,7 @@ def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
 
 def _refuse_if_misspelt(path: KeyPath, known: tuple[str, ...]) -> None:
     *above, name = path
-    table = above[0] if above else "profiles"  # what may stand in a profile may stand outside of all tables
+    table = above[0] if above else "profiles"  # a key outside of all tables is treated like a key of a profile
     if table not in ("profiles", *_ONLY_SAFETY, *_ALSO_SAFETY):
         return
     if (meant := near_miss(name, known)) is not None:
@@ -89,7 +96,7 @@ def _refuse_if_misspelt(path: KeyPath, known: tuple[str, ...]) -> None:
 
 
 def _unknown(table: Any, check: Check, at: KeyPath) -> Iterator[tuple[KeyPath, tuple[str, ...], Any]]:
-    """Yield the path of each unknown key, the known ones beside it, and its value."""
+    """Yield the path of each unknown key, the known keys of the same table, and the value of the unknown key."""
     if not isinstance(table, dict):
         return
     match check:

@@ -1,1 +1,4 @@
-"""The domain: a conversation as a log. Pure and synchronous; no clock, no event loop, no files."""
+"""The domain model, in which a conversation is a log.
+
+The package is pure and synchronous: it uses no clock, no event loop and no I/O.
+"""

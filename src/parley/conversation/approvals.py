@@ -1,7 +1,6 @@
-"""The approvals of one log: the open one, and how each earlier one was settled.
+"""The approvals of one log: the open approval, and the settlement of each earlier one.
 
-A projection: it is given every entry as it is appended. Does not know which clients are asked, nor who waits for
-the answer.
+The approvals are a projection: each entry updates them when it is appended.
 """
 
 from __future__ import annotations
@@ -10,110 +9,200 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from parley.conversation.log import LogPayload
-from parley.conversation.records import QuestionAsked, QuestionSettled, SessionGranted, TurnStarted
-from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, LimitReached, Settlement
+from parley.conversation.records import (
+    AnswersFrom,
+    ApprovalRequest,
+    ApprovalSettlement,
+    MessageJoined,
+    SessionGranted,
+    TurnStarted,
+)
+from parley.errors import ApprovalIsSettled
+from parley.wire.events import (
+    ApplyPatchApprovalRequest,
+    ExecApprovalRequest,
+    LimitReached,
+    SettledBy,
+    Settlement,
+)
 from parley.wire.ids import ApprovalId, CallId, EventId
+from parley.wire.principals import LOCAL, PrincipalRef
 
-__all__ = ["ApprovalEvent", "ApprovalState", "PendingApproval"]
+__all__ = ["ApprovalEvent", "ApprovalState", "Grant", "PendingApproval", "SettledApproval", "may_answer"]
 
 ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
 """The event that shows an approval request to clients."""
 
 
-class PendingApproval(Struct, frozen=True, kw_only=True):
-    """An approval that is open."""
+def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, began_by: PrincipalRef | None) -> bool:
+    """Return whether a principal may answer the approvals of a turn. `began_by` is the principal that began the
+    turn.
 
-    request: QuestionAsked
+    None means that an older version of Parley did not record the principal. If `began_by` is None, the local user
+    counts as the principal that began the turn.
+    """
+    match answers_from:
+        case "anyone":
+            return True
+        case "designated":
+            return principal == (began_by or LOCAL)
+        case "local":
+            return principal == LOCAL
+
+
+class PendingApproval(Struct, frozen=True, kw_only=True):
+    """An open approval."""
+
+    request: ApprovalRequest
     event: ApprovalEvent
     event_id: EventId
-    """The id of the turn that waits for the answer."""
+    """The id of the turn that is waiting for the decision."""
     at: float
-    """When it was asked, in seconds since the epoch."""
+    """The time of the request, in seconds since the epoch."""
+    began_by: PrincipalRef | None = None
+    """The principal that began the turn; None in logs of older versions."""
 
     @property
     def approval_id(self) -> ApprovalId:
         return self.request.approval_id
 
+    def may_be_answered_by(self, principal: PrincipalRef | None) -> bool:
+        """Return whether `[approvals] from` allows a principal to answer. The caller also checks the role."""
+        return may_answer(self.request.answers_from, principal, began_by=self.began_by)
+
+
+class SettledApproval(Struct, frozen=True, kw_only=True):
+    """The settlement of an approval: the decision, and how it was made."""
+
+    decision: Settlement
+    by: SettledBy
+    principal: PrincipalRef | None
+    reason: str | None
+    at: float
+    """The time of the settlement, in seconds since the epoch."""
+
+    def error(self) -> ApprovalIsSettled:
+        """Return the error for a client that answers the approval again."""
+        return ApprovalIsSettled(
+            self.decision,
+            by=self.by,
+            principal=None if self.principal is None else self.principal.name,
+            reason=self.reason,
+            at=self.at,
+        )
+
+
+class Grant(Struct, frozen=True, array_like=True):
+    """An approval that is valid for the rest of the session."""
+
+    at: float
+    """The time of the approval, in seconds since the epoch."""
+    principal: PrincipalRef
+
 
 class ApprovalState:
     """The projection of the approvals of one log."""
 
-    __slots__ = ("_event", "_event_id", "answer_ids", "granted", "open", "settled")
+    __slots__ = ("_event", "_event_id", "answer_ids", "began_by", "granted", "joined_by", "open", "settled")
 
     def __init__(self) -> None:
         self.open: PendingApproval | None = None
-        self.settled: dict[ApprovalId, Settlement] = {}
+        self.settled: dict[ApprovalId, SettledApproval] = {}
         self.answer_ids: set[str] = set()
         """The ids of the answers that settled an approval."""
         self._event: ApprovalEvent | None = None
         self._event_id = EventId("")
-        self.granted: dict[str, float] = {}
-        """What was approved for the session, by its key, and when."""
+        self.began_by: PrincipalRef | None = None
+        """The principal that began the last turn; None if it is unknown."""
+        self.joined_by: tuple[PrincipalRef | None, ...] = ()
+        """The other principals whose messages joined the last turn; None stands for an unknown principal."""
+        self.granted: dict[str, Grant] = {}
+        """The last approval for the session for each action, by the key of the action."""
 
     @classmethod
-    def restored(cls, event_id: EventId | None, granted: dict[str, float]) -> ApprovalState:
-        """Return a state in which no approval is open. It has no earlier settlements, because a store finds them
-        by their keys.
+    def restored(
+        cls,
+        event_id: EventId | None,
+        began_by: PrincipalRef | None,
+        joined_by: tuple[PrincipalRef | None, ...],
+        granted: dict[str, Grant],
+    ) -> ApprovalState:
+        """Return a state without an open approval, as restored from a checkpoint.
+
+        Earlier settlements are not in the state, because they can be looked up by key in the store.
         """
         approvals = cls()
-        approvals.granted = granted
+        approvals.began_by, approvals.joined_by, approvals.granted = began_by, joined_by, granted
         approvals._event_id = event_id or EventId("")
         return approvals
 
     def copy(self) -> ApprovalState:
         """Return an independent copy."""
-        approvals = ApprovalState.restored(self._event_id, dict(self.granted))
+        approvals = ApprovalState.restored(self._event_id, self.began_by, self.joined_by, dict(self.granted))
         approvals.open, approvals._event = self.open, self._event
         approvals.settled, approvals.answer_ids = dict(self.settled), set(self.answer_ids)
         return approvals
 
     @property
     def is_settled(self) -> bool:
-        """True if no approval is open or about to be asked."""
+        """True if no approval is open, and no event has announced an approval whose record is still missing."""
         return self.open is None and self._event is None
 
-    def learn(self, settled: QuestionSettled) -> None:
-        """Add an earlier settlement that a store has found."""
-        self.settled[settled.approval_id] = settled.decision
+    def learn(self, settled: ApprovalSettlement, *, at: float) -> None:
+        """Add an earlier settlement that was found in the store. `at` is the time of the settlement, in seconds
+        since the epoch.
+        """
+        self.settled[settled.approval_id] = SettledApproval(
+            decision=settled.decision,
+            by=settled.by,
+            principal=settled.principal,
+            reason=settled.reason,
+            at=at,
+        )
         if settled.answer_id:
             self.answer_ids.add(settled.answer_id)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Apply one entry.
+        """Update the projection with one entry.
 
         Raises:
             ValueError: the entry contradicts the log. A request differs from the event before it, has no such event
                 or was made before, or a settlement is for an approval that is not open.
         """
         match payload:
-            case TurnStarted(event_id=event_id):
-                self._event_id, self._event = event_id, None
+            case TurnStarted(event_id=event_id, principal=principal):
+                self._event_id, self._event, self.began_by, self.joined_by = event_id, None, principal, ()
+            case MessageJoined(principal=principal):
+                if principal not in (self.began_by, *self.joined_by):
+                    self.joined_by += (principal,)
             case ExecApprovalRequest() | ApplyPatchApprovalRequest() | LimitReached():
                 self._event = payload
-            case QuestionAsked(approval_id=approval_id):
+            case ApprovalRequest(approval_id=approval_id):
                 if self._event is None or self.open is not None or approval_id in self.settled:
                     raise ValueError(f"the question {approval_id} cannot be asked here")
                 if payload != _expected_record(self._event, payload):
                     raise ValueError(f"the question {approval_id} is not the one that was shown")
-                self.open = PendingApproval(request=payload, event=self._event, event_id=self._event_id, at=at)
+                self.open = PendingApproval(
+                    request=payload, event=self._event, event_id=self._event_id, at=at, began_by=self.began_by
+                )
                 self._event = None
-            case QuestionSettled(approval_id=approval_id, decision=decision, answer_id=answer_id):
+            case ApprovalSettlement(approval_id=approval_id):
                 if self.open is None or self.open.approval_id != approval_id:
                     raise ValueError(f"the question {approval_id} is not open")
                 self.open = None
-                self.settled[approval_id] = decision
-                if answer_id:
-                    self.answer_ids.add(answer_id)
-            case SessionGranted(principal=principal, key=key):
-                if principal:
-                    self.granted[key] = at
+                self.learn(payload, at=at)
+            case SessionGranted(principal=name, token_id=token_id, key=key):
+                if name:
+                    self.granted[key] = Grant(at, PrincipalRef(name=name, token_id=token_id))
             case _:
                 pass
 
 
-def _expected_record(event: ApprovalEvent, request: QuestionAsked) -> QuestionAsked:
-    """Return the record that must follow the event, so that an approval allows exactly the action that clients
-    were shown.
+def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
+    """Return the record that must follow the event.
+
+    `apply` compares it with the actual record, so that an approval allows exactly the action that clients were
+    shown.
     """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):
@@ -138,4 +227,9 @@ def _expected_record(event: ApprovalEvent, request: QuestionAsked) -> QuestionAs
                 escalated=False,
             )
         case LimitReached():
-            return QuestionAsked(approval_id=request.approval_id, kind="limit", call_id=CallId(""))
+            return ApprovalRequest(
+                approval_id=request.approval_id,
+                kind="limit",
+                call_id=CallId(""),
+                answers_from=request.answers_from,
+            )

@@ -1,4 +1,4 @@
-"""Errors that only the pure model of a conversation raises."""
+"""Errors that only the package `conversation` raises."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ __all__ = ["EarlierEntriesNeeded", "ParentUnknown", "UnknownMessage"]
 
 
 class EarlierEntriesNeeded(ValueError):
-    """A message is missing in projections that were restored from a checkpoint. The log must be folded from its
-    first entry.
+    """Raised when projections that were restored from a checkpoint do not know a message.
+
+    The caller must then apply the log from its first entry.
     """
 
     def __init__(self, message_id: str) -> None:
@@ -18,7 +19,7 @@ class EarlierEntriesNeeded(ValueError):
 
 
 class ParentUnknown(InvalidRequest):
-    """No message has the id of the parent."""
+    """Raised when no message has the id that a client gave as the parent."""
 
     code = "unknown_parent"
 
@@ -28,7 +29,7 @@ class ParentUnknown(InvalidRequest):
 
 
 class UnknownMessage(InvalidRequest):
-    """No message has this id."""
+    """Raised when no message has the id that a client gave."""
 
     code = "unknown_message"
 

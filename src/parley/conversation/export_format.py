@@ -1,8 +1,8 @@
-"""The file format of an exported conversation: JSON Lines, a head and then one line for each entry.
+"""The file format of an exported conversation: JSON Lines, with a header and then one line for each entry.
 
 The file contains everything, including images and command output. Reading is strict, because the entries become a
-log: a file that is truncated, contradicts itself or was written by a newer version is refused, with the line
-number. Does not know where lines come from nor where entries go.
+log. A file is refused if it is truncated, contradicts itself or was written by a newer version. The error names the
+line. The callers do the I/O.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from parley.conversation.log import Entry
-from parley.conversation.log_queries import without_grant
+from parley.conversation.log_queries import for_copy
 from parley.conversation.projections import Projections
 from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, record_type
 from parley.errors import BadFile
@@ -37,21 +37,26 @@ __all__ = [
 VERSION: Final = 1
 
 LATEST: Final = 253_402_300_799.0
-"""The last second of the year 9999: later times cannot be formatted."""
+"""The last second of the year 9999, in seconds since the epoch. Later times are refused, because they cannot be
+formatted.
+"""
 
 Line = tuple[int, bytes]
 """The number of a line, counted from 1, and its content."""
 
 
 class ExportHead(Struct, frozen=True, kw_only=True):
-    """The first line of a file. Only the id, the number of entries and `archived` are needed to read the file."""
+    """The header, which is the first line of a file.
+
+    Only the id, the number of entries and `archived` are needed to read the file.
+    """
 
     parley_export: int = VERSION
     conversation_id: ConversationId
     last: Seq
     """The number of entries in the file."""
     exported_at: float
-    """In seconds since the epoch, like all times in the file."""
+    """The time of the export, in seconds since the epoch. All other times in the file have the same unit."""
     archived: bool
     title: str
     cwd: str
@@ -95,8 +100,8 @@ def head_line(head: ExportHead) -> bytes:
 
 
 def entry_line(entry: Entry) -> bytes:
-    """Encode an entry as one line. Line ends between the members of a provider's JSON become blanks."""
-    body = Raw(without_grant(entry).body.replace(b"\n", b" "))
+    """Encode an entry as one line. Line ends between the members of its JSON are replaced with spaces."""
+    body = Raw(for_copy(entry).body.replace(b"\n", b" "))
     line = _EntryLine(seq=entry.seq, at=entry.at, type=entry.type, is_event=entry.is_event, body=body)
     return encode(line) + b"\n"
 
@@ -105,7 +110,7 @@ def entry_line(entry: Entry) -> bytes:
 
 
 def read_head(line: bytes) -> ExportHead:
-    """Decode the first line. Raises BadFile."""
+    """Decode the first line of a file. Raises BadFile."""
     try:
         version = _versions.decode(line).parley_export
     except _UNREADABLE:
@@ -131,11 +136,11 @@ def _is_id(text: str) -> bool:
 
 
 def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projections) -> Iterator[Entry]:
-    """Yield the entries after the head, and apply each to `projections`.
+    """Yield the entries after the header, and apply each to `projections`.
 
     Raises:
-        BadFile: the next line is invalid. The entries before it must not be used either: only the end of the file
-        shows that the file is complete.
+        BadFile: the next line is invalid, or the file is incomplete. The entries that were yielded before must not
+            be used.
     """
     seq, number = 0, 1
     for number, line in lines:
@@ -162,11 +167,16 @@ def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projectio
 
 
 def _check(entry: Entry, projections: Projections) -> None:
-    """Check an entry. Raises ValueError or LookupError if it contradicts earlier entries, and `_UNREADABLE`."""
+    """Check an entry and apply it to `projections`.
+
+    Raises:
+        ValueError, LookupError: the entry contradicts earlier entries.
+        msgspec.DecodeError: the entry cannot be decoded. The other errors in `_UNREADABLE` mean the same.
+    """
     if (
         entry.is_event and entry.type not in EVENT_TYPES
-    ):  # an entry type of a newer version, on which no projection depends
-        _anything.decode(entry.encoded)  # clients are sent it, so it must be valid JSON
+    ):  # an event type of a newer version, which no projection needs
+        _anything.decode(entry.encoded)  # the entry is sent to clients, so it must be valid JSON
         tag = _unknown.decode(entry.encoded).type
     elif entry.is_event:
         tag = event_type(_events.decode(entry.encoded))

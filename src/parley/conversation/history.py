@@ -1,15 +1,15 @@
-"""The log as messages for a model: a projection, in a form that every model API can be given.
+"""The log as messages for a model. It is a projection, in a form that fits every model API.
 
-The projection consists of positions of entries. Their texts are kept beside it, and can be dropped and supplied
-again.
+The projection consists of the positions of entries. The texts of the entries are kept separately, so that they can
+be dropped from memory and supplied again.
 
-The order of items (docs/protocol.md, history): first the input, then the items of each response in the order of
-arrival, each call directly followed by its one output. Input that arrives while the model responds comes once,
-after the outputs of that response. Input stays in the history even if its turn fails.
+The order of items is defined in docs/protocol.md (history). The input comes first, then the items of each response
+in the order of arrival. Each call is directly followed by its one output. Input that arrives while the model is
+responding comes after the outputs of that response. Input stays in the history even if its turn fails.
 
-A message that names an earlier one as its parent begins a branch: the model sees the history at the end of the
-parent's turn, and nothing later. A summary replaces the items that it summarizes, from the turn on in which it was
-made.
+A message that names an earlier message as its parent begins a branch: the model sees the history at the end of the
+parent's turn, and nothing later. A summary replaces the items that it summarizes, in the turn in which it was made
+and in all later turns.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from parley.wire.items import InputItem, TextItem
 __all__ = ["ABORTED", "REFUSED", "History", "HistoryItem", "HistoryPositions", "OutputItem", "UserItem"]
 
 ABORTED: Final = "aborted"
-"""Output, for the model, of a call that was interrupted."""
+"""The output that the model gets for an interrupted call."""
 
 
 REFUSED: Final = "\n[Left out: an image or file that the provider refused]"
-"""Text that replaces a refused image or file."""
+"""The text that replaces an image or file that the provider refused."""
 
 
 class UserItem(Struct, frozen=True):
-    """Input of the user."""
+    """Input from the user in the history."""
 
     content: tuple[InputItem, ...]
 
 
 class OutputItem(Struct, frozen=True):
-    """The output of a call."""
+    """The output of a call in the history."""
 
     call_id: CallId
     output: str
@@ -67,27 +67,28 @@ HistoryItem = UserItem | ModelItem | OutputItem
 
 
 class _Kind(IntEnum):
-    """The kind of an entry of the history."""
+    """The kind of an item in the history."""
 
     TEXT = 0
-    """Input of the user without attachments."""
+    """Input from the user without attachments."""
     WITH_ATTACHMENTS = 1
-    """Input of the user with an image or a file."""
+    """Input from the user with an image or a file."""
     REFUSED = 2
-    """Input whose images and files are left out, because the provider refused them."""
+    """Input whose images and files are left out because the provider refused them."""
     ANSWER = 3
-    """An item of the model."""
+    """An item that the model sent in a response."""
     OUTPUT = 4
     """The output of a call."""
 
 
 _KINDS: Final = 8
-"""A number above every kind."""
+"""A number that is greater than the value of every kind. `_Ref` uses it as a factor."""
 _VALID_KINDS: Final = frozenset(_Kind)
 
 _Ref = int
-"""An item of the history: the position of its entry times `_KINDS`, plus its kind. A plain number, because a long
-history has hundreds of thousands."""
+"""An item of the history: the position of its entry multiplied by `_KINDS`, plus its kind. It is a plain integer to
+save memory, because a long history has hundreds of thousands of items.
+"""
 
 
 def _ref(seq: Seq, kind: _Kind) -> _Ref:
@@ -99,29 +100,31 @@ def _seq_of(ref: _Ref) -> Seq:
 
 
 class HistoryPositions(Struct, frozen=True, array_like=True):
-    """The history without texts, as a checkpoint stores it. No input waits and no call is open."""
+    """The history without texts, as stored in a checkpoint. It contains no unsent input and no open call."""
 
     steps: tuple[int, ...]
-    """The position of each item, as the difference from the item before."""
+    """The position of each item, stored as the difference from the position of the previous item."""
     kinds: bytes
     cuts: tuple[int, ...]
-    """The cuts, each as the difference from the one before."""
+    """The cuts (`_Turn.cuts`), each stored as the difference from the previous cut."""
 
 
 class _Turn:
-    """The items of one turn, and the turn that it follows. Branches share earlier turns."""
+    """The items of one turn, and a link to the turn before it. Branches share earlier turns."""
 
     __slots__ = ("before", "cuts", "places")
 
     def __init__(self, before: _Turn | None) -> None:
         self.before = before
         self.places: list[_Ref] = []
-        """0 is the place of an output that is still missing, right after its call."""
+        """The items of the turn. If a call has no output yet, the item after it is 0, as a placeholder for the
+        output.
+        """
         self.cuts: list[int] = []
-        """Indices of `places` before which every call has its output."""
+        """The indices in `places` before which every call has its output."""
 
     def branch(self) -> list[_Turn]:
-        """Return the turns that the model sees at its end, the first one first."""
+        """Return this turn and all turns before it, in the order in which the model sees them."""
         turns: list[_Turn] = []
         turn: _Turn | None = self
         while turn is not None:
@@ -140,30 +143,38 @@ class _Turn:
 
 
 class History:
-    """The history of one conversation."""
+    """The projection of the history of one conversation."""
 
     __slots__ = ("_is_partial", "_root", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """Create an empty history. `root` is the parent of a branch that begins before the first message."""
+        """Create an empty history. `root` is the message id with which a branch that begins before the first
+        message names its parent.
+        """
         self._root = root
         self._seq = START
-        """The position of the last entry."""
+        """The position of the last applied entry."""
         self._waiting: list[_Ref] = []
         self._turn = _Turn(None)
         self._turns: dict[MessageId, _Turn] = {}
-        """The turn that took each message."""
+        """The turn that handled each message."""
         self._unanswered: dict[CallId, deque[int]] = {}
-        """Indices in the turn's places of the outputs that are still missing. A model may use an id twice."""
+        """The indices in `_Turn.places` of the missing outputs, by call id. Each id has a list, because a model may
+        use a call id twice.
+        """
         self._texts: dict[Seq, HistoryItem] = {}
-        """The items by position. Those that are missing can be supplied (`missing`, `supply`)."""
+        """The items whose texts are in memory, by position. `missing` lists the others, and `supply` adds them."""
         self._is_partial = False
-        """True if it was restored: messages before that are unknown, and no branch can begin there."""
+        """True if the history was restored from a checkpoint. No branch can then begin at a message before the
+        checkpoint, because these messages are unknown.
+        """
 
     # --- checkpoints -------------------------------------------------------------------
 
     def copy(self) -> History:
-        """Return an independent copy without texts. No input may wait and no call may be open."""
+        """Return an independent copy without texts. All input must have been sent, and every call must have its
+        output.
+        """
         history = History(self._root)
         history._seq, history._is_partial = self._seq, self._is_partial
         history._turn = self._turn.merged()
@@ -173,7 +184,9 @@ class History:
         return history
 
     def positions(self) -> HistoryPositions:
-        """Return the history without texts, for a checkpoint. The history must be settled."""
+        """Return the history without texts, for a checkpoint. All input must have been sent, and every call must
+        have its output.
+        """
         refs, cuts = self._refs(), self.cuts
         seqs = [ref // _KINDS for ref in refs]
         return HistoryPositions(
@@ -184,7 +197,9 @@ class History:
 
     @classmethod
     def restored(cls, positions: HistoryPositions, last: Seq, root: MessageId | None = None) -> History:
-        """Return the history at the position `last`, without texts. Raises ValueError."""
+        """Return the history at the position `last`, without texts, from a checkpoint. Raises ValueError if
+        `positions` is invalid.
+        """
         history = cls(root)
         history._seq, history._is_partial = last, True
         if any(kind not in _VALID_KINDS for kind in set(positions.kinds)):
@@ -204,7 +219,10 @@ class History:
         return sum(len(turn.places) for turn in self._turn.branch())
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Forget the positions of these messages: a branch that begins there then raises `EarlierEntriesNeeded`."""
+        """Remove the positions of messages from memory.
+
+        A branch that begins at one of these messages then raises `EarlierEntriesNeeded`.
+        """
         for message_id in message_ids:
             self._turns.pop(message_id, None)
         self._is_partial = self._is_partial or bool(message_ids)
@@ -220,38 +238,40 @@ class History:
 
     @property
     def is_settled(self) -> bool:
-        """True if no input waits and every call has its output."""
+        """True if all input was sent to the model and every call has its output."""
         return not self._waiting and not self._unanswered
 
     @property
     def missing(self) -> list[Seq]:
-        """Return the positions, in order, of the entries whose texts `items` and `waiting` need but that are not
-        in memory.
+        """Return the positions, in order, of the entries whose texts `items` and `waiting` need and that are not in
+        memory.
         """
         wanted = {_seq_of(ref) for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
 
     def supply(self, seq: Seq, payload: LogPayload) -> None:
-        """Add the text of an entry."""
+        """Add the text of the entry at `seq` to memory."""
         if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
 
     def take_texts(self, earlier: History, last: Seq) -> None:
-        """Copy the texts of entries up to a position from another history of the same log."""
+        """Copy the texts of the entries up to the position `last` from another history of the same log."""
         self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
 
     def drop_texts(self, last: Seq | None = None) -> None:
-        """Free the texts of entries up to a position, by default all. They can be supplied again."""
+        """Drop the texts of the entries up to a position from memory, by default all texts. They can be supplied
+        again.
+        """
         if last is None:
             self._texts.clear()
         elif any(seq <= last for seq in self._texts):
             self._texts = {seq: item for seq, item in self._texts.items() if seq > last}
 
-    # --- what the model sees -------------------------------------------------------------
+    # --- the items for the model ---------------------------------------------------------
 
     @property
     def items(self) -> list[HistoryItem]:
-        """Return the items of the next request, without waiting input."""
+        """Return the items for the next request, without input that was not sent yet."""
         return [self._text(ref) for ref in self._refs()]
 
     @property
@@ -261,8 +281,10 @@ class History:
 
     @property
     def cuts(self) -> list[int]:
-        """Return the indices in `items` where a response and the outputs of its calls are complete. A summary may
-        replace the items before such an index."""
+        """Return the indices in `items` where a response and the outputs of its calls are complete.
+
+        A summary may replace the items before such an index.
+        """
         found: list[int] = []
         begin = 0
         for turn in self._turn.branch():
@@ -271,13 +293,13 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return the items of the next request, including waiting input, and their cuts."""
+        """Return the items for the next request, including input that was not sent yet, and the cuts among them."""
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
 
     @property
     def open_calls(self) -> tuple[CallItem, ...]:
-        """Return the calls without an output, in order. A turn cannot end before each has one."""
+        """Return the calls without an output, in order. A turn cannot end before each call has an output."""
         calls = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
         items = map(self._text, calls)
         return tuple(item for item in items if isinstance(item, CallItem))
@@ -298,13 +320,15 @@ class History:
         """True if there are images or files to which the model has not responded yet."""
         return bool(self._new_attachments()) or any(map(_has_attachments, self.waiting))
 
-    # --- the fold ------------------------------------------------------------------------
+    # --- applying entries ----------------------------------------------------------------
 
     def apply(self, payload: LogPayload, seq: Seq | None = None) -> None:
-        """Apply one entry, by default at the next position. Most entries do not concern the model.
+        """Update the projection with one entry, by default at the next position.
+
+        Most entries do not affect the history.
 
         Raises:
-            EarlierEntriesNeeded: it begins a branch at a message that a restored history does not know.
+            EarlierEntriesNeeded: the entry begins a branch at a message that a restored history does not know.
         """
         self._seq = seq = Seq(self._seq + 1) if seq is None else seq
         if (item := _item_of(payload)) is not None:
@@ -313,7 +337,7 @@ class History:
             case TurnStarted():
                 self._turn = _Turn(self._turn)
             case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
-                if parent is not UNSET:  # one that is no message is the conversation itself: nothing is before it
+                if parent is not UNSET:  # the conversation's own id begins an empty branch
                     if not self.knows(parent):
                         raise EarlierEntriesNeeded(parent)
                     self._turn.before = self._turns.get(parent)
@@ -348,7 +372,7 @@ class History:
         del self._waiting[:number]
 
     def _compact(self, seq: Seq, replaced: int) -> None:
-        """Replace items by a summary. Earlier turns stay unchanged, for branches that begin there."""
+        """Replace items with a summary. Earlier turns stay unchanged, because branches can begin there."""
         compacted = self._turn
         kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
         compacted.places = [_ref(seq, _Kind.TEXT), *kept]
@@ -364,8 +388,9 @@ class History:
             del self._unanswered[call_id]
 
     def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
-        """Return the input with attachments to which the model has not responded: its turn, its index in the
-        turn, and the item.
+        """Return the input with attachments to which the model has not responded.
+
+        Each value consists of the turn, the index in the turn, and the item.
         """
         found: list[tuple[_Turn, int, _Ref]] = []
         for turn in reversed(self._turn.branch()):
@@ -373,7 +398,7 @@ class History:
                 ref = turn.places[place]
                 kind = ref % _KINDS
                 if ref and kind == _Kind.ANSWER:
-                    return found  # the model answered what stands before
+                    return found  # the model has responded to all earlier input
                 if kind == _Kind.WITH_ATTACHMENTS:
                     found.append((turn, place, ref))
         return found
@@ -394,7 +419,7 @@ def _kind_of(content: tuple[InputItem, ...]) -> _Kind:
 
 
 def _item_of(payload: LogPayload) -> HistoryItem | None:
-    """Return the item that an entry adds to the history; None if it adds none."""
+    """Return the item that an entry adds to the history; None if it adds no item."""
     match payload:
         case UserMessage(content=content) | InputRead(content=content):
             return UserItem(content)
@@ -409,7 +434,7 @@ def _item_of(payload: LogPayload) -> HistoryItem | None:
 
 
 def _without_attachments(item: HistoryItem) -> HistoryItem:
-    """Keep the texts, and replace images and files by a note that they were refused."""
+    """Return an item with a note in place of its images and files, which the provider refused. Texts are kept."""
     if not isinstance(item, UserItem):
         return item
     return UserItem(tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content))

@@ -1,4 +1,4 @@
-"""The keys of entries: ids by which a store finds an entry of a log without reading the log."""
+"""The keys of entries: ids by which a store finds an entry without reading the whole log."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from parley.conversation.log import Entry
-from parley.conversation.records import QuestionAsked, QuestionSettled, TurnStarted, record_type
+from parley.conversation.records import ApprovalRequest, ApprovalSettlement, MessageQueued, TurnStarted, record_type
 from parley.wire.events import UserMessage, event_type
 
-__all__ = ["KEYED_TYPES", "MESSAGE", "SETTLED", "key_in", "key_of"]
+__all__ = ["KEYED_TYPES", "MESSAGE", "QUEUED", "SETTLED", "TURN", "key_in", "key_of"]
 
 
 class _Message(Struct):
@@ -31,27 +31,34 @@ _turns: Final = msgspec.json.Decoder(_Turn)
 _approvals: Final = msgspec.json.Decoder(_Approval)
 
 MESSAGE: Final = event_type(UserMessage)
-"""The type of messages, whose key is their id."""
-_TURN: Final = record_type(TurnStarted)
-SETTLED: Final = record_type(QuestionSettled)
-"""The type of settlements, whose key is the id of their approval."""
-_APPROVALS: Final = (record_type(QuestionAsked), SETTLED)
+"""The type of entries that contain a message. Their key is the message id."""
+QUEUED: Final = record_type(MessageQueued)
+"""The type of entries that queue a message. Their key is the message id."""
+TURN: Final = record_type(TurnStarted)
+"""The type of entries that start a turn. Their key is the turn id."""
+SETTLED: Final = record_type(ApprovalSettlement)
+"""The type of entries that settle an approval. Their key is the approval id."""
+_APPROVALS: Final = (record_type(ApprovalRequest), SETTLED)
 
-KEYED_TYPES: Final = (MESSAGE, _TURN, *_APPROVALS)
-"""The types of the entries that have a key: messages, turns, and requests and settlements of approvals."""
+KEYED_TYPES: Final = (MESSAGE, QUEUED, TURN, *_APPROVALS)
+"""The types of entries that have a key: messages, queued messages, turn starts, and approval requests and
+settlements.
+"""
 
 
 def key_of(entry: Entry) -> str | None:
-    """Return the key of an entry; None if it has none."""
+    """Return the key of an entry; None if it has no key."""
     return key_in(entry.encoded, entry.type, is_event=entry.is_event) if entry.type in KEYED_TYPES else None
 
 
 def key_in(body: bytes, kind: str, *, is_event: bool) -> str | None:
-    """Return the key in the body of an entry; None if it has none, or is damaged."""
+    """Return the key in the encoded body of an entry; None if the entry has no key or is damaged."""
     try:
         if is_event:
             return _messages.decode(body).message_id if kind == MESSAGE else None
-        if kind == _TURN:
+        if kind == QUEUED:
+            return _messages.decode(body).message_id or None
+        if kind == TURN:
             return _turns.decode(body).event_id
         return _approvals.decode(body).approval_id if kind in _APPROVALS else None
     except ValueError:

@@ -1,26 +1,27 @@
 """The log of one conversation: its entries in order, and the open items after the last entry.
 
-Knows positions and open items. Does not know who reads: a reader is a `Cursor`, and `runtime/readers.py` sends the
-entries.
+An *entry* has a position and is permanent. An *open item* is a text that the model is still writing, or the output
+of a running command on one stream. Deltas extend an open item. They have no position of their own; open items come
+after the last entry.
 
-An *entry* has a position and is permanent. An *open item* is a text that is still being written: a delta extends it
-and has no position; the item comes after the last entry. The item ends with the event that supersedes it (`ENDS`),
-or is discarded by an event after which nothing can be in progress (`DISCARDS_OPEN`). Both depend only on the
-events, so clients compute the same result. The output of a command is an open item as well, one for each stream; it
-ends with the record of the stored output, directly before the event that ends the command.
+An open text ends with the event that contains the complete text (`ENDS`). Some other events discard an open text,
+because no text can be in progress after them (`DISCARDS_OPEN`). Both rules depend only on the events, so clients
+compute the same result. An open output ends with the record of the stored output, directly before the event that
+ends the command.
 
-An entry is *durable* once it cannot be lost. No reader passes an entry that is not durable.
+An entry becomes *durable* when it can no longer be lost. No reader receives an entry that is not durable.
 
-A long log has only a *tail* in memory: the entries after `Log.base`. Earlier entries are in the store. A cursor
-that needs one returns `EARLIER`, and is then supplied with pages of entries.
+A long log has only a *tail* in memory: the entries after `Log.base`. Earlier entries are in the store. A `Cursor`
+is the position of a reader. A cursor that needs an earlier entry returns `EARLIER`, and is then supplied with pages
+of entries. `runtime/readers.py` sends the entries to the readers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -56,6 +57,7 @@ __all__ = [
     "ItemKind",
     "Log",
     "LogPayload",
+    "LogView",
     "OpenItem",
     "encode_delta",
     "encode_piece",
@@ -64,11 +66,11 @@ __all__ = [
 ]
 
 LogPayload = EventMsg | Record
-"""An event or a record: the content of an entry."""
+"""The content of an entry: an event or a record."""
 
 
 class ItemKind(StrEnum):
-    """The kinds of open item, each named by the type of its deltas."""
+    """The kinds of open texts. Each value is the event type of the item's deltas."""
 
     MESSAGE = event_type(AgentMessageDelta)
     REASONING = event_type(AgentReasoningDelta)
@@ -80,14 +82,15 @@ ENDS: Final = {
     event_type(AgentReasoning): ItemKind.REASONING,
     event_type(AgentReasoningRawContent): ItemKind.RAW_REASONING,
 }
-"""The event that ends the open item of each kind. At most one item of a kind is open."""
+"""The kind of open text that each of these event types ends. At most one text of each kind is open."""
 
 DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
-"""Events of a retry, a failure, an interrupt or the end of a turn: they discard open items. Other background events
-(progress of a call, a summary) come only while no item is open."""
+"""The types of events that discard open texts. Such an event reports a retry, a failure, an interrupt or the end of
+a turn. Background events with other meanings, such as the progress of a call, occur only while no text is open.
+"""
 
 _DELTA_PREFIX: Final = {
-    kind.value: b'{"type":"%b","delta":' % kind.value.encode()  # every text delta has this shape
+    kind.value: b'{"type":"%b","delta":' % kind.value.encode()  # the encoding of every text delta begins like this
     for kind in ItemKind
 }
 
@@ -104,18 +107,20 @@ class Entry(Struct, frozen=True, gc=False):
     type: str
     is_event: bool
     encoded: bytes
-    """Empty if `output` is set: output is a third longer as JSON, and is encoded only if it is needed."""
+    """The encoded payload; empty if `output` is set. Output is encoded only on demand, because it is a third longer
+    as JSON.
+    """
     output: CommandOutput | None = None
-    """A record of command output, which clients see as deltas."""
+    """The payload of a record of command output, which clients see as deltas; None for any other entry."""
 
     @property
     def body(self) -> bytes:
-        """The JSON that is stored."""
+        """The body of the entry as JSON, as it is stored."""
         return self.encoded if self.output is None else encode(self.output)
 
     @property
     def size(self) -> int:
-        """The approximate number of bytes of the body."""
+        """The approximate size of the body, in bytes."""
         if self.output is None:
             return len(self.encoded)
         return sum(len(kept.head) + len(kept.tail) for kept in self.output.streams)
@@ -132,7 +137,7 @@ PIECES_PER_PART: Final = 1024
 
 
 class OpenItem:
-    """A text that is still being written."""
+    """A text that the model is still writing."""
 
     __slots__ = ("_parts", "_pieces", "id", "kind", "length", "type")
 
@@ -141,7 +146,9 @@ class OpenItem:
         self.type: str = kind.value
         self.length = 0
         self._parts: list[str] = []
-        """Each part joins many pieces: a short string takes far more memory than its characters."""
+        """The text in parts. Each part joins many pieces, because a short string takes far more memory than its
+        characters need.
+        """
         self._pieces: list[str] = []
 
     def extend(self, piece: str) -> None:
@@ -161,33 +168,33 @@ class OpenItem:
 
 
 class Delta(Struct, frozen=True, gc=False):
-    """A piece of an open item."""
+    """A piece of an open text."""
 
     item: OpenItem
     offset: int
-    """The offset in the item, in code points."""
+    """The offset in the text, in code points."""
     text: str
 
 
 def encode_piece(delta: Delta | OutputDelta) -> bytes:
-    """Encode a delta of either kind as the event for clients."""
+    """Encode a delta of a text or of an output as the event that clients get."""
     return encode_delta(delta) if isinstance(delta, Delta) else encode_output_delta(delta)
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """Encode a delta of text as the event for clients; the hot path."""
+    """Encode a delta of a text as the event that clients get. This function is on a hot path."""
     return _DELTA_PREFIX[delta.item.type] + encode(delta.text) + b"}"
 
 
 def output_of(entry: Entry) -> list[OpenOutput]:
-    """Return the outputs in a record of command output; empty for any other entry."""
+    """Return the outputs in a record of command output; an empty list for any other entry."""
     if entry.output is None:
         return []
     return [OpenOutput.from_record(entry.output.call_id, kept) for kept in entry.output.streams]
 
 
 def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-    """Yield the entries that clients see, without events of the hidden types."""
+    """Yield the entries that clients see: all events except those of the types in `hidden`."""
     for entry in entries:
         if entry.is_event:
             if entry.type not in hidden:
@@ -197,39 +204,74 @@ def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> I
 
 
 class Earlier(Enum):
-    """The type of `EARLIER`."""
+    """The type of the constant `EARLIER`."""
 
     EARLIER = "earlier"
 
 
 EARLIER: Final = Earlier.EARLIER
-"""Returned in place of an entry that is not in memory."""
+"""The value that `Cursor.next` returns if the next entry is not in memory."""
+
+
+class LogView(Protocol):
+    """The read-only interface of a `Log`."""
+
+    @property
+    def base(self) -> Seq: ...
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
+
+    @property
+    def durable(self) -> Seq: ...
+
+    @property
+    def last(self) -> Seq: ...
+
+    @property
+    def is_durable(self) -> bool: ...
+
+    @property
+    def open(self) -> Mapping[ItemKind, OpenItem]: ...
+
+    @property
+    def outputs(self) -> Mapping[tuple[CallId, OutputStream], OpenOutput]: ...
+
+    def between(self, after: Seq, last: Seq) -> Sequence[Entry]: ...
+
+    def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]: ...
+
+    def open_deltas(self) -> Sequence[Delta | OutputDelta]: ...
+
+    def lengths(self) -> dict[ItemId, int]: ...
 
 
 class Log:
-    """The newest entries by position, and the open items after the last of them."""
+    """The newest entries by position, and the open items after the last entry."""
 
     __slots__ = ("_ended", "_items_opened", "_series", "base", "durable", "entries", "open", "outputs")
 
     def __init__(self, base: Seq = START) -> None:
         self.base = base
-        """The position before the first entry in memory; the entries up to here are in the store."""
+        """The position before the first entry in memory. The entries up to this position are in the store."""
         self.entries: list[Entry] = []
         """The tail: the entries after `base`."""
         self.durable = base
-        """The last position that readers may pass."""
+        """The position of the last durable entry."""
         self.open: dict[ItemKind, OpenItem] = {}
-        """The open texts."""
+        """The open texts, by kind."""
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
-        """The open outputs of running commands."""
+        """The open outputs of running commands, by call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """Items that were ended by entries that are not durable yet, and those entries: they may be rolled back."""
+        """Items that were ended by an entry which is not durable yet, with the position of the entry. A rollback
+        opens them again.
+        """
         self._items_opened = 0
         self._series = ""
 
     @property
     def last(self) -> Seq:
-        """The position of the last entry, durable or not; 0 when there is none."""
+        """The position of the last entry, durable or not; 0 for an empty log."""
         return Seq(self.base + len(self.entries))
 
     @property
@@ -238,31 +280,31 @@ class Log:
         return self.durable == self.base + len(self.entries)
 
     def between(self, after: Seq, last: Seq) -> list[Entry]:
-        """Return the entries after a position, up to another.
+        """Return the entries after the position `after`, up to `last`.
 
         Raises:
-            ValueError: some of them are not in memory.
+            ValueError: some of the entries are not in memory.
         """
         if after < self.base:
             raise ValueError(f"entries after {after} are in the store, up to {self.base}")
         return self.entries[after - self.base : last - self.base]
 
     def trim(self, base: Seq) -> None:
-        """Drop the entries up to a position, which is durable: they are in the store."""
+        """Drop the entries up to a durable position from memory. They can be read from the store."""
         if base > self.base:
             del self.entries[: min(base, self.durable) - self.base]
             self.base = Seq(min(base, self.durable))
 
     def begin_after(self, base: Seq) -> None:
-        """Begin an empty log after a position; the entries up to there are in the store."""
+        """Begin an empty tail after a position. The entries up to this position must be in the store."""
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Begin a new series of item ids, with a number that no process has used in this log before."""
+        """Begin a new series of item ids. No process may have used the number for this log before."""
         self._series, self._items_opened = f"{number}.", 0
 
     def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
-        """Add entries after the last one; items that they end or discard are closed."""
+        """Add entries after the last entry, and close the items that they end or discard."""
         added: list[Entry] = []
         for seq, one in enumerate(payloads, start=self.last + 1):
             is_event = isinstance(one, EventBase)
@@ -275,7 +317,7 @@ class Log:
         return added
 
     def append_entries(self, entries: Sequence[Entry]) -> None:
-        """Add entries that another process has made."""
+        """Add entries that another process has created."""
         if self.is_durable:
             self._ended.clear()
         self.entries += entries
@@ -297,8 +339,10 @@ class Log:
         return [self.open.pop(kind)] if kind in self.open else []
 
     def truncate(self, after: Seq) -> None:
-        """Remove the entries after a position. Items that they ended are open again; items that were opened later
-        are removed."""
+        """Remove the entries after a position.
+
+        Items that these entries ended are open again. Items that were opened later are removed.
+        """
         del self.entries[after - self.base :]
         while self._ended and self._ended[-1][0] > after:
             _, item = self._ended.pop()
@@ -308,13 +352,13 @@ class Log:
                 self.outputs[item.call_id, item.stream] = item
 
     def discard_open(self) -> None:
-        """Remove all open items."""
+        """Remove all open texts and outputs."""
         self.open.clear()
         self.outputs.clear()
         self._ended.clear()
 
     def extend(self, kind: ItemKind, text: str) -> Delta:
-        """Extend the open item of this kind; open it first if there is none."""
+        """Extend the open text of a kind. If no text of this kind is open, open one first."""
         item = self.open.get(kind)
         if item is None:
             item = self.open[kind] = OpenItem(self._next_item(), kind)
@@ -323,7 +367,7 @@ class Log:
         return delta
 
     def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> Iterator[OutputDelta]:
-        """Extend the open output of a command, and yield its deltas one by one."""
+        """Extend the open output of a command, and yield the new output as deltas."""
         item = self.outputs.get((call_id, stream))
         if item is None:
             item = self.outputs[call_id, stream] = OpenOutput(self._next_item(), call_id, stream)
@@ -331,8 +375,9 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """Extend an item that another process writes, as `extend` does; return None if the piece is already
-        known.
+        """Extend a text that another process is writing, as `extend` does.
+
+        Return None if the piece is already known.
         """
         item = self.open.get(kind)
         if item is None or item.id != item_id:
@@ -347,8 +392,9 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """Extend an output that another process writes, as `extend_output` does; return None if the piece is
-        already known.
+        """Extend an output that another process is receiving, as `extend_output` does.
+
+        Return None if the piece is already known.
         """
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
@@ -359,7 +405,7 @@ class Log:
         return item.extend(lacking) if lacking else None
 
     def output_records(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
-        """Return the records that end the open output of one command, or of all commands."""
+        """Yield the records that end the open output of one command, or of all commands."""
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
             streams = tuple(item.to_record() for (owner, _), item in self.outputs.items() if owner == call)
             yield CommandOutput(call_id=call, streams=streams)
@@ -369,13 +415,15 @@ class Log:
         return ItemId(f"i{self._series}{self._items_opened}")
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-        """Yield the events after a position that clients see, in order, without events of the hidden types."""
+        """Yield the events after a position that clients see, in order, without those of the types in `hidden`."""
         whole = after == self.base and self.is_durable
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
-        """Return all open texts, and the beginning and end of each open output; nothing while an entry before them
-        is not durable."""
+        """Return all open texts, and the beginning and the end of each open output, as deltas.
+
+        Return an empty list while an entry is not durable.
+        """
         if not self.is_durable:
             return []
         deltas: list[Delta | OutputDelta] = [
@@ -386,7 +434,7 @@ class Log:
         return deltas
 
     def lengths(self) -> dict[ItemId, int]:
-        """Return the length of each item that is open, or whose final entry is not durable yet."""
+        """Return the length of each item that is open or whose final entry is not durable yet."""
         lengths = {item.id: item.length for item in self.open.values()}
         for output in self.outputs.values():
             lengths[output.id] = output.length
@@ -396,11 +444,11 @@ class Log:
 
 
 class Cursor:
-    """A reader's position in a log: the last entry it has passed, and how much of each open item it has.
+    """The position of a reader in a log: the last entry that it has, and the length that it has of each open item.
 
-    It passes only durable entries. While `live`, the reader has everything, and nothing is recorded for each delta.
-    `next` returns what the reader lacks, one piece at a time. When a live reader is not sent something new at once,
-    `appended` or `missed` records its position.
+    A cursor passes only durable entries. While a cursor is `live`, its reader has everything, and nothing is
+    recorded for each delta. `next` returns the entries and deltas that the reader lacks, one at a time. If a new
+    entry or delta is not sent to a live reader immediately, `appended` or `missed` records its position.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
@@ -411,53 +459,60 @@ class Cursor:
         self._offsets: dict[ItemId, int] = {}
         self._takes_records = False
         self._earlier: deque[Entry] = deque()
-        """Entries that were supplied from the store."""
+        """The entries that were supplied from the store."""
         self._lacking: deque[OutputDelta] = deque()
-        """Pieces of the output in the last record that the reader still lacks."""
+        """The pieces of output from the last record that the reader still lacks."""
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:
-        """Create the cursor of a reader that gets records, and therefore no deltas of stored output."""
+        """Create the cursor of a reader that gets records. If output is in a record, the reader does not also get
+        it as deltas.
+        """
         cursor = cls(after)
         cursor._takes_records = True
         return cursor
 
     @classmethod
-    def at_end_of(cls, log: Log) -> Cursor:
+    def at_end_of(cls, log: LogView) -> Cursor:
         """Create the cursor of a reader that has everything in the log."""
         cursor = cls(log.durable)
         cursor.live = log.is_durable
         return cursor
 
     @classmethod
-    def after_snapshot(cls, log: Log) -> Cursor:
-        """Return the cursor of a reader that will be sent a snapshot of the log as it is now."""
+    def after_snapshot(cls, log: LogView) -> Cursor:
+        """Create the cursor of a reader that will be sent a snapshot of the current log."""
         cursor = cls(log.durable)
         cursor._offsets = log.lengths() if log.is_durable else {}
         return cursor
 
-    def appended(self, log: Log, first: Seq) -> None:
-        """Record that entries were appended from position `first` on. A live reader had everything before them."""
+    def appended(self, log: LogView, first: Seq) -> None:
+        """Record that entries were appended, beginning at the position `first`.
+
+        If the cursor was live, the reader already has everything before them.
+        """
         if self.live:
             self.seq, self.live = Seq(first - 1), False
             self._offsets = log.lengths()
 
-    def missed(self, log: Log, delta: Delta | OutputDelta) -> None:
-        """Record that the newest delta was not sent. A live reader had everything before it."""
+    def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
+        """Record that the newest delta was not sent. If the cursor was live, the reader already has everything
+        before it.
+        """
         if self.live:
             self.seq, self.live = log.last, False
             self._offsets = log.lengths()
             self._offsets[delta.item.id] = delta.offset
 
     def supply(self, entries: Sequence[Entry]) -> None:
-        """Add a page of entries from the store, which directly follow the cursor or the previous page."""
+        """Add a page of entries from the store. The page must directly follow the cursor or the previous page."""
         self._earlier.extend(entries)
 
-    def next(self, log: Log) -> Entry | Delta | OutputDelta | Earlier | None:
-        """Return the next entry or delta that this reader lacks; entries first, then open items.
+    def next(self, log: LogView) -> Entry | Delta | OutputDelta | Earlier | None:
+        """Return the next entry or delta that the reader lacks. Entries come before open items.
 
-        Returns None if the reader has everything that is durable; the reader is live if nothing else exists.
-        Returns `EARLIER` if the entry after `seq` is not in memory and must be supplied.
+        Return None if the reader has everything that is durable. The cursor then becomes live, unless there are
+        entries that are not durable yet. Return `EARLIER` if the next entry is not in memory and must be supplied.
         """
         if self.live:
             return None

@@ -1,4 +1,4 @@
-"""Queries on single entries of a log: the end of a turn, its last text, and the title."""
+"""Queries about the entries of a log, such as the end of a turn or its last text."""
 
 from __future__ import annotations
 
@@ -9,32 +9,47 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.conversation.log import Entry
-from parley.conversation.records import Renamed, SessionGranted, TurnEnded, record_type
-from parley.wire.events import TaskComplete, event_type
+from parley.conversation.records import (
+    MessageQueued,
+    QueuedMessageEdited,
+    Renamed,
+    SessionGranted,
+    TurnEnded,
+    record_type,
+)
+from parley.wire.events import QueueChanged, TaskComplete, event_type
+from parley.wire.ids import MessageId
 from parley.wire.jsonrpc import encode
 
-__all__ = ["TurnOutcome", "is_title", "is_turn_end", "last_text", "turn_end_in", "without_grant"]
+__all__ = ["TurnOutcome", "for_copy", "is_title", "is_turn_end", "last_text", "turn_end_in"]
 
 _COMPLETE: Final = event_type(TaskComplete)
 _ENDED: Final = record_type(TurnEnded)
 _RENAMED: Final = record_type(Renamed)
-_GRANTED: Final = record_type(SessionGranted)
-_NO_GRANT: Final = encode(SessionGranted(principal="", key=""))
+_NOT_COPIED: Final = {
+    (False, record_type(SessionGranted)): encode(SessionGranted(principal="", key="")),
+    (False, record_type(MessageQueued)): encode(MessageQueued(message_id=MessageId(""), content=())),
+    (False, record_type(QueuedMessageEdited)): encode(QueuedMessageEdited(message_id=MessageId(""), content=())),
+    (True, event_type(QueueChanged)): encode(QueueChanged(messages=(), paused=False)),
+}
+"""Replacements for entries that must not be in a copy of a conversation, by `is_event` and type."""
 
 
 _ended: Final = msgspec.json.Decoder(TurnEnded)
 _completed: Final = msgspec.json.Decoder(TaskComplete)
 
 
-def without_grant(entry: Entry) -> Entry:
-    """Return an entry as a fork has it: without the principal of a session grant, because session grants do not
-    hold in a fork.
+def for_copy(entry: Entry) -> Entry:
+    """Return an entry for a copy of the conversation: a fork, an export or an import.
+
+    A copy contains no session grants. It contains no queue either, because it must not begin a turn by itself.
     """
-    return replace(entry, encoded=_NO_GRANT) if entry.type == _GRANTED and not entry.is_event else entry
+    encoded = _NOT_COPIED.get((entry.is_event, entry.type))
+    return entry if encoded is None else replace(entry, encoded=encoded)
 
 
 def last_text(entries: Sequence[Entry]) -> str | None:
-    """Return the last text of the last turn that was completed in these entries; None if none was."""
+    """Return the last text of the last turn that was completed in the entries; None if no turn was completed."""
     for entry in reversed(entries):
         if entry.is_event and entry.type == _COMPLETE:
             return _completed.decode(entry.encoded).last_agent_message
@@ -42,15 +57,15 @@ def last_text(entries: Sequence[Entry]) -> str | None:
 
 
 class TurnOutcome(NamedTuple):
-    """How a turn ended."""
+    """The outcome of a turn."""
 
     ended: TurnEnded
     text: str | None
-    """The last text of a turn that is done, or why it is not."""
+    """The last text of a completed turn, or the reason why the turn was not completed."""
 
 
 def turn_end_in(entries: Sequence[Entry]) -> TurnOutcome | None:
-    """Return the end of the last turn that ended in these entries; None if none did."""
+    """Return the outcome of the last turn that ended in the entries; None if no turn ended."""
     for place in reversed(range(len(entries))):
         if is_turn_end(entries[place]):
             ended = _ended.decode(entries[place].encoded)

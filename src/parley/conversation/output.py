@@ -1,6 +1,7 @@
-"""The stored part of a command's output: all of it, or its beginning and its end.
+"""The stored part of a command's output: the whole output, or its beginning and its end.
 
-A command may write gigabytes. The memory for its output is limited; the omitted middle is only counted.
+A command may write gigabytes, so the memory for its output is limited. The bytes of the omitted middle are only
+counted.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from parley.wire.jsonrpc import encode
 __all__ = ["CHUNK_BYTES", "KEPT_BYTES", "PREVIEW_BYTES", "OpenOutput", "OutputDelta", "encode_output_delta"]
 
 KEPT_BYTES: Final = 64 * 1024
-"""How many bytes of the beginning, and of the end, are stored."""
+"""The maximum number of bytes that are stored from the beginning of an output, and also from its end."""
 CHUNK_BYTES: Final = 8192
-"""The most bytes of output in one event."""
+"""The maximum number of bytes of output in one event."""
 PREVIEW_BYTES: Final = 8192
-"""How many bytes of the beginning, and of the end, a snapshot shows."""
+"""The maximum number of bytes that a snapshot shows from the beginning of an output, and also from its end."""
 
 
 class OpenOutput:
-    """The output of a running command on one stream: an open item that consists of bytes."""
+    """The output of a running command on one stream."""
 
     __slots__ = ("_head", "_tail", "call_id", "id", "length", "lines", "stream", "type")
 
@@ -40,7 +41,7 @@ class OpenOutput:
 
     @classmethod
     def from_record(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
-        """Restore the output from its record."""
+        """Create the output from its record in the log."""
         item = cls(kept.item, call_id, kept.stream)
         item.length, item.lines = kept.size, kept.lines
         item._head, item._tail = bytearray(kept.head), bytearray(kept.tail)
@@ -56,18 +57,18 @@ class OpenOutput:
             data = data[room:]
         if data:
             self._tail += data[-KEPT_BYTES:]
-            if len(self._tail) > 2 * KEPT_BYTES:  # not each time: moving 64 KiB for each line costs more
+            if len(self._tail) > 2 * KEPT_BYTES:  # trimming 64 KiB after each line would cost more
                 del self._tail[:-KEPT_BYTES]
         return delta
 
     def skip_to(self, offset: int) -> None:
-        """Continue at an offset: the output before it is unknown here."""
+        """Continue at an offset. The output between the last piece and this offset counts as omitted."""
         self.length = offset
         self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
         self._tail.clear()
 
     def to_record(self) -> StreamOutput:
-        """Return the record for the log."""
+        """Return the output as a record for the log."""
         return StreamOutput(
             item=self.id,
             stream=self.stream,
@@ -78,13 +79,18 @@ class OpenOutput:
         )
 
     def pieces(self, offset: int = 0) -> Iterator[OutputDelta]:
-        """Yield the stored output from `offset` on in pieces for events. A gap in the offsets is omitted output."""
+        """Yield the stored output from `offset` on, in pieces for events.
+
+        A gap between two offsets means that output was omitted.
+        """
         yield from self._cut(offset, self._head, 0, end=len(self._head))
         tail = self._tail[-KEPT_BYTES:]
         yield from self._cut(offset, tail, self.length - len(tail), end=self.length)
 
     def kept_ranges(self) -> list[tuple[int, bytes]]:
-        """Return the stored output with its offset: one range, or two if the middle was omitted."""
+        """Return the stored ranges of the output with their offsets: one range, or two if the middle was
+        omitted.
+        """
         head, tail = bytes(self._head), bytes(self._tail[-KEPT_BYTES:])
         begin = self.length - len(tail)
         if not tail or begin == len(head):
@@ -92,7 +98,7 @@ class OpenOutput:
         return [(0, head), (begin, tail)]
 
     def preview(self) -> Iterator[OutputDelta]:
-        """Yield the beginning and the end, for a snapshot."""
+        """Yield the beginning and the end of the output, for a snapshot."""
         if self.length <= 2 * PREVIEW_BYTES:
             yield from self.pieces()
             return
@@ -112,12 +118,12 @@ class OutputDelta(Struct, frozen=True, gc=False):
 
     item: OpenOutput
     offset: int
-    """The offset in the stream, in bytes."""
+    """The offset in the output of the stream, in bytes."""
     data: bytes
 
 
 def encode_output_delta(delta: OutputDelta) -> bytes:
-    """Encode a delta as the event for clients."""
+    """Encode a delta of an output as the event that clients get."""
     item = delta.item
     return b'{"type":"%b","call_id":%b,"stream":"%b","chunk":%b}' % (
         item.type.encode(),

@@ -1,4 +1,4 @@
-"""All projections of one log, updated with each entry, or restored from a checkpoint."""
+"""All projections of one log. They are updated with each entry, or restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from parley.conversation.approvals import ApprovalState
+from parley.conversation.approvals import ApprovalState, Grant
 from parley.conversation.history import History, HistoryPositions
 from parley.conversation.log import Entry, LogPayload
+from parley.conversation.queue import Queue, SavedQueue
 from parley.conversation.records import RECORD_TYPES, CommandOutput, InputRead, record_type
 from parley.conversation.settings_history import SavedSettingsHistory, SettingsHistory
 from parley.conversation.state import Phase, SavedState, State
@@ -22,12 +23,14 @@ from parley.wire.events import (
     ApplyPatchApprovalRequest,
     ExecApprovalRequest,
     LimitReached,
+    TaskComplete,
     TokenCount,
     UserMessage,
     event_type,
 )
 from parley.wire.ids import START, MessageId, Seq
 from parley.wire.items import compact
+from parley.wire.principals import PrincipalRef
 
 __all__ = ["Projections"]
 
@@ -36,12 +39,14 @@ Decoders = dict[str, msgspec.json.Decoder[Any]]
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-FORMAT: Final = 3
-"""The version of checkpoints. One of another version is ignored, and the log is folded from its first entry."""
+FORMAT: Final = 7
+"""The version of the checkpoint format. A checkpoint with another version is ignored, and the log is then applied
+from its first entry.
+"""
 
 
 class _Saved(Struct, frozen=True, array_like=True):
-    """A checkpoint before compression."""
+    """The content of a checkpoint before compression."""
 
     format: int
     position: Seq
@@ -49,15 +54,19 @@ class _Saved(Struct, frozen=True, array_like=True):
     history: HistoryPositions
     settings_history: SavedSettingsHistory
     usage: SavedUsage
-    granted: dict[str, float]
+    began_by: PrincipalRef | None
+    joined_by: tuple[PrincipalRef | None, ...]
+    granted: dict[str, Grant]
+    queue: SavedQueue
 
 
 @cache
 def _decoders() -> tuple[Decoders, Decoders]:
-    """Return the decoders of the events and records that a projection depends on, by type. They are made at the
-    first call, because that takes long and a server starts without them.
+    """Return the decoders of the events and the records that a projection depends on, by type.
+
+    They are created at the first call, because creating them is slow and a server can start without them.
     """
-    events = (UserMessage, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
+    events = (UserMessage, TaskComplete, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
     return (
         {event_type(cls): msgspec.json.Decoder(cls) for cls in events},
         {
@@ -71,21 +80,25 @@ def _decoders() -> tuple[Decoders, Decoders]:
 class Projections:
     """All projections of one log."""
 
-    __slots__ = ("_root", "approvals", "history", "position", "settings_history", "state", "usage")
+    __slots__ = ("_root", "approvals", "history", "position", "queue", "settings_history", "state", "usage")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """Create projections of an empty log. `root`, the id of the conversation, is the parent of a branch that
-        begins before the first message.
+        """Create the projections of an empty log.
+
+        `root` is the id of the conversation. It is the parent of a branch that begins before the first message.
         """
         self._root = root
         self.state, self.approvals, self.usage = State(), ApprovalState(), UsageTotals()
         self.history, self.settings_history = History(root), SettingsHistory(root)
+        self.queue = Queue()
         self.position = START
-        """The position of the last entry that was applied."""
+        """The position of the last applied entry."""
 
     @property
     def is_settled(self) -> bool:
-        """True if a checkpoint can be made: no approval is open, no input waits, and every call has its output."""
+        """True if a checkpoint can be made, because no approval is open, all input was sent, and every call has its
+        output.
+        """
         is_asking = self.state.phase is not Phase.IDLE and not self.approvals.is_settled
         return not is_asking and self.history.is_settled
 
@@ -99,7 +112,13 @@ class Projections:
             self.approvals.copy(),
         )
         copied.settings_history, copied.usage = self.settings_history.copy(), self.usage.copy()
+        copied.queue = self.queue.copy()
         return copied
+
+    @property
+    def is_queue_pending(self) -> bool:
+        """True if no turn is running and a queued message can begin the next turn."""
+        return self.state.phase is Phase.IDLE and bool(self.queue.waiting) and not self.queue.is_paused
 
     @property
     def size(self) -> int:
@@ -107,19 +126,21 @@ class Projections:
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch can begin at a message. If False and the message exists, the caller must fold
-        the log from its first entry.
+        """Return whether a branch can begin at a message.
+
+        If the result is False although the message exists, the caller must apply the log from its first entry.
         """
         return self.history.knows(message_id) and self.settings_history.knows(message_id)
 
     def forget(self, last: Seq) -> None:
-        """Forget the messages up to a position: a store finds them by their keys."""
+        """Drop the messages up to a position from memory. They can still be looked up by key in the store."""
         forgotten = self.state.forget(last)
         self.history.forget(forgotten)
         self.settings_history.forget(forgotten)
+        self.queue.forget(last)
 
     def checkpoint(self) -> bytes | None:
-        """Encode the projections: positions, not texts. None if they are not settled."""
+        """Encode the projections as a checkpoint, without texts. Return None if `is_settled` is False."""
         if not self.is_settled:
             return None
         saved = _Saved(
@@ -129,19 +150,23 @@ class Projections:
             self.history.positions(),
             self.settings_history.saved(),
             self.usage.saved(),
+            self.approvals.began_by,
+            self.approvals.joined_by,
             self.approvals.granted,
+            self.queue.saved(),
         )
         return zlib.compress(msgspec.msgpack.encode(saved))
 
     @classmethod
     def restored(cls, data: bytes, root: MessageId | None = None) -> Projections:
-        """Decode a checkpoint.
+        """Return the projections that a checkpoint contains.
 
-        Texts of the history are missing (`History.missing`), as are messages and settlements of approvals, which a
-        store finds by their keys. An entry that refers to an earlier message raises `EarlierEntriesNeeded`.
+        The texts of the history are missing (`History.missing`). Messages and settlements of approvals are missing,
+        too, but they can be looked up by key in the store. An entry that refers to an earlier message raises
+        `EarlierEntriesNeeded`.
 
         Raises:
-            ValueError: the data is not a checkpoint, or one of another version.
+            ValueError: the data is not a checkpoint, or has another version.
         """
         projections = cls(root)
         try:
@@ -153,23 +178,28 @@ class Projections:
             projections.history = History.restored(saved.history, saved.position, root)
             projections.settings_history = SettingsHistory.restored(saved.settings_history, root)
             projections.usage = UsageTotals.restored(saved.usage)
+            projections.queue = Queue.restored(saved.queue)
         except (zlib.error, IndexError, OverflowError) as error:
             raise ValueError(f"not a checkpoint: {error}") from error
-        projections.approvals = ApprovalState.restored(projections.state.event_id, saved.granted)
+        event_id = projections.state.event_id
+        projections.approvals = ApprovalState.restored(event_id, saved.began_by, saved.joined_by, saved.granted)
         return projections
 
     def supply(self, entry: Entry) -> None:
-        """Add the text of an entry that the history misses. Raises ValueError."""
+        """Add the text of an entry whose text the history lacks.
+
+        Raises ValueError if the entry cannot be decoded.
+        """
         events, records = _decoders()
         decoder = (events if entry.is_event else records).get(entry.type)
         if decoder is not None:
             self.history.supply(entry.seq, _compacted(decoder.decode(entry.encoded)))
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Apply one entry.
+        """Update all projections with one entry.
 
         Raises:
-            ValueError: the log would contradict itself.
+            ValueError: the entry contradicts the log.
         """
         self.position = Seq(self.position + 1)
         self.state.apply(payload, self.position, at=at)
@@ -177,12 +207,13 @@ class Projections:
         self.approvals.apply(payload, at=at)
         self.settings_history.apply(payload)
         self.usage.apply(payload, at=at)
+        self.queue.apply(payload, self.position)
 
     def replay(self, entries: Iterable[Entry]) -> None:
-        """Apply stored entries. Entries of types that only a newer version knows are ignored.
+        """Apply stored entries. Ignore entries of types that only a newer version knows.
 
         Raises:
-            ValueError: the log contradicts itself, or an entry cannot be read.
+            ValueError: the log contradicts itself, or an entry cannot be decoded.
         """
         events, records = _decoders()
         for entry in entries:
@@ -193,19 +224,19 @@ class Projections:
                 continue
             self.position = entry.seq
             if entry.is_event:
-                _refuse_no_json(entry.encoded)  # clients are sent it unchanged
+                _refuse_no_json(entry.encoded)  # the entry is sent to clients unchanged
             self.state.skip(entry.seq, at=entry.at)
 
 
 def _refuse_no_json(data: bytes) -> None:
-    """Check that a body is JSON. Raises ValueError."""
+    """Raise ValueError if the data is not JSON."""
     _json.decode(data)
     if not data.isascii():
         data.decode()
 
 
 def _compacted(payload: LogPayload) -> LogPayload:
-    """Return a payload as it is kept in memory: long texts of the user as JSON."""
+    """Return a payload in the form that is kept in memory, in which long texts from the user are stored as JSON."""
     if (
         isinstance(payload, UserMessage | InputRead)
         and (content := compact(payload.content)) is not payload.content

@@ -1,7 +1,7 @@
 """Records: the entries of a log that clients do not see.
 
-A record has a position, as an event does. Phase, title and the history for the model are projections of records and
-events.
+Records have positions, as events do. The phase, the title and the history for the model are projections of records
+and events.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.wire.events import FileChange, OutputStream, SettledBy, Settlement, TokenCount, TurnEndReason
 from parley.wire.ids import ApprovalId, CallId, EventId, ItemId, MessageId
 from parley.wire.items import InputItem
+from parley.wire.principals import PrincipalRef
 
 __all__ = [
     "RECORD_TYPES",
+    "AnswersFrom",
+    "ApprovalKind",
+    "ApprovalRequest",
+    "ApprovalSettlement",
     "CallItem",
     "CallOutput",
     "Changed",
@@ -25,13 +30,16 @@ __all__ = [
     "InputRefused",
     "MessageFields",
     "MessageItem",
+    "MessageJoined",
+    "MessageQueued",
     "ModelAsked",
     "ModelItem",
     "ModelSaid",
     "OpaqueItem",
-    "QuestionAsked",
-    "QuestionKind",
-    "QuestionSettled",
+    "QueuePaused",
+    "QueueResumed",
+    "QueuedMessageEdited",
+    "QueuedMessageRemoved",
     "Record",
     "RecordBase",
     "Renamed",
@@ -46,40 +54,44 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""What has changed since a person approved the action."""
-QuestionKind = Literal["exec", "patch", "limit"]
+"""What has changed since the user approved the action."""
+ApprovalKind = Literal["exec", "patch", "limit"]
+AnswersFrom = Literal["anyone", "designated", "local"]
+"""The principals that may answer an approval. `anyone` means every principal with a sufficient role, `designated`
+the principal that began the turn, and `local` local clients.
+"""
 
 
 # --- items of a response, in one form for all model APIs ---------------------------------
 
 
 class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """A text of the assistant."""
+    """A text that the assistant wrote in a response."""
 
     text: str
     id: str | None = None
-    """The provider's id of the item, which is sent back."""
+    """The provider's id for the item. It is sent back to this provider only."""
     by: str = ""
-    """The provider that chose the id; other providers are not sent it."""
+    """The provider that chose the id."""
 
 
 class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
-    """A function call of the model."""
+    """A function call that the model made in a response."""
 
     call_id: CallId
     name: str
     arguments: str
-    """The text that the model sent, which may be invalid JSON."""
+    """The arguments as the model sent them; they may be invalid JSON."""
     verbatim: Raw | UnsetType = UNSET
-    """The item as the provider sent it, if its API requires it back unchanged."""
+    """The item as the provider sent it; set if the provider's API requires that it is sent back unchanged."""
     extra_content: Raw | UnsetType = UNSET
-    """A member that Chat Completions sent with the call, such as a thought signature; sent back unchanged."""
+    """A further member of the call in Chat Completions, such as a thought signature. It is sent back unchanged."""
     by: str = ""
-    """The provider that sent the call; for Chat Completions also the model."""
+    """The provider that sent the call. For Chat Completions, the model is included."""
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
-    """An item that only its own provider understands, such as reasoning; sent back unchanged."""
+    """An item of a response that only its provider understands, such as reasoning. It is sent back unchanged."""
 
     verbatim: Raw
     by: str = ""
@@ -87,16 +99,18 @@ class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaqu
 
 
 class MessageFields(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_fields"):
-    """Reasoning of Chat Completions: the members of the response's message other than its text and its calls.
+    """The reasoning in a response of Chat Completions: the members of its message other than the text and the
+    calls.
 
-    The record comes before the records of the text and the calls of its response.
+    The record comes before the records of the text and the calls of the same response.
     """
 
     fields: Raw
-    """A JSON object whose members are sent back under the same names. `content` is a list of thinking parts, which
-    come before the text."""
+    """A JSON object whose members are sent back under the same names. `content` is a list of thinking parts,
+    which are sent before the text.
+    """
     by: str
-    """The provider and the model that sent it."""
+    """The provider and the model that sent the fields."""
 
 
 ModelItem = MessageItem | CallItem | OpaqueItem | MessageFields
@@ -106,40 +120,53 @@ ModelItem = MessageItem | CallItem | OpaqueItem | MessageFields
 
 
 class RecordBase(Struct, frozen=True, kw_only=True, tag_field="record"):
-    """A record."""
+    """The base class of records."""
 
 
 class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen"):
-    """Settings that a client gave. The record comes directly after their message, or at the beginning of the
-    conversation.
+    """Settings that a client gave for the conversation.
+
+    The record comes directly after the client's message, or at the start of the log.
     """
 
     model: str
     cwd: str
     asked: dict[str, Any] = {}
-    """The given arguments without secrets. They override the arguments of earlier records."""
+    """The arguments that the client gave, without secrets. They override the arguments in earlier records."""
 
 
 class Renamed(RecordBase, frozen=True, kw_only=True, tag="renamed"):
-    """A client set the title."""
+    """Records that a client set the title of the conversation."""
 
     title: str
 
 
 class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
-    """A turn begins; `task_started` and the user's message follow directly."""
+    """The start of a turn. `task_started` and the user's message follow directly."""
 
     event_id: EventId
+    principal: PrincipalRef | None = None
+    """The principal that began the turn; None in logs of older versions."""
+
+
+class MessageJoined(RecordBase, frozen=True, kw_only=True, tag="message_joined"):
+    """Records that a message joined the running turn. The event `user_message` follows directly."""
+
+    message_id: MessageId
+    principal: PrincipalRef | None
+    """The principal that sent the message; None if it is unknown."""
 
 
 class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
-    """The model answered a request. Comes directly before the records of its response.
+    """Records that the model responded to a request. The records of the response follow directly.
 
-    The input in the request is part of the history from here on.
+    From this record on, the input in the request is part of the history.
     """
 
     inputs: int | None = None
-    """The number of waiting inputs in the request; None means all of them, in logs of older versions."""
+    """The number of inputs that this request was the first to contain. None means all inputs, and occurs in logs of
+    older versions.
+    """
 
 
 class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
@@ -149,33 +176,39 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """The tokens that a response with calls used. Clients are told when the calls have ended."""
+    """The tokens that a response with calls used. Clients get the event `token_count` later, when the calls have
+    ended.
+    """
 
     usage: TokenCount
 
 
 class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated"):
-    """An estimate of the tokens that a response used, if the provider does not report them and a limit needs
-    them."""
+    """An estimate of the tokens that a response used.
+
+    It is made if the provider does not report the tokens, but a limit depends on them.
+    """
 
     tokens: int
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
-    """The output of a call of this turn, for the model."""
+    """The output of a call, which the model reads. The call belongs to the same turn."""
 
     call_id: CallId
     output: str
 
 
 class StreamOutput(Struct, frozen=True, kw_only=True):
-    """The stored output of a command on one stream: all of it, or its beginning and its end."""
+    """The stored output of a command on one stream: the whole output, or its beginning and its end."""
 
     item: ItemId
     stream: OutputStream
     head: bytes
     tail: bytes
-    """The bytes after the head; if `size` exceeds both, the last bytes."""
+    """The bytes after `head`. If `size` is greater than the lengths of `head` and `tail` together, these are the
+    last bytes of the output.
+    """
     size: int
     """The number of bytes that the command wrote."""
     lines: int
@@ -183,59 +216,73 @@ class StreamOutput(Struct, frozen=True, kw_only=True):
 
 
 class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output"):
-    """The output of a command; ends its open items."""
+    """The output of a command. The record ends the open outputs of the command."""
 
     call_id: CallId
     streams: tuple[StreamOutput, ...]
-    """The streams that have output."""
+    """The output on each stream that has any."""
 
 
-class QuestionAsked(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
-    """The turn waits for an answer. The event that shows the approval request comes directly before."""
+class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
+    """A request for an approval that the turn is waiting for. The event that shows the request to clients directly
+    precedes this record.
+    """
 
     approval_id: ApprovalId
-    kind: QuestionKind
+    kind: ApprovalKind
     call_id: CallId
-    """The call that needs the approval; empty for a limit."""
+    """The id of the tool call that needs the approval; empty if the approval is about a limit."""
     reason: str | None = None
     command: tuple[str, ...] = ()
     cwd: str = ""
     changes: dict[str, FileChange] = {}
     leaves_sandbox: bool = False
-    """True if the approved action runs without the sandbox of the settings. The request says so."""
+    """True if the approved action runs without the sandbox from the settings. The request that clients
+    see says so.
+    """
     escalated: bool = False
     """True if the model asked to run the command outside the sandbox."""
     has_failed: bool = False
-    """True if the action failed in the sandbox, and the question is whether to repeat it without the sandbox."""
+    """True if the action failed in the sandbox, and the request is for repeating it without the sandbox."""
     covers: str = ""
-    """Identities of directories and files that the approval covers too; compared as one text."""
+    """The identities of the directories and files that the approval also covers, as a single string for
+    comparison.
+    """
     changed: Changed | None = None
-    """What has changed since an earlier approval, if the question is asked again."""
+    """The change since an earlier approval that makes another approval necessary; None for a first request."""
+    answers_from: AnswersFrom = "anyone"
 
 
-class QuestionSettled(RecordBase, frozen=True, kw_only=True, tag="question_settled"):
-    """The settlement of an approval; `approval_settled` follows directly."""
+class ApprovalSettlement(RecordBase, frozen=True, kw_only=True, tag="question_settled"):
+    """The settlement of an approval. The event `approval_settled` follows directly."""
 
     approval_id: ApprovalId
     decision: Settlement
     by: SettledBy
     reason: str | None = None
     answer_id: str = ""
-    """The id of the answer, by which a repeated answer is recognised; empty if no client answered."""
+    """The id of the answer, with which a repeated answer is recognised; empty if no client answered."""
+    principal: PrincipalRef | None = None
+    """The principal that decided, or that interrupted the turn; None if no principal did."""
 
 
 class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):
-    """A principal approved an action for the session: it needs no further approval for some hours."""
+    """The approval of an action by a principal, valid for the session. The action then needs no further approval
+    for some hours.
+    """
 
     principal: str
-    """Who approved it; empty in a copy of the conversation, where the approval does not hold."""
+    """The name of the principal. It is empty in a copy of the conversation, where the approval has no effect."""
+    token_id: str = ""
+    """The id of the principal's token; empty for local clients."""
     key: str
     """A digest of the approved command, directory, program, sandbox, network and escalation."""
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """The content of files that a message named, for the model. Replaces the content of the message
-    `message_id`; without an id, it is further input.
+    """The content of the files that a message names, in the form that the model gets.
+
+    It replaces the content of the message `message_id`. If there is no id, it is additional input.
     """
 
     content: tuple[InputItem, ...]
@@ -243,17 +290,76 @@ class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
 
 
 class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
-    """The provider refused a request because of its content. Later requests leave out the images and files that
-    were new in it.
+    """Records that the provider refused a request because of its content.
+
+    Later requests omit the images and files that were new in this request.
     """
 
 
 class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):
-    """A summary replaces the first items of the history from here on."""
+    """A summary that replaces the first items of the history in all later requests."""
 
     summary: str
     replaced: int
     """The number of items that the summary replaces."""
+
+
+class MessageQueued(RecordBase, frozen=True, kw_only=True, tag="message_queued"):
+    """Records that a message was queued until the turns before it have ended. The event `queue_changed` follows
+    directly.
+    """
+
+    message_id: MessageId
+    """The id of the message; empty in a copy of the conversation, which has no queue."""
+    content: tuple[InputItem, ...]
+    read: tuple[InputItem, ...] | None = None
+    """The content of the message, including the files that it names; None if it names no files."""
+    asked: dict[str, Any] | None = None
+    """The settings that the message gives, without secrets; None if it gives no settings."""
+    principal: PrincipalRef | None = None
+    """The principal that queued the message; None in logs of older versions."""
+    is_limited: bool = False
+    """True if the principal has a role below admin. The message must then not loosen the settings of the
+    conversation.
+    """
+
+
+class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_message_edited"):
+    """Records that a queued message got new content."""
+
+    message_id: MessageId
+    content: tuple[InputItem, ...]
+    read: tuple[InputItem, ...] | None = None
+    """The new content, including the files that it names; None if it names no files."""
+    principal: PrincipalRef | None = None
+    """The principal that edited the message, and that will count as the one that began its turn."""
+    is_limited: bool = False
+    """As in `MessageQueued`."""
+
+
+class QueuedMessageRemoved(RecordBase, frozen=True, kw_only=True, tag="queued_message_removed"):
+    """Records that a queued message was removed."""
+
+    message_id: MessageId
+    principal: PrincipalRef | None = None
+
+
+class QueuePaused(RecordBase, frozen=True, kw_only=True, tag="queue_paused"):
+    """Records that the queue was paused. No queued message begins a turn until the queue is resumed.
+
+    If a turn is not completed, the queue is paused without this record.
+    """
+
+    principal: PrincipalRef | None = None
+    """The principal that paused the queue; None if the queue was paused because the next message could not begin a
+    turn.
+    """
+
+
+class QueueResumed(RecordBase, frozen=True, kw_only=True, tag="queue_resumed"):
+    """Records that a client resumed the queue."""
+
+    principal: PrincipalRef | None = None
 
 
 class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
@@ -261,28 +367,37 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
 
     why: TurnEndReason
     message: str | None = None
-    """The message of a turn that failed or was interrupted. The last text of a completed turn is in the
-    `task_complete` directly before."""
+    """The message that explains why the turn failed or was interrupted. For a completed turn, the last text is in
+    the event `task_complete` directly before this record.
+    """
     code: str | UnsetType = UNSET
-    """The code of the error of a turn that failed."""
+    """The error code; set only if the turn failed."""
+    principal: PrincipalRef | None = None
+    """The principal that interrupted the turn; None if no principal did."""
 
 
 Record = (
     SettingsChosen
     | Renamed
     | TurnStarted
+    | MessageJoined
     | ModelAsked
     | ModelSaid
     | ResponseUsed
     | TokensEstimated
     | CallOutput
     | CommandOutput
-    | QuestionAsked
-    | QuestionSettled
+    | ApprovalRequest
+    | ApprovalSettlement
     | SessionGranted
     | InputRead
     | InputRefused
     | HistoryCompacted
+    | MessageQueued
+    | QueuedMessageEdited
+    | QueuedMessageRemoved
+    | QueuePaused
+    | QueueResumed
     | TurnEnded
 )
 

@@ -1,7 +1,7 @@
-"""The settings that clients gave, message by message: a chain of changes. A branch continues the chain at its
-parent.
+"""The settings that clients gave with their messages, as a chain of changes.
 
-A projection: it is given every entry as it is appended. Does not know what the settings mean.
+A branch continues the chain at its parent. The chain is a projection: each entry updates it when it is appended.
+This module does not interpret the settings.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ __all__ = ["SavedSettingsHistory", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
-    """The settings that one call gave. They override the settings of the previous change."""
+    """The settings that one call gave. They override the settings from the previous change."""
 
     def __init__(self, before: SettingsChange | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
         self.before, self.asked = before, asked
         self.by = by
-        """The message that gave the settings; None: the call that created the conversation."""
+        """The message that gave the settings; None for the call that created the conversation."""
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
-    """The settings as a checkpoint stores them."""
+    """The settings as stored in a checkpoint."""
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
-    """Each change: the index of the one before it, or -1; the settings; and the message."""
+    """The changes. Each consists of the index of the previous change (or -1), the settings, and the message."""
     first: int
     now: int
     turn: int
-    """Indices of the settings before the first message, now, and at the beginning of the last turn."""
+    """The index of the settings at the beginning of the last turn. `first` is the index of the settings before
+    the first message, and `now` the index of the current settings.
+    """
     turn_message: MessageId | None
     message: MessageId | None
-    """The message whose settings may follow."""
+    """The id of the message to which the next record of settings belongs."""
 
 
 class SettingsHistory:
@@ -49,17 +51,21 @@ class SettingsHistory:
     __slots__ = ("_by_message", "_is_partial", "_message", "_root", "_turn_message", "first", "now")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """Create an empty history. `root` is the parent of a branch that begins before the first message."""
+        """Create an empty history. `root` is the message id with which a branch that begins before the first
+        message names its parent.
+        """
         self._root = root
         self.first = self.now = SettingsChange(None, {})
-        """The settings before the first message, and the current ones."""
+        """The settings before the first message, and the current settings."""
         self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
-        """The last message, while a record of settings that follows belongs to it."""
+        """The last message, if the next record of settings belongs to it; otherwise None."""
         self._turn_message: MessageId | None = None
-        """The message that began the turn."""
+        """The message that began the last turn."""
         self._is_partial = False
-        """True if it was restored: the settings after earlier messages are unknown."""
+        """True if the projection was restored from a checkpoint. The settings after messages before the checkpoint
+        are then unknown.
+        """
 
     def saved(self) -> SavedSettingsHistory:
         """Return the settings for a checkpoint."""
@@ -79,7 +85,7 @@ class SettingsHistory:
 
     @classmethod
     def restored(cls, saved: SavedSettingsHistory, root: MessageId | None = None) -> SettingsHistory:
-        """Return the settings that were saved. Raises ValueError, IndexError."""
+        """Return the settings from a checkpoint. Raises ValueError or IndexError if the chain is invalid."""
         history, chain = cls(root), list[SettingsChange]()
         for before, asked, by in saved.chain:
             chain.append(SettingsChange(None if before < 0 else chain[before], asked, by))
@@ -107,14 +113,16 @@ class SettingsHistory:
         return message_id in self._by_message or message_id == self._root or not self._is_partial
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Forget the settings after these messages: `after` then raises `EarlierEntriesNeeded`."""
+        """Remove the settings after messages from memory. `after` then raises `EarlierEntriesNeeded` for these
+        messages.
+        """
         for message_id in message_ids:
             if message_id != self._turn_message:
                 self._by_message.pop(message_id, None)
         self._is_partial = self._is_partial or bool(message_ids)
 
     def apply(self, payload: LogPayload) -> None:
-        """Apply one entry."""
+        """Update the projection with one entry."""
         match payload:
             case SettingsChosen(asked=asked):
                 if self._message is not None:
@@ -134,12 +142,14 @@ class SettingsHistory:
 
     @property
     def of_turn(self) -> SettingsChange:
-        """The settings at the beginning of the running turn, or of the last one."""
+        """The settings at the beginning of the running turn or, if none is running, of the last turn."""
         return self.first if self._turn_message is None else self._by_message[self._turn_message]
 
     def after(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
-        """Return the settings after the message `parent`: the current ones if it is None, the first ones if it is
-        the id of the conversation.
+        """Return the settings after the message `parent`.
+
+        If `parent` is None, return the current settings. If `parent` is the id of the conversation, return the
+        settings before the first message.
 
         Raises:
             ParentUnknown: there is no such message.

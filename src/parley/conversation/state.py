@@ -1,6 +1,6 @@
-"""The state of a conversation, as its log describes it: the table of phases, and a projection.
+"""The state of a conversation, which is a projection of its log, and the table of its phases.
 
-The projection is given every entry as it is appended.
+Each entry updates the projection when it is appended.
 """
 
 from __future__ import annotations
@@ -10,29 +10,33 @@ from enum import Enum
 from itertools import accumulate, takewhile
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from parley.conversation.log import LogPayload
 from parley.conversation.records import (
-    QuestionAsked,
-    QuestionSettled,
+    ApprovalRequest,
+    ApprovalSettlement,
     Record,
     Renamed,
     SettingsChosen,
     TurnEnded,
     TurnStarted,
 )
-from parley.wire.events import EventBase, TokenCount, TurnEndReason, UserMessage
+from parley.wire.events import EventBase, TaskComplete, TokenCount, TurnEndReason, UserMessage
 from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import beginning_of
 from parley.wire.tools import Tokens
 
-__all__ = ["NEXT", "Phase", "SavedState", "State"]
+__all__ = ["FAILURES", "NEXT", "Phase", "SavedState", "State", "TurnOutcome"]
 
 TITLE_LENGTH: Final = 80
+OUTCOME_LENGTH: Final = 300
+"""The maximum number of characters in `TurnOutcome.text`."""
+FAILURES: Final[tuple[TurnEndReason, ...]] = ("failed", "restarted", "stopped")
+"""The reasons for the end of a turn that count as failures: the turn failed, or its server stopped."""
 
 _CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
-"""Characters that would end a line of a list or control a terminal."""
+"""A table for `str.translate` that replaces characters which would break a line of a list or control a terminal."""
 
 
 class Phase(Enum):
@@ -43,17 +47,36 @@ class Phase(Enum):
 
 NEXT: Final[Mapping[tuple[Phase, type[Record]], Phase]] = {
     (Phase.IDLE, TurnStarted): Phase.RUNNING,
-    (Phase.RUNNING, QuestionAsked): Phase.ASKING,
-    (Phase.ASKING, QuestionSettled): Phase.RUNNING,
+    (Phase.RUNNING, ApprovalRequest): Phase.ASKING,
+    (Phase.ASKING, ApprovalSettlement): Phase.RUNNING,
     (Phase.RUNNING, TurnEnded): Phase.IDLE,
 }
-"""The transitions between phases. A record that is not listed does not change the phase."""
+"""The transitions between phases. A record that is not listed here does not change the phase."""
 
 _MOVES: Final = frozenset(record for _, record in NEXT)
 
 
+class TurnOutcome(Struct, frozen=True, kw_only=True):
+    """The outcome of a turn."""
+
+    seq: Seq
+    """The position of the last event of the turn."""
+    at: float
+    """The time when the turn ended, in seconds since the epoch."""
+    reason: TurnEndReason
+    text: str = ""
+    """The beginning of the agent's last message, or of the error message."""
+    code: str | None = None
+    """The error code of a failed turn; None for any other turn."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the turn ended before the agent had finished, unless a person interrupted it."""
+        return self.reason in FAILURES
+
+
 class SavedState(Struct, frozen=True, array_like=True):
-    """The state as a checkpoint stores it."""
+    """The state as stored in a checkpoint."""
 
     phase: Phase
     inputs: dict[MessageId, Seq]
@@ -66,10 +89,12 @@ class SavedState(Struct, frozen=True, array_like=True):
     since: float
     counter: int
     numbers: tuple[int, ...]
-    """The ids of turns that are numbers, in order, each as the difference from the one before."""
+    """The turn ids that are numbers, in order, each as the difference from the previous number."""
     names: tuple[EventId, ...]
-    """All other ids of turns."""
+    """The turn ids that are not numbers."""
     ended: TurnEndReason | None
+    outcome: TurnOutcome | None
+    last_message: str
 
 
 class State:
@@ -77,6 +102,7 @@ class State:
 
     __slots__ = (
         "_counter",
+        "_last_message",
         "_names",
         "_numbers",
         "_seq",
@@ -86,6 +112,7 @@ class State:
         "inputs",
         "messages",
         "model",
+        "outcome",
         "phase",
         "since",
         "title",
@@ -101,21 +128,27 @@ class State:
         self.updated_at = 0.0
         self.tokens: Tokens | None = None
         self.event_id: EventId | None = None
-        """The running turn, or the last one."""
+        """The id of the running turn or, if none is running, of the last turn."""
         self.since = 0.0
-        """When that turn began."""
+        """The start time of the turn `event_id`, in seconds since the epoch."""
         self.ended: TurnEndReason | None = None
-        """Why that turn ended; None while it runs, and before the first turn."""
+        """The reason why the turn `event_id` ended; None while it is running and before the first turn."""
+        self.outcome: TurnOutcome | None = None
+        """The outcome of the last turn that has ended; None before the end of the first turn."""
         self.inputs: dict[MessageId, Seq] = {}
-        """The messages that the turn took, and their positions."""
+        """The messages that the turn `event_id` handles, with their positions."""
         self.messages: dict[MessageId, Seq] = {}
-        """The positions of messages, in order. A store finds those that are not here by their keys."""
+        """The positions of messages, in order. Messages that are missing here can be looked up by key in
+        the store.
+        """
         self._seq = START
-        """The position of the last entry."""
+        """The position of the last applied entry."""
+        self._last_message = ""
+        """The beginning of the agent's last message in the turn, from the event `task_complete`."""
         self._numbers = {0}  # the id of `session_configured`
-        """The ids of turns that are numbers."""
+        """The turn ids that are numbers."""
         self._names: set[EventId] = set()
-        """All other ids of turns."""
+        """The turn ids that are not numbers."""
         self._counter = 0
 
     def copy(self) -> State:
@@ -143,17 +176,21 @@ class State:
             tuple(number - before for before, number in zip((0, *numbers), numbers, strict=False)),
             tuple(sorted(self._names)),
             self.ended,
+            self.outcome,
+            self._last_message,
         )
 
     @classmethod
     def restored(cls, saved: SavedState, last: Seq) -> State:
-        """Return the state at the position `last`, without its messages: a store finds them by their keys."""
+        """Return the state at the position `last`. Messages are missing, but they can be looked up by key in the
+        store.
+        """
         state = cls()
         state._seq, state.phase, state.inputs = last, saved.phase, saved.inputs
         state.model, state.cwd, state.title = saved.model, saved.cwd, saved.title
         state.updated_at, state.tokens = saved.updated_at, saved.tokens
         state.event_id, state.since, state._counter = saved.event_id, saved.since, saved.counter
-        state.ended = saved.ended
+        state.ended, state.outcome, state._last_message = saved.ended, saved.outcome, saved.last_message
         state._numbers, state._names = set(accumulate(saved.numbers)), set(saved.names)
         return state
 
@@ -163,17 +200,17 @@ class State:
         return len(self._numbers) + len(self._names)
 
     def forget(self, last: Seq) -> list[MessageId]:
-        """Forget the messages up to a position, and return their ids."""
+        """Remove the messages up to a position from memory, and return their ids."""
         forgotten = [one for one, _ in takewhile(lambda item: item[1] <= last, self.messages.items())]
         for message_id in forgotten:
             del self.messages[message_id]
         return forgotten
 
     def apply(self, payload: LogPayload, seq: Seq | None = None, *, at: float) -> None:
-        """Apply one entry, by default at the next position.
+        """Update the projection with one entry, by default at the next position.
 
         Raises:
-            ValueError: a turn cannot start or end here; the log would contradict itself.
+            ValueError: a turn cannot start or end in the current phase, so the entry contradicts the log.
         """
         self._seq = Seq(self._seq + 1) if seq is None else seq
         self.updated_at = at
@@ -191,18 +228,25 @@ class State:
                 self.title = _on_one_line(title)
             case TurnStarted(event_id=event_id):
                 self.event_id, self.since, self.ended = event_id, at, None
-                self.inputs = {}
+                self.inputs, self._last_message = {}, ""
                 if _is_number(event_id):
                     self._numbers.add(int(event_id))
                 else:
                     self._names.add(event_id)
-            case TurnEnded(why=why):
+            case TurnEnded(why=why, message=message, code=code):
                 self.ended = why
+                self.outcome = TurnOutcome(
+                    seq=Seq(self._seq - 1),  # `turn_ended` comes directly after the last event
+                    at=at,
+                    reason=why,
+                    text=self._last_message if message is None else message[:OUTCOME_LENGTH],
+                    code=None if isinstance(code, UnsetType) else code,
+                )
             case _:
                 pass
 
     def skip(self, seq: Seq, *, at: float) -> None:
-        """Count an entry that changes nothing else."""
+        """Record the position and the time of an entry that does not change the state otherwise."""
         self._seq, self.updated_at = seq, at
 
     def _apply_event(self, event: EventBase) -> None:
@@ -213,11 +257,13 @@ class State:
                     self.title = _on_one_line(beginning_of(content).strip().partition("\n")[0])[:TITLE_LENGTH]
             case TokenCount():
                 self.tokens = _sum(self.tokens, event)
+            case TaskComplete(last_agent_message=text):
+                self._last_message = (text or "")[:OUTCOME_LENGTH]
             case _:
                 pass
 
     def next_event_id(self, wanted: EventId | None = None) -> EventId:
-        """Return an unused id for the next turn: the wanted id, or else the next number."""
+        """Return an unused id for the next turn: `wanted` if it is given and unused, otherwise the next number."""
         if wanted is not None:
             is_used = int(wanted) in self._numbers if _is_number(wanted) else wanted in self._names
             if not is_used:
@@ -230,7 +276,7 @@ class State:
 
 
 def _is_number(event_id: EventId) -> bool:
-    """Return whether an id is a decimal number without leading zeros that is small enough for a checkpoint."""
+    """Return whether a turn id is a decimal number without leading zeros that is small enough for a checkpoint."""
     return len(event_id) < 16 and event_id.isascii() and event_id.isdigit() and str(int(event_id)) == event_id
 
 

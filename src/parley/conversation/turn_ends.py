@@ -1,40 +1,41 @@
-"""The entries that end a turn, for every reason.
+"""The last entries of a turn, for every reason why a turn can end.
 
-Pure: the caller appends them. A turn that ends by itself, one that is interrupted, and one that a later process
-finds unfinished all end with the entries made here.
+The module creates the entries, and the caller appends them. It is used for a turn that ends by itself, for an
+interrupted turn, and for a turn that a later process finds unfinished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
 
-from parley.conversation.history import ABORTED, History
+from parley.conversation.history import ABORTED
 from parley.conversation.log import LogPayload
 from parley.conversation.records import CallOutput, CommandOutput, TurnEnded
-from parley.conversation.usage import UsageTotals
-from parley.wire.events import ErrorEvent, TaskComplete, TurnEndReason
+from parley.wire.events import ErrorEvent, QueueChanged, TaskComplete, TokenCount, TurnEndReason
+from parley.wire.ids import CallId, MessageId
+from parley.wire.principals import PrincipalRef, name_of
 
 __all__ = ["INTERRUPTED", "KILLED", "LOST", "Interruption", "limit_message", "turn_end"]
 
 Interruption = Literal["interrupted", "stopped", "restarted"]
-"""The reasons of a turn that did not end by itself."""
+"""The reasons for the end of a turn that neither completed nor failed."""
 INTERRUPTED: Final[dict[Interruption, str]] = {
-    "interrupted": " Turn interrupted",  # clients match on it, the leading blank included
+    "interrupted": " Turn interrupted",  # clients compare this text, including the leading blank
     "stopped": "Turn interrupted: the server was stopped",
     "restarted": "Turn interrupted: the server was restarted",
 }
-"""The message of a turn that did not end by itself, by its reason."""
+"""The message of an interrupted turn, by reason."""
 KILLED: Final = "Turn interrupted: the server that ran it was killed"
-"""The message if the turn ran in another server that was killed."""
+"""The message of a turn that ended because its server was killed."""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
-"""Output, for the model, of a call that ended with its server."""
+"""The output that the model gets for a call that was running when its server stopped."""
 
 
 def limit_message(limit: str) -> str:
-    """Return the message of a turn that was stopped at a limit."""
+    """Return the message for a turn that was stopped because it reached `limit`."""
     return f"Limit reached: {limit}"
 
 
@@ -42,26 +43,35 @@ def turn_end(
     why: TurnEndReason,
     message: str | None = None,
     *,
-    history: History,
-    usage: UsageTotals,
+    unanswered: Iterable[CallId] = (),
+    unreported: TokenCount | None = None,
+    queued: Collection[MessageId] = (),
     outputs: Iterable[CommandOutput] = (),
     last_message: str | None = None,
     code: str | UnsetType = UNSET,
+    principal: PrincipalRef | None = None,
 ) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn.
 
-    `message` says why the turn was not completed; the default is the sentence for an interruption. `outputs` are
-    the outputs of commands that were still running. `last_message` is the last text of a completed turn. `code` is
-    the error code of a failed turn.
+    `message` says why the turn was not completed; the default is the message for an interruption. `unanswered` are
+    the calls without an output, and `unreported` is the usage that clients have not seen yet. `queued` are the
+    messages in the queue. `outputs` are the outputs of commands that are still running. `last_message` is the last
+    text of a completed turn. `code` is the error code of a failed turn. `principal` is the principal that
+    interrupted the turn. A turn that is not completed pauses the queue.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]
     output = LOST if why in ("stopped", "restarted") else ABORTED
     return (
         *outputs,
-        *(CallOutput(call_id=call, output=output) for call in history.unanswered),
-        *(() if usage.unreported is None else (usage.unreported,)),
-        *(() if message is None else (ErrorEvent(message=message, reason=why, code=code),)),
+        *(CallOutput(call_id=call, output=output) for call in unanswered),
+        *(() if unreported is None else (unreported,)),
+        *((QueueChanged(messages=tuple(queued), paused=True),) if why != "done" and queued else ()),
+        *(
+            ()
+            if message is None
+            else (ErrorEvent(message=message, reason=why, code=code, principal=name_of(principal)),)
+        ),
         *((TaskComplete(last_agent_message=last_message),) if why in ("done", "failed") else ()),
-        TurnEnded(why=why, message=message, code=code),
+        TurnEnded(why=why, message=message, code=code, principal=principal),
     )

@@ -1,6 +1,7 @@
-"""The usage of tokens and calls according to the log, and the limits that a person allowed the turn to exceed.
+"""The usage of tokens and calls in the log, and the limits that a person has allowed the turn to exceed.
 
-A projection: it is given every entry as it is appended. Does not know the limits: `agent/limits.py` compares them.
+The usage is a projection: each entry updates it when it is appended. The module `agent/limits.py` compares the
+usage with the limits.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from msgspec import Struct
 
 from parley.conversation.log import LogPayload
 from parley.conversation.records import (
+    ApprovalRequest,
+    ApprovalSettlement,
     CallOutput,
-    QuestionAsked,
-    QuestionSettled,
     ResponseUsed,
     TokensEstimated,
     TurnStarted,
@@ -22,7 +23,7 @@ __all__ = ["SavedUsage", "UsageTotals"]
 
 
 class SavedUsage(Struct, frozen=True, array_like=True):
-    """The usage as a checkpoint stores it."""
+    """The usage as stored in a checkpoint."""
 
     conversation_tokens: int
     turn_tokens: int
@@ -53,13 +54,13 @@ class UsageTotals:
     def __init__(self) -> None:
         self.conversation_tokens = 0
         self.turn_tokens = 0
-        """Tokens of the running turn, or of the last one. The following fields are also about that turn."""
+        """The number of tokens that the running turn has used or, if none is running, the last turn."""
         self.turn_calls = 0
-        """The number of calls with an output."""
+        """The number of calls in the turn that have an output."""
         self.agreed: dict[str, int] = {}
-        """The usage, by limit, when a person last allowed the turn to exceed that limit."""
+        """The usage when a person last allowed the turn to exceed a limit, by the name of the limit."""
         self.unreported: TokenCount | None = None
-        """The usage of a response whose calls have not ended."""
+        """The usage of a response whose calls have not all ended; None if there is no such response."""
         self._since = 0.0
         self._waited_seconds = 0.0
         self._asked_at = 0.0
@@ -81,7 +82,7 @@ class UsageTotals:
 
     @classmethod
     def restored(cls, saved: SavedUsage) -> UsageTotals:
-        """Return the usage that was saved."""
+        """Return the usage from a checkpoint."""
         usage = cls()
         usage.conversation_tokens, usage.turn_tokens = saved.conversation_tokens, saved.turn_tokens
         usage.turn_calls, usage.agreed, usage.unreported = (
@@ -98,11 +99,13 @@ class UsageTotals:
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:
-        """Return how long the turn has run, without the time in which it waited for answers."""
+        """Return the run time of the turn in seconds. The time that it spent waiting for approvals is not
+        included.
+        """
         return max(0.0, now - self._since - self._waited_seconds)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Apply one entry."""
+        """Update the projection with one entry."""
         match payload:
             case TurnStarted():
                 self.turn_tokens = self.turn_calls = 0
@@ -118,11 +121,11 @@ class UsageTotals:
                 self.turn_calls += 1
             case LimitReached():
                 self._reached = payload
-            case QuestionAsked(kind=kind):
+            case ApprovalRequest(kind=kind):
                 self._asked_at = at
                 if kind != "limit":
                     self._reached = None
-            case QuestionSettled(decision=decision):
+            case ApprovalSettlement(decision=decision):
                 self._waited_seconds += max(0.0, at - self._asked_at)
                 if self._reached is not None and decision in ("approved", "approved_for_session"):
                     self._agree(self._reached)
@@ -131,8 +134,10 @@ class UsageTotals:
                 pass
 
     def _agree(self, reached: LimitReached) -> None:
-        """Record that a person allowed the turn to exceed a limit. Ignores a usage that is higher than the log
-        shows, as an imported log may claim.
+        """Record that a person allowed the turn to exceed a limit.
+
+        The usage is at most the usage that the log shows, because the event in an imported log may claim a higher
+        one.
         """
         counted = {
             "turn_tokens": self.turn_tokens,

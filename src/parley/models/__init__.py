@@ -1,4 +1,4 @@
-"""Clients for model APIs: one module for each API, chosen by `wire_api`.
+"""Clients for model APIs. There is one module for each API, selected by the setting `wire_api`.
 
 An API's module is imported when a conversation first uses it.
 """
@@ -19,7 +19,7 @@ __all__ = ["model_opener"]
 
 
 def model_opener(*, http: Http, clock: Clock) -> OpenModel:
-    """Return the factory for models in this process."""
+    """Return the function that opens models. All models that it opens share the HTTP client `http`."""
     scripted_replies: Counter[ConversationId] = Counter()
 
     def open_model(settings: Settings, conversation: ConversationId) -> Model:

@@ -1,7 +1,7 @@
-"""Requests of the Chat Completions API.
+"""Sends requests to the Chat Completions API.
 
-`chat_reply.py` decodes the replies. Providers differ in how they stream reasoning and what they require of it in
-the next request; docs/protocol.md (Chat Completions) has the rules.
+`chat_reply.py` decodes the replies. Providers differ in how they stream reasoning, and in which reasoning the next
+request must repeat. The rules are in docs/protocol.md (Chat Completions).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ChatModel", "encode_chat"]
 
 
 class ChatModel:
-    """A model that is reached over `/chat/completions`."""
+    """A model that is accessed through `/chat/completions`."""
 
     def __init__(self, settings: Settings, *, http: Http, clock: Clock) -> None:
         self._model = settings.model
@@ -74,23 +74,24 @@ class ChatModel:
 
 
 EMPTY_REASONING: Final = " "
-"""Sent in place of missing reasoning if the provider requires some: Kimi refuses an empty text."""
+"""The string that is sent in place of missing reasoning if the provider requires reasoning. It is not empty,
+because Kimi refuses an empty string.
+"""
 
 UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """Google's documented placeholder for the thought signature of a call that its model did not make."""
 
 
 class Filled(Struct, frozen=True, kw_only=True):
-    """Members to add to messages that lack them, after the provider refused a request without them.
-
-    A conversation lacks them if another model, or an older version of Parley, wrote a part of it.
+    """JSON members to add to messages that lack them, after the provider has refused a request because of their
+    absence. Messages written by another model or by an older version of Parley lack them.
     """
 
     reasoning_content: bool = False
     thought_signature: bool = False
 
     def after(self, refused: UnexpectedStatus) -> Filled:
-        """Return the members to add after this refusal."""
+        """Return the members to add after a request was refused. The refusal names the missing member."""
         if refused.status != 400:
             return self
         return Filled(
@@ -105,9 +106,11 @@ NOTHING_FILLED: Final = Filled()
 def encode_chat(
     request: ModelRequest, *, model: str, stream_usage: bool, to: str = "", filled: Filled = NOTHING_FILLED
 ) -> bytes:
-    """Return the body of the request (docs/protocol.md, requests to the model).
+    """Return the body of a request (see "requests to the model" in docs/protocol.md).
 
-    `to` names the provider and the model: reasoning is sent back only to the one that produced it.
+    `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
+    If `stream_usage` is True, the request asks for token counts. `filled` lists the members to add to messages that
+    lack them.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -126,7 +129,9 @@ def encode_chat(
 
 
 def _system(request: ModelRequest) -> str:
-    """Join all instructions into one text: many providers take one system message and no developer message."""
+    """Join all instructions into a single string, because many providers accept only one system message and no
+    developer message.
+    """
     return "\n\n".join(filter(None, (request.instructions, request.developer_instructions)))
 
 
@@ -137,11 +142,13 @@ class _Response:
         self.fields: dict[str, Any] = {}
         self.text: str | None = None
         self.calls: dict[str, dict[str, Any]] = {}
-        """By id."""
+        """The calls of the response, keyed by call id."""
         self.outputs: list[dict[str, Any]] = []
 
     def ends_before(self, item: HistoryItem) -> bool:
-        """Return whether the item begins another response. Old logs do not record where a response ends."""
+        """Return whether an item of the history begins the next response. This must be derived from the items,
+        because old logs do not record where a response ends.
+        """
         match item:
             case UserItem() | MessageFields():
                 return True
@@ -164,7 +171,7 @@ class _Response:
             case OutputItem(call_id=call_id, output=output):
                 self.outputs.append({"role": "tool", "tool_call_id": call_id, "content": output})
             case OpaqueItem() | UserItem():
-                pass  # reasoning of another API; a message of its own
+                pass  # reasoning of another API is left out; `_messages` yields user messages
             case _:
                 assert_never(item)
 
@@ -189,7 +196,9 @@ class _Response:
 def _messages(
     history: Sequence[HistoryItem], breaks: frozenset[int], *, to: str, filled: Filled
 ) -> Iterator[dict[str, Any]]:
-    """Yield the history as messages: one message for each response, followed by the outputs of its calls."""
+    """Yield the messages of the history. Each response is one message, followed by the outputs of its calls.
+    `breaks` are the indices at which a response has ended, and `to` names the provider and the model.
+    """
     response = _Response()
     for place, item in enumerate(history):
         if place in breaks or response.ends_before(item):
@@ -213,14 +222,16 @@ def _call(item: CallItem, *, to: str, is_first: bool, filled: Filled) -> dict[st
 
 
 def _content(content: tuple[InputItem, ...]) -> str | Raw | list[Any]:
-    """Return the content of a user message: one text if it has only texts, else parts."""
+    """Return the content of a user message: a single string if all items are text, else a list of parts."""
     if is_text(content):
         return joined_text(content)
     return parts_of(content, _part)
 
 
 class _TextPart(Struct, frozen=True, tag_field="type", tag="text", gc=False):
-    """A text part. A dict would take several times the memory, and a message may have very many parts."""
+    """A text part of a message. It is not a dict, because a dict would take several times the memory and a message
+    may have very many parts.
+    """
 
     text: str | Raw
 

@@ -1,8 +1,9 @@
-"""Streamed replies of the Chat Completions API.
+"""Decoder for streamed replies of the Chat Completions API.
 
-The decoder is pure: it takes bytes and returns chunks. Providers stream the same content in different ways. The
-decoder accepts all of them from every provider: calls with and without an index or an id, reasoning under three
-names or as parts of the content, errors in the middle of the stream, several ways to end.
+The decoder takes bytes and returns chunks. It performs no I/O. Providers stream the same content in different ways.
+The decoder accepts all of these ways from every provider: calls with and without an index or an id, reasoning in
+one of three members or as parts of the content, errors in the middle of the stream, and several ways to end a
+response.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ CUT: Final = frozenset({"length", "model_length", "max_tokens", "content_filter"
 """Finish reasons of a response that the provider ended before the model had finished."""
 
 MEASURE_BYTES: Final = 256 * 1024
-"""Bytes of the stream between two checks of the size of the reply."""
+"""The number of bytes of the stream between two checks of the size of the reply."""
 
 MAX_ERROR_BYTES: Final = 64 * 1024
-"""Size of the largest error that is decoded."""
+"""The maximum size, in bytes, of an error that is decoded. The content of a larger error is ignored."""
 
 NO_REASON: Final = "the provider gave no reason"
 
@@ -74,11 +75,11 @@ class _CallPiece(Struct, frozen=True, gc=False):
 
 
 class _Part(Struct, frozen=True, gc=False):
-    """A part of a content that is a list (Mistral)."""
+    """A part of a message whose content is a list, as Mistral sends it."""
 
     text: str | None = None
     thinking: Raw | UnsetType = UNSET
-    """A list of text parts, or a text."""
+    """Reasoning, as a list of text parts or as a string."""
 
 
 class _Delta(Struct, frozen=True, gc=False):
@@ -100,7 +101,9 @@ class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] | None = None
     error: Raw | UnsetType = UNSET
     usage: Raw | UnsetType = UNSET
-    """Decoded only if usage was requested: an unknown shape must not lose the text in the same event."""
+    """Token counts. They are decoded separately and only if they were requested, so that the text in the same event
+    is not lost if their shape is unknown.
+    """
 
 
 class _Usage(Struct, frozen=True):
@@ -116,7 +119,7 @@ _USAGE: Final = msgspec.json.Decoder(_Usage | None)
 
 
 class _Call:
-    """A call, incomplete until the response ends."""
+    """A call whose pieces are still arriving. It is complete when the response ends."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -128,7 +131,7 @@ class _Call:
 
     def item(self, by: str) -> CallItem:
         return CallItem(
-            call_id=CallId(self.id or f"call_{uuid4()}"),  # its output has to name it
+            call_id=CallId(self.id or f"call_{uuid4()}"),  # the output of the call must name an id
             name=self.name,
             arguments=self.arguments.text() + self.arguments.joiner.end(),
             extra_content=self.extra_content,
@@ -139,17 +142,17 @@ class _Call:
 class _Calls:
     """The calls of one response, assembled from their pieces.
 
-    A piece belongs to the call with its id and index. A new id is a new call, even if its index is in
-    use: some providers send index 0 for every call. Without an id the index decides; without both a piece
-    continues the last call.
+    A piece belongs to the call with the same id and index. A new id begins a new call, even if its index is in use,
+    because some providers send index 0 for every call. A piece without an id belongs to the newest call with its
+    index. A piece without id and index continues the last call.
     """
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
-        """The newest call at each index."""
+        """The newest call of each index."""
         self._named: dict[tuple[int | None, str], _Call] = {}
-        """By index and id."""
+        """The calls that have an id, keyed by index and id."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -158,7 +161,9 @@ class _Calls:
         return sorted(self._calls, key=lambda call: call.index)
 
     def extend(self, piece: _CallPiece, *, has_halves: bool) -> int:
-        """Add a piece; return the number of characters it adds."""
+        """Add a piece to its call, and return the number of characters that the piece adds. `has_halves` is True if
+        the piece was decoded with stand-ins for surrogate halves.
+        """
         function = piece.function
         ids = len(self._named)
         arguments = text_or_json(function.arguments)[0] if function is not None else ""
@@ -190,7 +195,7 @@ class _Calls:
             current.id = call_id
             self._named[index, call_id] = current
         elif current is None or (
-            # Neither an id nor an index of its own, but a name and new arguments after whole ones.
+            # Without an id: a name and new arguments after complete ones begin another call.
             name and current.last_piece.endswith("}") and (not arguments or arguments.startswith("{"))
         ):
             current = self._begin(index)
@@ -205,27 +210,31 @@ class _Calls:
 
 
 class _Reasoning:
-    """The reasoning of one response, both as it is shown and as it is sent back. Most responses have none."""
+    """The reasoning of one response, in the form that clients see and in the form that is sent back to the
+    provider.
+    """
 
     def __init__(self, size: ReplySize) -> None:
-        self.heard = False
-        """The last delta had reasoning, even if none of it is shown."""
+        self.got_content = False
+        """True if the last delta contained reasoning, even if clients see none of it."""
         self.size = 0
-        """In characters."""
+        """The number of characters of reasoning so far."""
         self._reply_size = size
         self._thought = TextBuffer()
-        """Reasoning since the last text, as it is shown."""
+        """The reasoning since the last text of the message, as clients see it."""
         self._reasoning_content: TextBuffer | None = None
         self._reasoning = TextBuffer()
         self._thinking = TextBuffer()
-        """Thinking parts of the content."""
+        """The text of the thinking parts in the content."""
         self._thinking_is_list = False
         self._details = ReasoningDetails()
 
     def extend(self, delta: _Delta, *, splits_pairs: bool, has_halves: bool) -> tuple[str, str]:
-        """Add the reasoning of a delta; return its part that is shown, and the text of the delta.
+        """Add the reasoning of a delta. Return the part of the reasoning that clients see, and the message text of
+        the delta.
 
-        `splits_pairs`: the reply splits surrogate pairs. `has_halves`: this delta was decoded with stand-ins.
+        `splits_pairs` is True if the provider splits surrogate pairs between the deltas of this reply. `has_halves`
+        is True if this delta was decoded with stand-ins for their halves (`surrogates.py`).
         """
 
         def add(buffer: TextBuffer, piece: str) -> str:
@@ -237,7 +246,7 @@ class _Reasoning:
             return piece
 
         thought, text = "", ""
-        self.heard = False
+        self.got_content = False
         if (piece := delta.reasoning_content) is not None:
             if self._reasoning_content is None:
                 self._reasoning_content = TextBuffer()
@@ -246,11 +255,11 @@ class _Reasoning:
             piece = add(self._reasoning, _thought(delta.reasoning))
             thought = thought or piece  # some providers send both names for one text
         if delta.reasoning_details is not UNSET:
-            self._reply_size.check_text(len(bytes(delta.reasoning_details)))  # before it is made into objects
+            self._reply_size.check_text(len(bytes(delta.reasoning_details)))  # before it is decoded into objects
             piece, size = self._details.extend(read_json(delta.reasoning_details), has_halves=has_halves)
             thought = thought or piece
             self.size += size
-            self.heard = size > 0
+            self.got_content = size > 0
         if isinstance(delta.content, tuple):
             for part in delta.content:
                 if part.thinking is not UNSET:
@@ -269,12 +278,12 @@ class _Reasoning:
         return thought, text
 
     def take_thought(self) -> str:
-        """Return the reasoning that came since this method was last called, as clients see it."""
+        """Return the reasoning since the last call of this method, as clients see it."""
         text, self._thought = self._thought.text(), TextBuffer()
         return text
 
     def fields(self) -> dict[str, Any]:
-        """Return the reasoning as it is sent back to the provider."""
+        """Return the reasoning in the form that is sent back to the provider."""
         fields: dict[str, Any] = {}
         if self._reasoning_content is not None:
             fields["reasoning_content"] = self._reasoning_content.text() + self._reasoning_content.joiner.end()
@@ -290,14 +299,14 @@ class _Reasoning:
 
 
 class ChatDecoder:
-    """Decodes one reply. `feed` returns deltas; `end` returns the whole items.
+    """Decodes one reply. `feed` returns deltas, and `end` returns the complete items.
 
     A finish reason, the end mark, or the end of the body ends the response. If token counts were requested, they
-    come after the finish reason. Until then, the decoder is `whole` but not `done`.
+    follow the finish reason; until they arrive, the decoder is `whole` but not `done`.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
-        self.done = self.whole = self.heard = False
+        self.done = self.whole = self.got_content = False
         self._stream_usage = stream_usage
         self._by = by
         self._framer = SseFramer(limits.max_event_bytes)
@@ -306,20 +315,20 @@ class ChatDecoder:
         self._failure: str | None = None
         self._finish: str | None = None
         self._is_marked = False
-        """The end mark was received."""
+        """True if the end mark was received."""
         self._last_read = b""
         self._text = TextBuffer()
         self._reasoning: _Reasoning | None = None
         self._is_thinking = False
-        """Reasoning was received after the last text."""
+        """True if reasoning was received after the last text."""
         self._has_halves = False
-        """This reply splits surrogate pairs."""
+        """True if a surrogate pair in this reply was split between two chunks."""
         self._calls = _Calls()
         self._usage: TokenCount | None = None
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
-        self.heard = False
+        self.got_content = False
         self._last_read = data
         # Nearly all events are text: names are looked up once for each read.
         decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
@@ -356,7 +365,7 @@ class ChatDecoder:
                         add_text(text)
                         add_chunk(TextDelta(text))
                     if delta.tool_calls:
-                        self.heard = True
+                        self.got_content = True
                         for piece in delta.tool_calls:
                             self._size.arguments += self._calls.extend(piece, has_halves=has_halves)
                 if choice.finish_reason:
@@ -370,7 +379,7 @@ class ChatDecoder:
             if whole and not (stream_usage and self._usage is None):
                 self.done = True
                 break
-        self.heard = self.heard or bool(chunks)
+        self.got_content = self.got_content or bool(chunks)
         self._unmeasured_bytes += len(data)
         if self._unmeasured_bytes > MEASURE_BYTES:
             self._unmeasured_bytes = 0
@@ -384,11 +393,13 @@ class ChatDecoder:
         self._size.check()
 
     def _read(self, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> str:
-        """Process the reasoning of a delta; return its text."""
+        """Process the reasoning of a delta, and return the message text of the delta. `has_halves` is True if the
+        delta was decoded with stand-ins for surrogate halves.
+        """
         if (reasoning := self._reasoning) is None:
             reasoning = self._reasoning = _Reasoning(self._size)
         thought, text = reasoning.extend(delta, splits_pairs=self._has_halves, has_halves=has_halves)
-        self.heard = self.heard or reasoning.heard
+        self.got_content = self.got_content or reasoning.got_content
         if self._has_halves and text:
             text = self._text.joiner.join(text, has_halves=has_halves)
         if thought:
@@ -398,7 +409,7 @@ class ChatDecoder:
 
     def _finishes(self, choice: _Choice) -> bool:
         """Process a finish reason; return whether the response failed."""
-        self.whole = self.heard = True
+        self.whole = self.got_content = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
             self._failure = _message(_error(choice.error))
@@ -443,7 +454,7 @@ class ChatDecoder:
         return chunks
 
     def _end_reasoning(self) -> ReasoningDone:
-        """End the current reasoning: the model began its text, or the response ended."""
+        """Return the chunk that ends the current reasoning, when the model begins its text or the response ends."""
         assert self._reasoning is not None  # it began the thought
         self._is_thinking = False
         return ReasoningDone(summaries=(), raw=(self._reasoning.take_thought(),))
@@ -456,7 +467,7 @@ def _thought(reasoning: str | _Thought) -> str:
 
 
 def _thinking(raw: Raw) -> tuple[str, bool]:
-    """Return the text of a thinking part, and whether it was a list."""
+    """Return the text of a thinking part, and whether the part was a list."""
     value = read_json(raw)
     if not isinstance(value, list):
         return (value if isinstance(value, str) else ""), False
@@ -465,13 +476,15 @@ def _thinking(raw: Raw) -> tuple[str, bool]:
 
 
 def _kept(raw: Raw, *, has_halves: bool) -> Raw:
-    """Return a value as it is stored and sent back: valid UTF-8 without stand-ins."""
+    """Return a JSON value in the form that is stored and sent back: valid UTF-8 without stand-ins for surrogate
+    halves. `has_halves` is True if the value may contain stand-ins.
+    """
     text = bytes(raw).decode(errors="replace")
     return Raw((without_stand_ins(text) if has_halves else text).encode())
 
 
 def _error(raw: Raw | UnsetType) -> Any:
-    """Decode an error of any shape; None: there is none."""
+    """Return the decoded error, which may have any shape; None if there is no error."""
     if raw is UNSET:
         return None
     return read_json(raw) if len(bytes(raw)) <= MAX_ERROR_BYTES else NO_REASON
@@ -493,7 +506,9 @@ def _message(error: Any) -> str:
 
 
 def _error_without_name(payload: bytes) -> Any:
-    """Return the event if it is an error without a member `error`, as older vLLM sends it; else None."""
+    """Return the event if it is an error without the member `error`, as older versions of vLLM send it; else
+    None.
+    """
     match read_json(payload) if len(payload) <= MAX_ERROR_BYTES else None:
         case {"object": "error"} as error:
             return error
@@ -502,7 +517,9 @@ def _error_without_name(payload: bytes) -> Any:
 
 
 def _failure_after_events(data: bytes) -> str | None:
-    """Return the error at the end of a truncated body: some servers write it as plain JSON, not as an event."""
+    """Return the message of an error at the end of a truncated body; None if there is none. Some servers write the
+    error as plain JSON, not as an event.
+    """
     for line in data.splitlines():
         if line.lstrip().startswith(b"{") and len(line) <= MAX_ERROR_BYTES:
             match read_json(line):

@@ -1,6 +1,5 @@
-"""The pool of connections to providers.
-
-Imports the HTTP library, so the first request imports this module.
+"""The pool of connections to providers. This module imports the HTTP library, which is slow to load, so the module
+is imported only when the first request is made.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
 
-from parley.models.resolver import DaemonResolver
+from parley.common.resolver import DaemonResolver
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -20,21 +19,23 @@ if TYPE_CHECKING:
 __all__ = ["MOST_CONNECTING", "connector"]
 
 IDLE_SECONDS: Final = 15.0
-"""How long an idle connection is kept."""
+"""The time, in seconds, for which an idle connection is kept."""
 
 MOST_IDLE: Final = 100
 FEWEST_IDLE: Final = 4
 IDLE_SHARE: Final = 8
-"""The most idle connections: the limit of open files divided by this."""
+"""The limit on open files is divided by this number to get the maximum number of idle connections."""
 
 MOST_CONNECTING: Final = 64
-"""The most connections to one provider that are being opened at the same time. If thousands of requests begin
-together, most wait and then reuse the connections of requests that have ended.
+"""The maximum number of connections to one provider that are being opened at the same time. If thousands of
+requests begin together, most of them wait and then reuse the connections of completed requests.
 """
 
 
 def connector() -> aiohttp.TCPConnector:
-    """Return a pool that opens a connection for every request that needs one, and keeps few idle ones."""
+    """Return a connection pool that opens as many connections as requests need, and keeps only a limited number of
+    idle connections.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _Connector(most_idle=min(MOST_IDLE, max(FEWEST_IDLE, limit // IDLE_SHARE)))
 
@@ -52,11 +53,15 @@ class _Connector(aiohttp.TCPConnector):
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.connector.Connection:
-        """Return an idle connection, or open one if fewer than `MOST_CONNECTING` are being opened."""
+        """Return an idle connection, or open a new one. Wait while `MOST_CONNECTING` connections are being
+        opened.
+        """
         async with self._connecting[req.connection_key]:
             return await super().connect(req, traces, timeout)
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        """Close the connection if there are enough idle ones. The library has no public limit for them."""
+        """Return a connection to the pool. Close it instead if `should_close` is True or the pool has enough idle
+        connections. This method is overridden because the library has no public limit on idle connections.
+        """
         idle = sum(map(len, self._conns.values()))
         super()._release(key, protocol, should_close=should_close or idle >= self._most_idle)

@@ -1,6 +1,5 @@
-"""Images and files in user messages: their names, their encoding, and their faults.
-
-Knows no model API: each API encodes the parts of a message itself.
+"""Describes, encodes and validates the images and files in user messages. The module of each model API encodes the
+parts of a message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["file_data_url", "flaw_of", "is_pdf", "joined_text", "left_out", "ref
 
 PDF: Final = "application/pdf"
 _PDF_BEGINS: Final = "JVBERi"
-"""`%PDF` in base64."""
+"""The beginning of a PDF file, `%PDF`, in base64."""
 
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument"
 
@@ -39,24 +38,28 @@ MEDIA_TYPES: Final = {
     ".xls": "application/vnd.ms-excel",
     ".xlsx": f"{_OFFICE}.spreadsheetml.sheet",
 }
-"""Media types by file extension. Every other file is plain text, such as source code."""
+"""Media types, keyed by file extension. Every other file, such as source code, is sent as plain text."""
 
 PLAIN_TEXT: Final = "text/plain"
 
 
 def file_data_url(data: str, filename: str) -> str:
-    """Return a file as a data URL: providers require its media type besides the base64 data."""
+    """Return a file as a data URL. Providers require this form, because it contains the media type of the base64
+    data.
+    """
     media_type = PDF if is_pdf(data) else MEDIA_TYPES.get(PurePath(filename).suffix.lower(), PLAIN_TEXT)
     return f"data:{media_type};base64,{data}"
 
 
 def is_pdf(data: str) -> bool:
-    """Return whether a file in base64 is a PDF, whatever its name."""
+    """Return whether a file, given in base64, is a PDF. The result does not depend on the file name."""
     return data.startswith(_PDF_BEGINS)
 
 
 def text_in(data: str) -> str | None:
-    """Return the text of a file in base64; None if it is not UTF-8 or contains NUL."""
+    """Return the text of a file that is given in base64; None if the file is not valid UTF-8 or contains a NUL
+    character.
+    """
     try:
         text = b64decode(data, validate=True).decode("utf-8-sig")
     except ValueError:
@@ -65,7 +68,9 @@ def text_in(data: str) -> str | None:
 
 
 def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
-    """Join the texts of a message into one string; into a JSON string if one of the texts is stored as JSON."""
+    """Join the texts of a message into one string. The result is a JSON string if one of the texts is stored as
+    JSON.
+    """
     if LongTextItem not in set(map(type, content)):
         return text_of(content)
     strings = (
@@ -77,12 +82,12 @@ def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
 
 
 def refusal(item: InputItem, *, api: str) -> str:
-    """Return why a message with this item is refused."""
+    """Return the reason why a message with this item is refused. `api` is the name of the model API."""
     return f"{_name(item)} cannot be sent over the {api} API"
 
 
 def left_out(item: InputItem, *, api: str) -> str:
-    """Return the text that replaces an item of the history that the API cannot carry."""
+    """Return the text that the model gets in place of an item that the model API `api` does not support."""
     return f"[Left out: {refusal(item, api=api)}.]"
 
 
@@ -91,13 +96,13 @@ def _name(item: InputItem) -> str:
         case TextItem():
             return "a text"
         case ImageItem(image_url=str()):
-            return "an image by address"
+            return "an image by URL"
         case ImageItem():
             return "an image by file id"
         case LocalImageItem(path=path):
             return f"the unread image {path}"
         case FileItem(file_url=str()):
-            return "a file by address"
+            return "a file by URL"
         case FileItem(file_data=str(), filename=str(name)):
             return f"the file {name}"
         case FileItem():
@@ -108,11 +113,11 @@ def _name(item: InputItem) -> str:
 
 _BASE64_DIGITS: Final = re.compile("[A-Za-z0-9+/]*")
 _BASE64_END: Final = re.compile("|[AQgw]==|[AEIMQUYcgkosw048]=")
-"""The last base64 digits and their padding. The unused bits of the last digit are zero."""
+"""The pattern of the last base64 digits and their padding. The unused bits of the last digit must be zero."""
 
 
 def flaw_of(item: InputItem) -> str | None:
-    """Return a sentence that says why no API accepts an item; None if its form is valid."""
+    """Return a sentence that says why no API accepts an item; None if the item is valid."""
     match item:
         case ImageItem():
             return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)
@@ -128,7 +133,9 @@ def flaw_of(item: InputItem) -> str | None:
 
 
 def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
-    """Return a sentence that says what is wrong, unless exactly one source is given."""
+    """Return a sentence that says what is wrong with the sources of an item; None if exactly one source is
+    given.
+    """
     named = [name for name, value in sources.items() if isinstance(value, str)]
     match named:
         case []:
@@ -140,7 +147,9 @@ def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None
 
 
 def _is_base64(text: str) -> bool:
-    """Return whether a text is base64, reading each character once: a file may have tens of megabytes."""
+    """Return whether a string is valid base64. Each character is read only once, because a file may be tens of
+    megabytes long.
+    """
     digits = _BASE64_DIGITS.match(text)
     padded = text[digits.end() - 1 :] if digits and digits.end() < len(text) else ""
     return len(text) % 4 == 0 and _BASE64_END.fullmatch(padded) is not None

@@ -1,6 +1,5 @@
-"""The key and headers of a request to a provider, and their redaction from errors.
-
-A key is read for each request and dropped with it.
+"""Determines the key and headers of a request to a provider, and redacts them from errors. The key is read for each
+request and is not kept afterwards.
 """
 
 from __future__ import annotations
@@ -25,23 +24,27 @@ OPENAI_HINT: Final = "Set it, or put it into auth.json in Parley's home director
 HIDDEN: Final = "***"
 
 SHORTEST_SECRET: Final = 8
-"""Shorter values are not redacted: they are no secrets, and removing them would garble texts."""
+"""The minimum length, in characters, of a value that is redacted. Shorter values are assumed not to be secrets, and
+redacting them would make error messages unreadable.
+"""
 
 _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.IGNORECASE)
 
 
 class Credentials:
-    """The headers of one request, with its secrets. No field appears in the repr."""
+    """The headers of one request and the secrets in them. The repr shows neither."""
 
     __slots__ = ("_secrets", "headers")
 
     def __init__(self, headers: dict[str, str], secrets: set[str]) -> None:
         self.headers = headers
-        """By lower-case name."""
+        """Header values, keyed by lower-case name."""
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:
-        """Redact secrets from a text. `is_cut`: the text may end in the middle of a secret."""
+        """Return a text with its secrets redacted. `is_cut` is True if the text may end in the middle of a
+        secret.
+        """
         if is_cut:
             begun = max((_overlap(text, secret) for secret in self._secrets), default=0)
             text = text[: len(text) - begun]
@@ -54,7 +57,7 @@ def credentials(settings: Settings) -> Credentials:
     """Return the headers of a request to the provider, with its key.
 
     Raises:
-        MissingVariable: the variable that holds the key is not set, or empty.
+        MissingVariable: the variable that holds the key is not set or is empty.
     """
     provider = settings.provider
     headers = {name.lower(): value for name, value in provider.http_headers.items()}
@@ -105,5 +108,5 @@ def _long_words(value: str) -> Iterator[str]:
 
 
 def _overlap(text: str, secret: str) -> int:
-    """Return the length of the longest proper prefix of the secret with which the text ends."""
+    """Return the length of the longest proper prefix of the secret that the text ends with."""
     return next((n for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n])), 0)

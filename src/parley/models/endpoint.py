@@ -1,7 +1,5 @@
-"""Requests to one URL of a provider, with retries.
-
-Knows statuses, retries and keys. Does not know the content: an API passes the body of its request and a decoder
-for the reply.
+"""Sends requests to one URL of a provider. This module handles statuses, retries and keys. The module of each API
+supplies the body of the request and a decoder for the reply.
 """
 
 from __future__ import annotations
@@ -23,32 +21,36 @@ from parley.models.credentials import Credentials, credentials
 from parley.models.errors import ConnectionLost, HighDemand, RetryLimitExceeded, UsageLimitReached
 from parley.models.http import REFUSAL_BYTES, Http, Reply
 from parley.ports.clock import Clock
-from parley.ports.model import Chunk, backoff_seconds
+from parley.ports.model import Chunk, Retrying, backoff_seconds
 from parley.wire.text import replace_surrogates
 
 __all__ = ["Decoder", "Endpoint", "origin_of"]
 
 LONGEST_RETRY_AFTER_SECONDS: Final = 60
-"""The longest pause that a provider may request; with a longer one the request fails."""
+"""The maximum pause, in seconds, before a retry. If a provider requests a longer pause, it is reduced to this
+value.
+"""
 
-AFTERTHOUGHT_SECONDS: Final = 3.0
-"""How long to wait for the token counts after a complete response. They usually follow at once."""
+TOKEN_COUNT_SECONDS: Final = 3.0
+"""The maximum time, in seconds, to wait for the token counts after a complete response. They usually follow
+immediately.
+"""
 
 
 class Decoder(Protocol):
     """Decodes the bytes of one reply into chunks."""
 
     done: bool
-    """True if the rest of the body is not needed."""
+    """True if the decoder does not need the remaining bytes of the body."""
 
     whole: bool
-    """True if the response is complete; only token counts may follow."""
+    """True if the response is complete, so that only token counts may follow."""
 
-    heard: bool
-    """True if the last `feed` had an event that adds to the response."""
+    got_content: bool
+    """True if the bytes of the last call of `feed` contained an event that adds to the response."""
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """Decode the next bytes; return the chunks that they complete.
+        """Decode the next bytes of the body, and return the chunks that they complete.
 
         Raises:
             ReplyTooLarge: the reply exceeds a limit of its provider.
@@ -56,7 +58,7 @@ class Decoder(Protocol):
         ...
 
     def end(self) -> list[Chunk]:
-        """Return the last chunks, after `done` or the end of the body.
+        """Return the last chunks of the reply. Call this when `done` is True or the body has ended.
 
         Raises:
             ModelStreamBroken: the response is incomplete.
@@ -87,29 +89,35 @@ class Endpoint:
         self._http, self._clock = http, clock
 
     async def stream(self, body: bytes, decoder: Decoder) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Send the request and yield the decoded reply, one batch for each read with content.
+        """Send the request and yield the decoded reply, one batch of chunks for each read that completes a chunk.
 
-        The end of the response is in the same batch as the last chunks.
+        The end of the response is in the same batch as the last chunks. Before the reply, each retry yields a batch
+        with one `Retrying`.
 
         Raises:
-            ModelError: there is no reply, it is incomplete, or it is too large.
+            ModelError: there is no reply, or the reply is incomplete or too large.
         """
         who = credentials(self._settings)
         idle_seconds = self._provider.stream_idle_timeout_ms / 1000
-        with self._limits_named(), closing(await self._accepted(body, who)) as reply:
+        attempt = 1
+        while isinstance(sent := await self._send(body, who, attempt), Retrying):
+            yield [sent]
+            await self._clock.sleep(sent.delay_seconds)
+            attempt += 1
+        with self._limits_named(), closing(sent) as reply:
             del body  # it was sent and may be large
-            afterthought: float | None = None  # deadline for token counts, once the response is complete
+            counts_until: float | None = None  # deadline for token counts, once the response is complete
             silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []
-            while not decoder.done and (data := await _more(reply, silent_at, afterthought)):
+            while not decoder.done and (data := await _more(reply, silent_at, counts_until)):
                 chunks = decoder.feed(data)
                 if chunks and not decoder.done:
                     yield chunks
                     chunks = []
-                if decoder.heard:
+                if decoder.got_content:
                     silent_at = time.monotonic() + idle_seconds
-                if decoder.whole and afterthought is None:
-                    afterthought = time.monotonic() + AFTERTHOUGHT_SECONDS
+                if decoder.whole and counts_until is None:
+                    counts_until = time.monotonic() + TOKEN_COUNT_SECONDS
             try:
                 last = decoder.end()
             except ModelStreamBroken as broken:
@@ -121,47 +129,54 @@ class Endpoint:
 
     @contextmanager
     def _limits_named(self) -> Iterator[None]:
-        """Add the name of this provider's setting to an error about a reply that is too large."""
+        """Add the name of the provider's setting to an error about a reply that is too large."""
         try:
             yield
         except ReplyTooLarge as too_large:
             raise too_large.of_provider(self._provider.id) from None
 
-    async def _accepted(self, body: bytes, who: Credentials) -> Reply:
-        """Send the request, with retries; return the first reply that is not refused."""
-        headers = {**self._headers, **who.headers}
-        idle_seconds = self._provider.stream_idle_timeout_ms / 1000
-        attempt = 1
-        while True:
-            failure: ModelError
-            try:
-                reply = await self._http.post(
-                    self._url,
-                    headers=headers,
-                    body=body,
-                    idle_seconds=idle_seconds,
-                    environ=self._settings.environ,
-                )
-            except CannotConnect as unreachable:
-                # The turn retries, and says so.
-                raise CannotConnect(
-                    unreachable.url,
-                    who.hide_in(unreachable.detail),
-                    max_retries=self._provider.request_max_retries,
-                ) from None
-            except ConnectionLost as lost:
-                failure = ConnectionLost(lost.url, who.hide_in(lost.detail))
-                wait = None
-            else:
-                if 200 <= reply.status < 300:
-                    return reply
-                with closing(reply):
-                    failure = await self._refusal(reply, who)
-                wait = _seconds(reply.retry_after, now=self._clock.now())
-            if attempt > self._provider.request_max_retries or not failure.worth_repeating:
-                raise failure
-            await self._clock.sleep(backoff_seconds(attempt, random.random()) if wait is None else wait)
-            attempt += 1
+    async def _send(self, body: bytes, who: Credentials, attempt: int) -> Reply | Retrying:
+        """Send the request. Return the reply if its status is 2xx. Return a `Retrying` after a failure that may be
+        temporary.
+
+        Raises:
+            ModelError: the failure is not temporary, or no retry is left.
+        """
+        failure: ModelError
+        wait: float | None = None
+        try:
+            reply = await self._http.post(
+                self._url,
+                headers={**self._headers, **who.headers},
+                body=body,
+                idle_seconds=self._provider.stream_idle_timeout_ms / 1000,
+                environ=self._settings.environ,
+            )
+        except CannotConnect as unreachable:
+            # Not retried here: the turn retries, and announces each retry to clients.
+            raise CannotConnect(
+                unreachable.url,
+                who.hide_in(unreachable.detail),
+                max_retries=self._provider.request_max_retries,
+            ) from None
+        except ConnectionLost as lost:
+            failure = ConnectionLost(lost.url, who.hide_in(lost.detail))
+            reason = f"the connection was lost: {failure.detail}"
+        else:
+            if 200 <= reply.status < 300:
+                return reply
+            with closing(reply):
+                failure = await self._refusal(reply, who)
+            wait = _seconds(reply.retry_after, now=self._clock.now())
+            reason = f"{reply.status} {who.hide_in(_phrase(reply))}"
+        if attempt > self._provider.request_max_retries or not failure.worth_repeating:
+            raise failure
+        return Retrying(
+            attempt=attempt,
+            max_attempts=self._provider.request_max_retries,
+            delay_seconds=backoff_seconds(attempt, random.random()) if wait is None else wait,
+            reason=replace_surrogates(reason),
+        )
 
     async def _refusal(self, reply: Reply, who: Credentials) -> ModelError:
         body = await reply.beginning()
@@ -178,10 +193,11 @@ class Endpoint:
 
 
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
-    """Read the next bytes; empty at the end of the body, or when the deadline `until` passes.
+    """Return the next bytes of the body. Return no bytes at the end of the body, or when the deadline `until`
+    passes.
 
     Raises:
-        ModelStreamBroken: the connection was lost, or nothing came before `silent_at`.
+        ModelStreamBroken: the connection was lost, or no bytes arrived before the time `silent_at`.
     """
     if until is None:
         return await reply.read(within_seconds=silent_at - time.monotonic())
@@ -193,7 +209,7 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
 
 
 def origin_of(provider: Provider) -> str:
-    """Return the name of a provider for the log: its URL without the parts that may hold secrets."""
+    """Return the name of a provider for the log: its base URL without the parts that may hold secrets."""
     if not provider.base_url:
         return provider.id
     parts = urlsplit(provider.base_url)
@@ -202,14 +218,16 @@ def origin_of(provider: Provider) -> str:
 
 def _address(provider: Provider, path: str) -> str:
     if not provider.base_url:
-        raise BadSetting("this provider needs one", key=f"model_providers.{provider.id}.base_url")
+        raise BadSetting("this provider requires a base URL", key=f"model_providers.{provider.id}.base_url")
     parts = urlsplit(provider.base_url)
     query = "&".join(filter(None, (parts.query, urlencode(provider.query_params))))
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + path, query, ""))
 
 
 def _phrase(reply: Reply) -> str:
-    """Return the standard reason phrase of the status: servers abbreviate it or leave it out."""
+    """Return the standard reason phrase for the reply's status. The phrase of the server is not used, because some
+    servers abbreviate or omit it.
+    """
     try:
         return HTTPStatus(reply.status).phrase
     except ValueError:
@@ -217,7 +235,9 @@ def _phrase(reply: Reply) -> str:
 
 
 def _seconds(retry_after: str | None, *, now: float) -> float | None:
-    """Parse a `retry-after` header, in seconds or as a date; return seconds, or None if it is invalid."""
+    """Return the number of seconds that a `retry-after` header requests; None if the header is missing or invalid.
+    The header contains a number of seconds, or a date that is compared with the time `now`.
+    """
     if retry_after is None:
         return None
     from email.utils import parsedate_to_datetime  # loaded with the HTTP library

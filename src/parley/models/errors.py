@@ -1,4 +1,4 @@
-"""Errors that only the models raise."""
+"""Errors that only the model clients raise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HighDemand(ModelError):
 
 
 class UsageLimitReached(ModelError):
-    """The account has used up its quota."""
+    """The provider refused a request because the account has used up its quota."""
 
     code = "usage_limit_reached"
     worth_repeating = False
@@ -56,7 +56,7 @@ class ConnectionLost(ModelError):
 
 
 class MissingVariable(ModelError):
-    """The environment variable that holds the provider's key is not set."""
+    """The environment variable that holds the provider's key is not set, or is empty."""
 
     code = "missing_variable"
     worth_repeating = False

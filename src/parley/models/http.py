@@ -1,7 +1,6 @@
-"""The HTTP client of the process, and streamed replies.
-
-Knows connections, timeouts and their errors. Does not know providers, keys or retries: `endpoint.py` does. The HTTP
-library is the slowest import of all and is loaded in a thread, so that only the first request waits for it.
+"""The HTTP client of the process, which streams replies. This module handles connections, timeouts and their
+errors. `endpoint.py` handles providers, keys and retries. The HTTP library is slow to import, so a thread loads it,
+and only the first request waits until it is loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from parley.common.os_errors import with_limit
+from parley.common.os_errors import connection_detail, with_limit
+from parley.common.proxies import proxy_for
 from parley.common.threads import start_thread
 from parley.errors import CannotConnect, ModelStreamBroken
 from parley.models.errors import ConnectionLost
@@ -27,47 +27,54 @@ if TYPE_CHECKING:
 __all__ = ["Http", "Reply"]
 
 CONNECT_SECONDS: Final = 30
-"""How long a provider may take to accept a connection: enough for a distant, busy one, and short enough for a
-retry while the user waits."""
+"""The maximum time, in seconds, that a provider may take to accept a connection. It is long enough for a distant,
+busy provider, and short enough for a retry while the user is waiting.
+"""
 
 FINISH_SECONDS: Final = 0.2
-"""How long to wait for the end of a body whose content is complete. It usually arrives with the last bytes; a
-server that delays it costs this pause and a new connection."""
+"""The maximum time, in seconds, to wait for the end of a body whose content is complete. The end usually arrives
+with the last bytes. If it arrives too late, the connection is closed and the next request needs a new one.
+"""
 
 REFUSAL_SECONDS: Final = 5
-"""How long to wait for the body of a refusal, which contains only an explanation."""
+"""The maximum time, in seconds, to wait for the body of a refusal, which contains only an explanation."""
 
 REFUSAL_BYTES: Final = 4096
-"""How much of the body of a refusal is read."""
+"""The maximum number of bytes that are read from the body of a refusal."""
 
-POLITE_SECONDS: Final = 0.0005
-"""How long the thread that loads the library may hold the interpreter lock at a time."""
+SWITCH_SECONDS: Final = 0.0005
+"""The maximum time, in seconds, for which the thread that loads the HTTP library holds the interpreter lock without
+interruption.
+"""
 
 SILENT: Final = "idle timeout waiting for SSE"
 BROKEN: Final = "the answer broke off"
 
 LOOK_SECONDS: Final = 1.0
-"""How often a silent reply is checked: the library does not always report a lost connection."""
+"""Seconds between checks for a lost connection while no bytes arrive. The checks are needed because the HTTP
+library does not always report the loss.
+"""
 
 
 class Http:
-    """The HTTP client of the whole process. It opens nothing until the first request."""
+    """The HTTP client of the whole process. It opens no connection before the first request."""
 
     def __init__(self) -> None:
         self._library: Future[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     def warm_up(self) -> None:
-        """Start to load the HTTP library in a thread."""
+        """Begin to load the HTTP library in a thread, so that the first request waits less or not at all."""
         with suppress(MemoryError, RuntimeError):  # no thread could be started: the first request retries
             self._load()
 
     async def post(
         self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float, environ: Mapping[str, str]
     ) -> Reply:
-        """Send `body`, and return the reply when its head has arrived, whatever its status.
+        """Send a POST request, and return the reply, with any status, when its headers have arrived.
 
-        The caller closes the reply. Cancelling closes the connection. `environ` names the proxies.
+        The caller closes the reply. If the call is cancelled, the connection is closed. `environ` holds the proxy
+        variables.
 
         Raises:
             CannotConnect: no connection could be made.
@@ -84,7 +91,7 @@ class Http:
                     data=_Body(body),  # so that a large body is sent in pieces
                     headers=headers,
                     allow_redirects=False,  # a redirect must not receive keys
-                    proxy=_proxy(url, environ),
+                    proxy=proxy_for(url, environ),
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
         except aiohttp.ConnectionTimeoutError:
@@ -104,9 +111,8 @@ class Http:
         return Reply(response, idle_seconds)
 
     async def close(self) -> None:
-        """Close every connection, and fail running requests.
-
-        Waits for the library to load: OpenSSL crashes if the process ends while it reads certificates.
+        """Close every connection, which makes running requests fail. Wait until the HTTP library is loaded, because
+        OpenSSL crashes if the process ends while OpenSSL is reading certificates.
         """
         if self._library is not None:
             await asyncio.gather(asyncio.wrap_future(self._library), return_exceptions=True)
@@ -118,7 +124,7 @@ class Http:
         library = self._library
         if library is None or (library.done() and library.exception() is not None):
             library = Future[None]()
-            library.set_running_or_notify_cancel()  # a cancelled request does not cancel it
+            library.set_running_or_notify_cancel()  # so that a cancelled request does not cancel the import
             start_thread(_import_library, library, name="import-http")
             self._library = library
         return library
@@ -141,7 +147,8 @@ class Http:
 class _Body(io.BytesIO):
     """The body of a request as a file object.
 
-    The HTTP library calls `getbuffer` to learn the size, for which `io.BytesIO` would copy the whole body.
+    The HTTP library calls `getbuffer` to get the size of the body. This class is used because `io.BytesIO` would
+    copy the whole body for that.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -153,7 +160,7 @@ class _Body(io.BytesIO):
 
 
 class Reply:
-    """The reply to one request: its head, and a body that may still be streamed."""
+    """The reply to one request: its status and headers, and a body that may still be streamed."""
 
     def __init__(self, response: aiohttp.ClientResponse, idle_seconds: float) -> None:
         self._response, self._idle_seconds = response, idle_seconds
@@ -162,10 +169,12 @@ class Reply:
         self.retry_after = response.headers.get("retry-after")
 
     async def read(self, *, within_seconds: float | None = None) -> bytes:
-        """Return the bytes received since the last call, waiting for some; empty at the end of the body.
+        """Return the bytes received since the last call. Wait if there are none; return no bytes at the end of the
+        body.
 
         Raises:
-            ModelStreamBroken: the connection was lost, or nothing came within the idle timeout.
+            ModelStreamBroken: the connection was lost, or no bytes arrived within `within_seconds`, by default the
+                idle timeout.
         """
         import aiohttp
 
@@ -188,23 +197,27 @@ class Reply:
             raise ModelStreamBroken(_in_words(error)) from None
 
     def _is_lost(self) -> bool:
-        """Return whether the connection was lost before the body ended; the library does not always report it."""
+        """Return whether the connection was lost before the body ended. This is checked here because the library
+        does not always report the loss.
+        """
         connection = self._response.connection
         return connection is not None and (connection.transport is None or connection.transport.is_closing())
 
     async def beginning(self) -> bytes:
-        """Read the first `REFUSAL_BYTES` of the body, or as many as arrive."""
+        """Return the first `REFUSAL_BYTES` bytes of the body, or fewer if no more arrive within
+        `REFUSAL_SECONDS`.
+        """
         body = b""
         try:
             async with asyncio.timeout(REFUSAL_SECONDS):
                 while len(body) < REFUSAL_BYTES and (data := await self.read()):
                     body += data
         except (TimeoutError, ModelStreamBroken):
-            pass  # a part of it explains enough
+            pass  # the part that arrived explains enough
         return body[:REFUSAL_BYTES]
 
     async def finish(self) -> None:
-        """Wait a moment for the end of the body, so that the connection can be reused."""
+        """Wait up to `FINISH_SECONDS` for the end of the body, so that the connection can be reused."""
         try:
             async with asyncio.timeout(FINISH_SECONDS):
                 while await self.read():
@@ -219,7 +232,7 @@ class Reply:
 
 def _import_library(library: Future[None]) -> None:
     before = sys.getswitchinterval()
-    sys.setswitchinterval(POLITE_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         import aiohttp  # noqa: F401 - loading it is the purpose
     except BaseException as error:
@@ -228,34 +241,6 @@ def _import_library(library: Future[None]) -> None:
         library.set_result(None)
     finally:
         sys.setswitchinterval(before)
-
-
-def _proxy(url: str, environ: Mapping[str, str]) -> str | None:
-    """Return the proxy that an environment names for a URL; a name in lower case wins.
-
-    The library's own look-up would read the environment of this process and passwords from `~/.netrc`, and refuse
-    requests that have a key.
-    """
-    named = {name: value for name, value in environ.items() if value and name[-6:].lower() == "_proxy"}
-    if not named:
-        return None
-    from urllib.parse import urlsplit  # loaded with the HTTP library
-
-    proxies = {name[:-6].lower(): value for name, value in sorted(named.items())}  # capitals come first
-    if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
-        proxies.pop("http", None)  # a CGI program gets `HTTP_PROXY` from a header
-    parts = urlsplit(url)
-    if parts.hostname is None or _needs_no_proxy(parts.hostname, parts.netloc, proxies.get("no", "")):
-        return None
-    return proxies.get(parts.scheme)
-
-
-def _needs_no_proxy(host: str, host_with_port: str, without: str) -> bool:
-    """Return whether the list of `no_proxy` has a host, or a domain that it is in; `*` is every host."""
-    for name in (one.strip().lstrip(".").lower() for one in without.split(",")):
-        if name == "*" or (name and any(f".{one}".endswith(f".{name}") for one in (host, host_with_port.lower()))):
-            return True
-    return False
 
 
 def _shown(url: str) -> str:
@@ -267,7 +252,7 @@ def _shown(url: str) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    """Describe an error without URLs or headers."""
+    """Return the description of an error, without URLs or headers."""
     import aiohttp
 
     match error:
@@ -275,6 +260,8 @@ def _in_words(error: Exception) -> str:
             return "invalid URL"
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed"
+        case aiohttp.ClientSSLError():
+            return connection_detail(error.os_error)
         case aiohttp.ClientResponseError():
             return "the answer is not HTTP"
         case OSError(errno=int(number)) if number > 0:

@@ -1,4 +1,4 @@
-"""Lenient decoding of the data of server-sent events."""
+"""Decodes the data of server-sent events leniently."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | None:
-    """Decode a payload, with U+FFFD for invalid UTF-8; return None if it has the wrong shape, so that the caller
-    skips it.
+    """Decode a payload, and replace invalid UTF-8 with U+FFFD. Return None if the payload is invalid or has the
+    wrong shape, so that the caller can skip it.
     """
     try:
-        return decoder.decode(payload)  # nearly always, and without a copy
+        return decoder.decode(payload)  # succeeds nearly always, and makes no copy
     except (ValueError, RecursionError):
         pass
     try:
@@ -30,8 +30,8 @@ def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | 
 
 
 def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
-    """Decode a payload as `read_payload` does, but replace halves of surrogate pairs by stand-ins
-    (`surrogates.py`).
+    """Decode a payload that may contain halves of surrogate pairs, and replace the halves with stand-ins
+    (`surrogates.py`). Return None if the payload is invalid or has the wrong shape.
     """
     try:
         return decode_lenient(decoder, payload.decode(errors="replace").encode(), half_as=stand_in)
@@ -40,7 +40,9 @@ def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
 
 
 def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
-    """Return the arguments of a call as text, and whether they were sent as text: some models send an object."""
+    """Return the arguments of a call as a string, and whether they were sent as a string. Some models send a JSON
+    object instead.
+    """
     if raw is UNSET:
         return "", False
     if (text := read_payload(_TEXT, raw)) is not None:
@@ -50,7 +52,7 @@ def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
 
 
 def read_json(raw: Raw | bytes) -> Any:
-    """Decode any JSON value; None if it is invalid."""
+    """Decode a JSON value of any type; return None if it is invalid."""
     return read_payload(_ANYTHING, raw)
 
 

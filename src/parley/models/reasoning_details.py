@@ -1,7 +1,8 @@
-"""`reasoning_details` of OpenRouter: blocks of reasoning, some of them signed, which are sent back unchanged.
+"""Assembles the `reasoning_details` of OpenRouter: blocks of reasoning, some of them signed, which are sent back
+unchanged.
 
-A block is streamed in pieces. Pieces that follow one another with the same type and index are one block: their
-texts are joined, and of every other member the last value that is not null counts.
+A block is streamed in pieces. Consecutive pieces with the same type and index form one block. Their texts are
+joined. For every other member, the last value that is not null is used.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from parley.models.text_buffer import TextBuffer
 __all__ = ["ReasoningDetails"]
 
 TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
-"""The member that holds the text, by the type of a block. Other blocks come in one piece."""
+"""The name of the member that holds the text, keyed by the type of a block. Blocks of other types arrive in one
+piece.
+"""
 
 
 class _Block:
@@ -25,7 +28,9 @@ class _Block:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
 
     def extend(self, members: dict[str, Any]) -> int:
-        """Merge the members of another piece; return about how many characters they add besides the text."""
+        """Merge the members of another piece into the block. Return approximately how many characters they add, not
+        counting the text.
+        """
         changed = {
             name: value
             for name, value in members.items()
@@ -36,13 +41,15 @@ class _Block:
 
 
 class ReasoningDetails:
-    """Assembles the blocks of one response."""
+    """Assembles the reasoning blocks of one response."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
 
     def extend(self, pieces: Any, *, has_halves: bool) -> tuple[str, int]:
-        """Add the pieces of one delta; return the text that they show, and about how many characters they add."""
+        """Add the pieces of one delta. Return the text in them, which clients see, and approximately how many
+        characters they add. `has_halves` is True if the delta was decoded with stand-ins for surrogate halves.
+        """
         shown, size = "", 0
         for piece in pieces if isinstance(pieces, list) else ():
             if not isinstance(piece, dict):
@@ -64,7 +71,7 @@ class ReasoningDetails:
         return shown, size + len(shown)
 
     def whole(self) -> list[dict[str, Any]]:
-        """Return the blocks as they are sent back."""
+        """Return the complete blocks in the form that is sent back to the provider."""
         return [
             {**block.members, TEXTS[block.kind]: block.text.text()} if block.text else block.members
             for block in self._blocks

@@ -1,4 +1,4 @@
-"""The size of one reply of a model, compared with the limits of its provider."""
+"""Compares the size of one reply from a model with the limits of its provider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_LIMITS: Final = ReplyLimits()
 
 
 class ReplySize:
-    """The characters and calls of one reply so far."""
+    """The numbers of characters and calls in one reply so far, and their limits."""
 
     __slots__ = ("arguments", "calls", "limits", "text")
 
@@ -22,7 +22,7 @@ class ReplySize:
         self.text = self.arguments = self.calls = 0
 
     def check_text(self, size: int) -> None:
-        """Check a text before it is decoded and counted.
+        """Check a text of `size` characters before it is decoded and counted.
 
         Raises:
             ReplyTooLarge: the text alone exceeds the limit.
@@ -32,7 +32,7 @@ class ReplySize:
             raise ReplyTooLarge("characters of text", limit, setting="max_reply_characters")
 
     def check(self) -> None:
-        """Check all counts.
+        """Compare all counts with their limits.
 
         Raises:
             ReplyTooLarge: the reply exceeds a limit.

@@ -1,4 +1,4 @@
-"""Requests of the Responses API. `responses_reply.py` decodes the replies."""
+"""Sends requests to the Responses API. `responses_reply.py` decodes the replies."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, Text
 __all__ = ["ResponsesModel", "encode_responses"]
 
 REASONING_MODELS: Final = ("o3", "o4-mini", "codex-mini-latest", "gpt-5")
-"""Prefixes of the names of models that reason."""
+"""Name prefixes of models that support reasoning."""
 
 LOCAL_SHELL_MODEL: Final = "codex-mini-latest"
-"""A model with a built-in shell tool in place of a function."""
+"""The name prefix of the models that have a built-in shell tool. Their requests contain that tool instead of a
+function.
+"""
 
 
 class ResponsesModel:
-    """A model that is reached over `/responses`."""
+    """A model that is accessed through `/responses`."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class ResponsesModel:
 
 
 def encode_responses(request: ModelRequest, settings: Settings, conversation: ConversationId) -> bytes:
-    """Return the body of the request (docs/protocol.md, requests to the model)."""
+    """Return the body of a request (see "requests to the model" in docs/protocol.md)."""
     reasoning = _reasoning(settings)
     keeps_nothing = settings.disable_response_storage
     return encode_body(
@@ -125,7 +127,9 @@ def _said_by_user(content: tuple[InputItem, ...]) -> dict[str, Any]:
 
 
 class _InputText(Struct, frozen=True, tag_field="type", tag="input_text", gc=False):
-    """A text part. A dict would take several times the memory, and a message may have very many parts."""
+    """A text part of a message. It is not a dict, because a dict would take several times the memory and a message
+    may have very many parts.
+    """
 
     text: str | Raw
 
@@ -155,7 +159,9 @@ def _detail(item: ImageItem) -> dict[str, str]:
 
 
 def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any] | Raw]:
-    """Yield the history for one provider; items of another API are left out or replaced by text."""
+    """Yield the items of the history for the provider `to`. Items that only another API or provider understands are
+    left out or replaced with text.
+    """
     for item in history:
         match item:
             case UserItem():

@@ -1,7 +1,7 @@
-"""Streamed replies of the Responses API.
+"""Decoder for streamed replies of the Responses API.
 
-The decoder is pure: it is fed bytes and returns chunks. Items that only this API understands are stored and sent
-back unchanged.
+The decoder takes bytes and returns chunks. It performs no I/O. Items that only this API understands are stored and
+sent back unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOCAL_SHELL: Final = "local_shell"
 """The type of the built-in shell tool, and the name of its calls."""
 
 HEARTBEATS: Final = frozenset({"response.in_progress", "response.queued"})
-"""Events that only say that the response is still in progress."""
+"""Event types that only report that the response is still in progress."""
 
 TEXT_DELTAS: Final = frozenset(
     {
@@ -50,13 +50,15 @@ TEXT_DELTAS: Final = frozenset(
         "response.function_call_arguments.delta",
     }
 )
-"""The events that carry a piece of text."""
+"""Event types that carry a piece of text."""
 
 ITEM_CHARACTERS: Final = 100
-"""How many characters each item counts besides its texts, because an item without text is stored too."""
+"""The number of characters that each item counts for in addition to its texts, because an item without text takes
+space too.
+"""
 
 ESCAPED_BYTES: Final = 12
-"""The most bytes of one character in JSON: two escapes of six."""
+"""The maximum number of bytes of one character in JSON: two escapes of six bytes each."""
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -140,26 +142,29 @@ _COMPLETED: Final = msgspec.json.Decoder(_Completed)
 
 
 class ResponsesDecoder:
-    """Decodes one reply. It is complete when the provider reports it as completed or incomplete."""
+    """Decodes one reply. The reply is complete when the provider reports it as completed or incomplete."""
 
     def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
-        """Create a decoder. `by` is the provider: no other provider understands the ids and reasoning of its
-        replies.
+        """Create a decoder. `by` names the provider that sends the reply. It is stored with the ids and the
+        reasoning in the reply, because no other provider understands them. `limits` are the size limits for the
+        reply.
         """
-        self.done = self.whole = self.heard = False
+        self.done = self.whole = self.got_content = False
         self._by = by
         self._framer = SseFramer(limits.max_event_bytes)
         self._size = ReplySize(limits)
         self._items_size = ReplySize(limits)
         """The size of the items, which repeat the text of the deltas."""
         self._joiners: dict[str, PairJoiner] = {}
-        """Joiners by the type of the delta; empty until an event has half a surrogate pair."""
+        """Joiners of surrogate pairs, keyed by event type. The dict is empty until an event contains half of a
+        pair.
+        """
         self._failure = "stream closed before response.completed"
         self._completed: ResponseDone | None = None
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
-        self.heard = False
+        self.got_content = False
         # Nearly all events are text: names are looked up once for each read.
         decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
         for payload in self._framer.feed(data):
@@ -211,7 +216,7 @@ class ResponsesDecoder:
                     other_events += 1
                 case _:
                     pass
-        self.heard = bool(chunks or other_events)
+        self.got_content = bool(chunks or other_events)
         self._size.text += size
         self._size.check()
         self._items_size.check()
@@ -223,7 +228,7 @@ class ResponsesDecoder:
         return [self._completed]
 
     def _read_piece(self, payload: bytes) -> _Event | None:
-        """Decode an event that may hold half a surrogate pair; None: it is invalid."""
+        """Decode an event that may contain half of a surrogate pair. Return None if the event is invalid."""
         event = read_piece(_EVENT, payload)
         if event is None or event.type not in TEXT_DELTAS or not event.delta:
             return read_payload(_EVENT, payload)
@@ -231,7 +236,9 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=True))
 
     def _joined(self, event: _Event) -> _Event:
-        """Replace the first half of a pair whose second half did not come."""
+        """Return the event with complete surrogate pairs in its text, in a reply that splits surrogate pairs
+        between events. A first half without its second half becomes U+FFFD.
+        """
         joiner = self._joiners.get(event.type)
         if joiner is None or event.delta is None:
             return event
@@ -245,7 +252,7 @@ class ResponsesDecoder:
                 size.text += len(text) + len(item_id or "")
             case CallDone(item=CallItem() as call):
                 size.arguments += len(call.arguments) + len(call.name) + len(call.call_id)
-                if call.verbatim is not UNSET:  # the arguments again, and other members of the item
+                if call.verbatim is not UNSET:  # contains the arguments again, and other members
                     size.arguments += max(0, len(bytes(call.verbatim)) - ESCAPED_BYTES * len(call.arguments))
                 size.calls += 1
             case ReasoningDone(item=OpaqueItem(verbatim=verbatim)) | OpaqueDone(item=OpaqueItem(verbatim=verbatim)):
@@ -255,8 +262,8 @@ class ResponsesDecoder:
 
 
 def _item_done(raw: Raw, by: str) -> Chunk | None:
-    """Return the chunk for an item; None if the item does not have the shape of its type."""
-    data = bytes(raw).decode(errors="replace").encode()  # it is stored, so it has to be valid JSON
+    """Return the chunk for a complete item; None if the item does not have the shape of its type."""
+    data = bytes(raw).decode(errors="replace").encode()  # it is stored, so it must be valid JSON
     match read_payload(_KIND, data):
         case None:
             return None
@@ -297,14 +304,17 @@ def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
     if (call := read_payload(_LOCAL_SHELL_CALL, data)) is None:
         return None
     arguments = bytes(call.action).decode() if call.action is not UNSET else ""
-    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id  # older items have no other text
+    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id  # older items have only `id`
     return _call_done(call_id, LOCAL_SHELL, arguments, data, by, verbatim=call.action is not UNSET)
 
 
 def _call_done(
     call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
 ) -> CallDone:
-    """Return a call, even a malformed one: it gets an output, and an id of ours if it has none."""
+    """Return the chunk for a call. A malformed call gets a chunk too, because every call must get an output. A call
+    without an id gets a new id. If `verbatim` is True and the call has an id, `data` is stored so that it can be
+    sent back unchanged.
+    """
     given, is_text = text_or_json(call_id)
     known = given if is_text else ""
     return CallDone(

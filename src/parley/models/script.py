@@ -1,6 +1,6 @@
 """The file format of the scripted provider, and its validation (docs/scripted.md).
 
-Does not know how a script is played; `scripted.py` does.
+`scripted.py` plays a script.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Tokens = Annotated[int, Meta(ge=0)]
 
 
 class Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A function call of the model."""
+    """A function call in a reply of the script."""
 
     name: str
     arguments: dict[str, Any] | str = {}
-    """A text is sent unchanged, so that a script can contain invalid JSON."""
+    """The arguments as an object, or as a string that is sent unchanged. The string need not be valid JSON."""
     call_id: str | None = None
 
 
 class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The token counts of the response."""
+    """The token counts that a scripted response reports."""
 
     input_tokens: Tokens
     output_tokens: Tokens
@@ -39,7 +39,7 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One step of a reply. Exactly one field is set."""
+    """One step of a scripted reply. Exactly one field is set."""
 
     text: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
@@ -50,18 +50,20 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replies in order. After the last one, the first is played again."""
+    """A script: replies in the order in which they are played. After the last reply, the first one is played
+    again.
+    """
 
     replies: Annotated[Sequence[Sequence[Step]], Meta(min_length=1)]
     delta_delay_ms: Milliseconds = 0
-    """The pause before each word."""
+    """The pause before each word, in milliseconds."""
 
 
 _decoder = msgspec.json.Decoder(Script)
 
 
 def read_script(path: str) -> Script:
-    """Read the script in a file.
+    """Read a script from a file.
 
     Raises:
         BadScript: the file does not exist or is invalid.

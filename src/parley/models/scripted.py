@@ -1,6 +1,6 @@
-"""The scripted provider: plays a script instead of asking a model, without network and key.
+"""The scripted provider: plays a script instead of asking a model, and needs no network or key.
 
-For demonstrations and for tests of clients. `script.py` has the file format.
+It is for demonstrations and for tests of clients. `script.py` defines the file format.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from parley.wire.jsonrpc import encode
 __all__ = ["ScriptedModel"]
 
 _WORD: Final = re.compile(r"\s*\S+|\s+$")
-"""A word with the space before it, or the space at the end of the text."""
+"""The pattern of a word with the whitespace before it, or of the whitespace at the end of the text."""
 
 
 class ScriptedModel:
-    """Plays its script, whatever the request."""
+    """Plays a script. The content of the requests has no effect on the replies."""
 
     def __init__(
         self,
@@ -57,16 +57,18 @@ class ScriptedModel:
         self._path = provider.script
         self._conversation = conversation
         self._replies_given = replies_given
-        """Positions of all conversations: a conversation that is opened again continues its script."""
+        """The number of replies played, keyed by conversation. A conversation that is opened again continues its
+        script.
+        """
         self._clock = clock
         self._script: Script | None = None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Play the next reply.
+        """Yield the next reply of the script.
 
         Raises:
-            BadScript: there is no script to play.
-            ModelStreamBroken: the script says so.
+            BadScript: the script cannot be read or is invalid.
+            ModelStreamBroken: the script contains a failure.
         """
         script = self._script = self._script or (read_script(self._path) if self._path else DEMONSTRATION)
         reply = script.replies[self._replies_given[self._conversation] % len(script.replies)]
@@ -111,7 +113,9 @@ class ScriptedModel:
 
 
 def _ends_text(step: Step) -> bool:
-    """Return whether the step ends the text before it. A pause or a failure may come in the middle of a text."""
+    """Return whether a step ends the text before it. A pause or a failure does not, because it may occur in the
+    middle of a text.
+    """
     return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET
 
 

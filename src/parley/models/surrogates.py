@@ -1,8 +1,8 @@
-"""Surrogate pairs that a provider splits over two pieces of one text.
+"""Handles surrogate pairs that a provider splits between two pieces of one text.
 
-JSON escapes a character such as an emoji as two halves, and some providers cut between them. Strict JSON
-decoders refuse such a piece. `stand_in` names the private-use character that takes the place of a half while
-the piece is decoded; `PairJoiner` puts the halves of one text together again.
+JSON escapes a character such as an emoji as two halves, and some providers cut between them. Strict JSON decoders
+refuse such a piece. `stand_in` returns the private-use character that replaces a half while the piece is decoded.
+`PairJoiner` joins the halves of one text again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _OFFSET: Final = 0x102000
 _PAIR_OR_HALF: Final = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff]|[\U0010f800-\U0010ffff]")
 
 
-def stand_in(half: int) -> str:
-    """Return the stand-in for one half of a surrogate pair."""
-    return chr(half + _OFFSET)
+def stand_in(escape: re.Match[bytes]) -> bytes:
+    """Return the stand-in for one half of a surrogate pair, from the match of its JSON escape."""
+    return chr(int(escape[0][2:], 16) + _OFFSET).encode()
 
 
 def without_stand_ins(text: str) -> str:
-    """Replace pairs of stand-ins by their character and all others by U+FFFD."""
+    """Replace each pair of stand-ins with the character of the pair, and each single stand-in with U+FFFD."""
     return _PAIR_OR_HALF.sub(_character, text)
 
 
@@ -45,13 +45,14 @@ class PairJoiner:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a first half waits for its second."""
+        """True while the first half of a pair is waiting for the second half."""
         return bool(self._high)
 
     def join(self, piece: str, *, has_halves: bool) -> str:
-        """Return the text that the piece adds. The first half of a pair waits for the next piece.
+        """Return the text that a piece adds. If the piece ends with the first half of a pair, that half is held
+        back until the next piece.
 
-        `has_halves`: the piece was decoded with stand-ins.
+        `has_halves` is True if the piece was decoded with stand-ins.
         """
         if not has_halves:
             return self.end() + piece if piece else ""
@@ -61,7 +62,7 @@ class PairJoiner:
         return without_stand_ins(piece)
 
     def end(self) -> str:
-        """Return U+FFFD if a first half still waits, else nothing."""
+        """Return U+FFFD if the first half of a pair is still waiting for the second half, else an empty string."""
         high, self._high = self._high, ""
         return "\ufffd" if high else ""
 

@@ -9,7 +9,9 @@ from parley.models.surrogates import PairJoiner
 __all__ = ["TextBuffer"]
 
 MAX_PIECES: Final = 1024
-"""Pieces held before they are joined: a short string takes ten times the memory of its characters."""
+"""The maximum number of pieces that are held before they are joined. The number is limited because a short string
+takes ten times the memory of its characters.
+"""
 
 
 class TextBuffer:
@@ -22,11 +24,11 @@ class TextBuffer:
         self.append = self.pieces.append
         self.joiner = PairJoiner()
         self.size = 0
-        """Number of characters at the last `compact`."""
+        """The number of characters that `compact` has joined."""
         self._parts: list[str] = []
 
     def compact(self) -> None:
-        """Join the pieces so far and count their characters."""
+        """Join the pieces into one string, and add their characters to `size`."""
         if self.pieces:
             part = "".join(self.pieces)
             self._parts.append(part)

@@ -1,4 +1,4 @@
-"""Token counts, which both APIs report with different names."""
+"""Converts token counts, which the two model APIs report under different names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class OutputDetails(Struct, frozen=True):
 def token_count(
     *, given: int, made: int, total: int, given_details: InputDetails | None, made_details: OutputDetails | None
 ) -> TokenCount:
-    """Return the event with the input and output tokens of a response.
+    """Return the event that reports the input tokens (`given`), the output tokens (`made`) and the total of a
+    response.
 
     A negative count becomes 0, because it would reduce the usage of earlier responses.
     """

@@ -1,4 +1,7 @@
-"""One connection to another process: requests, answers and notifications. Knows ids and order, but no method."""
+"""One connection to another process, for requests, answers and notifications.
+
+The module handles the ids and the order of messages; its callers handle the methods.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 
 class SocketLink:
-    """A connection, alive while `read` runs. An invalid message ends it, because something may be lost."""
+    """A connection to another process, which stays open while `read` is running. An invalid message ends the
+    connection, because the content of that message is lost.
+    """
 
     def __init__(
         self, connection: Connection, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
@@ -45,7 +50,7 @@ class SocketLink:
 
     @property
     def keeps_up(self) -> bool:
-        """True if the other process keeps reading the messages that it is sent."""
+        """True if the other process reads messages as fast as this process sends them."""
         return self._connection.outbox.writable
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -63,11 +68,11 @@ class SocketLink:
         self._connection.close()
 
     async def flush(self) -> None:
-        """Wait until everything was sent, or the connection has ended."""
+        """Wait until all messages are sent or the connection has ended."""
         await self._connection.outbox.flush()
 
     async def read(self) -> None:
-        """Handle messages until one of the processes ends the connection."""
+        """Handle messages until either process ends the connection."""
         try:
             await self._connection.read(self._take)
         finally:

@@ -1,6 +1,7 @@
-"""The processes of a home. Each listens on a socket in the directory `run` of the home and finds the others there.
+"""The connections between the processes of a home.
 
-Knows no method. Nothing is created, bound or listed before it is needed.
+Each process listens on a socket in the directory `run` of the home and finds the other processes there. Nothing is
+created, bound or listed before it is needed.
 """
 
 from __future__ import annotations
@@ -32,34 +33,43 @@ __all__ = ["UnixPeers"]
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""How long to try to connect to a process whose backlog is full: it is busy, or was stopped."""
+"""The maximum number of seconds for which to try to connect to a process whose backlog is full, because it is busy
+or stopped.
+"""
 
 BUSY_SECONDS: Final = 0.02
-"""How long to wait before the next try. The system does not report when the backlog has room."""
+"""Seconds between attempts to connect. Polling is necessary, because the system does not report when the backlog
+has space.
+"""
 
 KEEP_SECONDS: Final = 30.0
-"""How long a connection for notifications stays open. Turns come in bursts, and so do notifications."""
+"""Seconds for which an unused connection for notifications stays open. It can often be reused, because
+notifications come in bursts.
+"""
 
 CLOSE_SECONDS: Final = 0.2
-"""How long `close` waits until other processes have read everything. A running process needs less, and the server
-needs the rest of its time to shut down."""
+"""The maximum number of seconds that `close` waits for other processes to read all messages. It is short, because a
+running process reads them sooner and the server has little time to shut down.
+"""
 
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
 class UnixPeers:
-    """Implements the port `Peers` with unix sockets. `serve` is awaited for each connection of another process."""
+    """The port `Peers`, implemented with unix sockets. `serve` is awaited for each connection from another
+    process.
+    """
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
-        """Create the peers of a home. `home` is its path, or a function that returns the path when it is first
-        needed; `listen` raises the errors of this function.
+        """Create the peers of a home. `home` is its path, or a function that returns it and is called when the path
+        is first needed. `listen` raises the errors of this function.
         """
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds
         self._listener: Listener | None = None
         self._links: set[SocketLink] = set()
         self._told: dict[str, SocketLink] = {}
-        """Connections kept open for notifications, by address; also in `_links`."""
+        """The connections that are kept open for notifications, keyed by address. `_links` also contains them."""
         self._forgetting: asyncio.TimerHandle | None = None
         self._untold: list[tuple[str, bytes]] = []
         self._served: dict[Connection, asyncio.Task[None]] = {}
@@ -215,7 +225,7 @@ class UnixPeers:
         try:
             connection = connect(self._directory, name)
         except OSError:
-            return True  # it is busy, or the system refuses
+            return True  # the process is busy, or the system refuses the connection
         if connection is not None:
             connection.close()
         return connection is not None

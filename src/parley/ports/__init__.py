@@ -1,1 +1,1 @@
-"""Small Protocols: the interfaces that the core needs from adapters, each with its errors."""
+"""Protocol classes for the interfaces that the core needs from adapters, with the errors of each interface."""

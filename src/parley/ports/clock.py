@@ -1,4 +1,4 @@
-"""The port of the clock, so that tests can replace it."""
+"""The interface of the clock, which tests replace."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["Clock"]
 
 
 class Clock(Protocol):
-    """The time of day, and waiting."""
+    """A source of the current time and of delays."""
 
     def now(self) -> float:
         """Return the time in seconds since the epoch."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for a number of seconds; a cancellation ends the wait at once."""
+        """Wait for a number of seconds. A cancellation ends the wait immediately."""
         ...

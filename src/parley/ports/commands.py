@@ -1,6 +1,7 @@
-"""The port of commands: runs a command, in a sandbox or without, until everything that it started has ended.
+"""The interface for running a command, with or without a sandbox, until all its processes have ended.
 
-The tools use a `CommandRunner`. It uses a `Starter`, which starts processes and knows nothing of sandbox policies.
+The tools use a `CommandRunner`, which applies sandbox policies. The runner uses a `Starter`, which only starts and
+ends processes.
 """
 
 from __future__ import annotations
@@ -31,121 +32,132 @@ __all__ = [
 ]
 
 Output = Callable[[OutputStream, bytes], None]
-"""Called with the output of a command, as it is read."""
+"""A function that is called with each piece of a command's output as soon as it is read."""
 
 
-# --- policies and commands---------------------------------------------------------------
+# --- policies and commands --------------------------------------------------------------
 
 
 class WritableRoot(Struct, frozen=True, kw_only=True):
-    """A writable directory, with its identity when it was chosen."""
+    """A writable directory, with the identity that it had when it was chosen."""
 
     path: str
-    """Absolute, without symbolic links."""
+    """The absolute path, without symbolic links."""
     device: int
     inode: int
 
 
 class SandboxPolicy(Struct, frozen=True, kw_only=True):
-    """What a sandboxed command may do besides reading, running programs and computing."""
+    """The rights of a sandboxed command, in addition to reading files and running programs."""
 
     writable: tuple[WritableRoot, ...] = ()
-    """Directories with writable contents, except protected files such as `.git`."""
+    """The directories whose contents are writable, except protected files such as `.git`."""
     network: bool = False
     unix_sockets: bool = False
-    """True if the command may connect to named Unix sockets, and so use the services that listen there."""
+    """True if the command may connect to named Unix sockets, and thus use the services that listen on them."""
     hidden: tuple[str, ...] = ()
-    """Absolute paths that the command cannot read, if they exist."""
+    """Absolute paths that the command cannot read. They need not exist."""
     installed: tuple[str, ...] = ()
-    """Absolute paths where Parley is installed. They are read-only, even below a writable root."""
+    """Absolute paths where Parley is installed. They are read-only, even inside a writable root."""
     mechanism: Mechanism = "auto"
-    """The sandbox mechanism."""
+    """The sandbox mechanism to use."""
 
 
 class Approved(Struct, frozen=True, kw_only=True):
-    """The directory and the program with which a person approved a command, as device and inode; (0, 0): none."""
+    """The directory and the program for which a person approved a command, each as device and inode number; (0, 0)
+    means none.
+    """
 
     directory: tuple[int, int]
-    """The working directory."""
+    """The working directory of the command."""
     program: tuple[int, int]
-    """The file of the program that its first word names."""
+    """The executable file that the first word of the command names."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A program with its arguments, run without a shell."""
+    """A program with its arguments, which runs without a shell."""
 
     argv: tuple[str, ...]
     cwd: str
-    """Absolute."""
+    """The absolute path of the working directory."""
     env: Mapping[str, str]
-    """The complete environment."""
+    """The complete environment of the command."""
     timeout_seconds: float
-    bounds: SandboxPolicy | None = None
-    """The sandbox policy; None for no sandbox."""
+    policy: SandboxPolicy | None = None
+    """The sandbox policy; None means no sandbox."""
     files: tuple[bytes, ...] = ()
-    """The contents of the descriptors 3, 4, ..., each positioned at its beginning."""
+    """The contents of the file descriptors 3, 4, and so on. Each descriptor is positioned at the beginning of its
+    content.
+    """
     approved: Approved | None = None
-    """For a command without a sandbox: it may start only with this directory and program."""
+    """The directory and the program with which a command without a sandbox may start; None means any."""
     accepted: tuple[str, ...] = ()
-    """Paths that `CommandRunner.unrestored` returned and that a person has accepted as they are."""
+    """Paths that `CommandRunner.unrestored` returned and that a person has accepted in their current state."""
 
 
 class CommandResult(Struct, frozen=True, kw_only=True):
-    """How a command ended: exactly one of the first three fields is set."""
+    """The result of a command. Exactly one of the first three fields is set."""
 
     exit_code: int | None = None
     signal: int | None = None
-    """The signal that killed it, unless the server sent it."""
+    """The signal that killed the command; None if the server sent it, or if no signal killed the command."""
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
-    """Sentences about changes to protected files and their restoration. They are also at the end of its stderr."""
+    """Sentences about changes to protected files and their restoration. They are also at the end of the
+    command's stderr.
+    """
 
 
 class CommandRunner(Protocol):
-    """Runs commands, in a sandbox if they have a policy."""
+    """Runs commands. A command with a policy runs in a sandbox."""
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
-        """Run a command to its end. `output` is called as its output is read, and not after the return.
+        """Run a command to its end. `output` is called whenever output is read, but never after this call has
+        returned.
 
-        When this returns or raises, no process of the command is left, unless an unconfined command attacked its
-        supervisor. Another process that holds its pipes delays the return by at most half a second. A cancellation
-        kills all its processes; it is raised within half a second, or when protected files are restored.
+        When the call returns or raises, no process of the command is left, unless a command without a sandbox has
+        attacked its supervisor. If another process holds the command's pipes, the return is delayed by at most half
+        a second. A cancellation kills all processes of the command. It is raised within half a second or, if later,
+        when protected files have been restored.
 
         Raises:
             CommandNotStarted: the program does not exist, or the system refused to start it.
-            CommandReplaced: its directory or program is not the approved one; nothing of it has run.
-            SandboxUnavailable: the policy cannot be enforced; nothing of it has run.
+            CommandReplaced: the directory or the program is not the approved one; the command has not run.
+            SandboxUnavailable: the policy cannot be enforced; the command has not run.
         """
         ...
 
-    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
-        """Return why this system cannot enforce a policy, as a part of a sentence; None if it can.
+    async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
+        """Return the reason why this system cannot enforce a policy, as a part of a sentence; None if it can
+        enforce the policy.
 
         The first call runs a self-test, which takes a moment.
         """
         ...
 
-    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
-        """Return the protected files in the roots that an earlier command changed and that could not be restored.
+    async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
+        """Return the protected files in the writable roots which an earlier command changed and which could not be
+        restored.
 
-        A command in these roots does not start until a person has accepted them (`Command.accepted`).
+        A command with these roots does not start until a person has accepted the files (`Command.accepted`).
         """
         ...
 
-    def confine_thread(self, bounds: SandboxPolicy) -> bool:
-        """Restrict the calling thread, and the threads that it starts, to writing where the policy allows.
+    def confine_thread(self, policy: SandboxPolicy) -> bool:
+        """Allow the calling thread, and the threads that it starts, to write only where the policy allows.
 
-        Return False if this system cannot do that. The thread should end soon afterwards.
+        Return False if this system does not support the restriction. The restriction is permanent, so the thread
+        should end soon afterwards.
 
         Raises:
-            SandboxUnavailable: the system supports this, but it failed.
+            SandboxUnavailable: the system supports the restriction, but applying it failed.
         """
         ...
 
 
 def unrestored_reason(paths: Sequence[str]) -> str:
-    """Return why a command that may write to these paths needs the approval of a person."""
+    """Return the reason why a command that may write to these paths needs a person's approval."""
     return f"an earlier command changed protected files that could not be restored: {listed([*map(quoted, paths)])}"
 
 
@@ -153,69 +165,74 @@ def unrestored_reason(paths: Sequence[str]) -> str:
 
 
 class Rule(Struct, frozen=True):
-    """The rights that Landlock grants below a directory, or to a file."""
+    """The rights that Landlock grants to a file, or to everything below a directory."""
 
     path: str
     rights: int
 
 
 class Restriction(Struct, frozen=True, kw_only=True):
-    """The rights that a process gives up irrevocably before it executes the command. It loses every handled
-    right that no rule grants.
+    """The rights that a process gives up permanently before it executes the command.
+
+    The process loses every handled right that no rule grants.
     """
 
     handled_files: int
     handled_network: int
     scoped: int
     rules: tuple[Rule, ...]
-    """The rules of paths that exist; one that does not exist any more is skipped."""
+    """The rules. A rule whose path no longer exists is skipped."""
     seccomp: bytes
-    """A BPF program, as an array of `struct sock_filter`; empty for none."""
+    """A BPF program as an array of `struct sock_filter`; empty if there is none."""
 
 
 class Mount(Struct, frozen=True, kw_only=True):
-    """A mount that a launcher makes. Paths are absolute, without symbolic links."""
+    """A mount that a launcher makes. Its paths are absolute and without symbolic links."""
 
     place: str
     source: str | None
-    """The path that is mounted there, with the mounts below it; None for a new file system."""
+    """The path that is mounted, together with the mounts below it; None means a new file system."""
     writable: bool
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
-    """How a command is started: directly, or by a launcher."""
+    """The specification for starting a command, either directly or by a launcher."""
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     files: tuple[bytes, ...] = ()
-    """The contents of the descriptors 3, 4, ..., each positioned at its beginning."""
+    """The contents of the file descriptors 3, 4, and so on. Each descriptor is positioned at the beginning of its
+    content.
+    """
     reports: bool = False
-    """True for a launcher. On the descriptor after `files` it reports, as bubblewrap does with
-    `--json-status-fd`, that it has started the command, and its exit code."""
+    """True for a launcher that reports the start of the command and its exit code on the descriptor after
+    `files`, as bubblewrap does with `--json-status-fd`.
+    """
     mounts: tuple[Mount, ...] = ()
-    """All mounts of the launcher, outer ones first, with `/` and `/dev`; empty if they are not checked. After
-    mounting, the launcher reads from the next descriptor, as with `--block-fd`, before it starts the command.
-    There is data to read once all mounts are checked and correct."""
+    """All mounts that the launcher must make, including `/` and `/dev`. Each mount comes after the mounts that
+    contain it. Empty means that mounts are not checked. After mounting, the launcher waits until there is data on
+    the next descriptor, as with `--block-fd`. The data is written when all mounts have been checked.
+    """
     restriction: Restriction | None = None
     approved: Approved | None = None
     timeout_seconds: float
 
 
 class Starter(Protocol):
-    """Starts a process, and ends all processes that descend from it."""
+    """Starts a process, and ends it together with all its descendants."""
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         """Run a process as `CommandRunner.run` does, without a policy.
 
         Raises:
             CommandNotStarted: the program does not exist, or the system refused to start it.
-            CommandReplaced: its directory or program is not the approved one; nothing of it has run.
+            CommandReplaced: the directory or the program is not the approved one; the command has not run.
             SandboxUnavailable: the restriction failed, a mount of the launcher is wrong, or the launcher ended
-                without starting the command; nothing of it has run.
+                without starting the command; the command has not run.
         """
         ...
 
     async def close(self) -> None:
-        """Kill all processes, and start no more."""
+        """Kill all processes. No further process can be started afterwards."""
         ...

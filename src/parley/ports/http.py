@@ -1,4 +1,4 @@
-"""The port of HTTP requests: the interface of a request, independent of the HTTP library."""
+"""The interface of an HTTP request, independent of the HTTP library."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ __all__ = ["HttpRequest", "MessageStream"]
 
 
 class MessageStream(FrameOutbox, Protocol):
-    """An answer that consists of messages, sent one after another. Can be used as an outbox until the client
-    leaves.
+    """An HTTP response that sends messages one after another. It can be used as an outbox until the client
+    disconnects.
     """
 
     @property
     def closed(self) -> bool: ...
 
+    @property
+    def is_in_message(self) -> bool:
+        """True while a message is being sent in parts."""
+        ...
+
     def send(self, frame: bytes, event_id: str | None = None) -> None:
-        """Send one message. A client that reconnects names the last `event_id` that it received."""
+        """Send one message. A client that reconnects gives the last `event_id` that it received."""
         ...
 
     def begin_frame(self, event_id: str | None = None) -> OpenFrame:
@@ -27,36 +32,39 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` once, when the client leaves or the stream ends; at once if that has happened."""
+        """Call `do` once, when the client disconnects or the stream ends.
+
+        If this has already happened, call `do` immediately.
+        """
         ...
 
     async def flush(self) -> None:
-        """Wait until everything was written, or the stream is closed."""
+        """Wait until all messages are written or the stream is closed."""
         ...
 
     def end(self) -> None:
-        """Close the stream when everything was written."""
+        """Close the stream when all messages are written."""
         ...
 
     def close(self) -> None:
-        """Close the stream at once."""
+        """Close the stream immediately. Messages that are not written yet are lost."""
         ...
 
 
 class HttpRequest(Protocol):
-    """One request, whose body is not read yet."""
+    """An HTTP request whose body has not been read yet."""
 
     @property
     def method(self) -> str: ...
 
     @property
     def target(self) -> str:
-        """What the client asks for, as it sent it: path and query, or another form, such as a whole address."""
+        """The request target as the client sent it: a path with a query, or another form such as a complete URL."""
         ...
 
     @property
     def remote(self) -> str:
-        """The address of the client."""
+        """The network address of the client."""
         ...
 
     @property
@@ -66,20 +74,31 @@ class HttpRequest(Protocol):
         """Return all values of a header."""
         ...
 
-    def authenticated(self) -> None:
-        """Record that the client is authenticated: its connection is kept when there are too many connections."""
-        ...
+    def authenticated(self, limited_as: str | None = None) -> bool:
+        """Record that the client is authenticated. Its connection is then not closed to make room for other
+        connections.
 
-    async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read the body. `why_too_large` is called with a number of bytes and returns why there is no memory for
-        them, or None.
-
-        Raises:
-            BodyTooLarge: it is larger than `most` bytes, or there is no memory for it.
-            BodyUnreadable: it did not arrive in time or completely.
+        `limited_as` names a principal that may have at most half of all connections; None means no such limit. If
+        the principal already has that many, return False and record nothing.
         """
         ...
 
-    def open_stream(self, headers: Mapping[str, str] | None = None) -> MessageStream:
-        """Return a stream to answer with."""
+    async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
+        """Read the body.
+
+        `why_too_large` is called with a number of bytes. It returns the reason why there is no memory for them, or
+        None.
+
+        Raises:
+            BodyTooLarge: the body is larger than `most` bytes, or there is no memory for it.
+            BodyUnreadable: the body did not arrive in time or is incomplete.
+        """
+        ...
+
+    def add_headers(self, headers: Mapping[str, str]) -> None:
+        """Add headers to the response, in addition to its own headers."""
+        ...
+
+    def open_stream(self) -> MessageStream:
+        """Answer the request with a stream of messages, and return the stream."""
         ...

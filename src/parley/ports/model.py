@@ -1,7 +1,7 @@
-"""The port of a model that streams its responses.
+"""The interface of a model that streams its responses.
 
 `Model.stream` yields *batches*: all chunks of one read from the network. A fast model sends hundreds of deltas in
-one read, and a loop over a list costs a fraction of as many awaits.
+one read, and a loop over a list is much faster than an await for each of them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = [
     "ReasoningDelta",
     "ReasoningDone",
     "ResponseDone",
+    "Retrying",
     "TextDelta",
     "ToolSpec",
     "backoff_seconds",
@@ -45,16 +46,16 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """A request for one response."""
+    """A request for one response from the model."""
 
     instructions: str
     developer_instructions: str = ""
-    """Further instructions of the client; may be empty."""
+    """Further instructions from the client; empty if there are none."""
     context: tuple[str, ...]
-    """User messages before the history: environment, project notes."""
+    """User messages that come before the history: a description of the environment, and project notes."""
     history: Sequence[HistoryItem]
     breaks: Sequence[int] = ()
-    """Indices in `history` before which a response of the model has ended."""
+    """The indices in `history` at which a response from the model has ended."""
     tools: tuple[ToolSpec, ...] = ()
 
 
@@ -62,7 +63,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
 
 class TextDelta(Struct, frozen=True, gc=False):
-    """A piece of a message."""
+    """A piece of a message from the model."""
 
     text: str
 
@@ -80,13 +81,13 @@ class RawReasoningDelta(Struct, frozen=True, gc=False):
 
 
 class MessageDone(Struct, frozen=True):
-    """A complete message."""
+    """A complete message from the model."""
 
     item: MessageItem
 
 
 class ReasoningDone(Struct, frozen=True):
-    """Complete reasoning. `item` is sent back with the next request if the API requires it."""
+    """A complete reasoning item. `item` is sent back with the next request if the API requires it."""
 
     summaries: tuple[str, ...]
     raw: tuple[str, ...]
@@ -94,24 +95,35 @@ class ReasoningDone(Struct, frozen=True):
 
 
 class CallDone(Struct, frozen=True):
-    """A complete function call, to be run when the response has ended."""
+    """A complete function call. It is executed when the response has ended."""
 
     item: CallItem
 
 
 class OpaqueDone(Struct, frozen=True):
-    """An item that is only sent back unchanged."""
+    """An item of the response that is sent back unchanged."""
 
     item: OpaqueItem | MessageFields
 
 
 class ResponseDone(Struct, frozen=True):
-    """The end of a complete response; always the last chunk."""
+    """The end of a complete response. It is always the last chunk."""
 
     usage: TokenCount | None
     cut_by: str | None = None
-    """Why the provider cut the response off, such as `length`; None if it did not. The arguments of the last call
-    may be incomplete then."""
+    """The reason why the provider cut off the response, such as `length`; None for a complete response. If the
+    response was cut off, the arguments of its last call may be incomplete.
+    """
+
+
+class Retrying(Struct, frozen=True, kw_only=True):
+    """Reports that the provider did not accept the request, and that the request will be repeated after a delay."""
+
+    attempt: int
+    """The number of the retry, starting at 1."""
+    max_attempts: int
+    delay_seconds: float
+    reason: str
 
 
 Chunk = (
@@ -123,6 +135,7 @@ Chunk = (
     | CallDone
     | OpaqueDone
     | ResponseDone
+    | Retrying
 )
 
 
@@ -130,39 +143,43 @@ class Model(Protocol):
     """The model of one conversation."""
 
     max_retries: int
-    """How often the turn may repeat the request after a response that broke off."""
+    """The maximum number of times that a turn repeats a request if its response breaks off."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Send a request and yield the response as it arrives; the last chunk is `ResponseDone`.
+        """Send a request and yield the response as it arrives. The last chunk is `ResponseDone`.
 
-        Repeats the request after transient errors (429, 5xx, a lost connection). Closing the generator, or a
-        cancellation, closes the connection.
+        The request is repeated after transient errors: status 429 or 5xx, or a lost connection. A `Retrying` is
+        yielded before each delay. Closing the generator, or a cancellation, closes the connection.
 
         Raises:
-            ModelError: there is no response, or it broke off; the chunks that were yielded are void.
+            ModelError: there is no response, or it broke off. The caller must discard the chunks that were yielded.
         """
         ...
 
     def cannot_carry(self, item: InputItem) -> str | None:
-        """Return a sentence that says why this item of a new message cannot be sent to the model; None if it can.
+        """Return the reason, as a sentence, why an item of a new message cannot be sent to the model; None if it
+        can be sent.
 
-        An item that the history contains already is replaced by text instead.
+        Items that are already in the history are not checked. If such an item cannot be sent, a text is sent in its
+        place.
         """
         ...
 
 
 OpenModel = Callable[[Settings, ConversationId], Model]
-"""Creates the model of a conversation; it connects with the first request."""
+"""A function that creates the model for a conversation. The model opens a connection when it sends its first
+request.
+"""
 
 _FIRST_DELAY_SECONDS: Final = 0.2
 _JITTER: Final = 0.1
 
 
 def backoff_seconds(attempt: int, chance: float) -> float:
-    """Return the delay before a retry; `attempt` 1 is the first.
+    """Return the delay before a retry, in seconds. `attempt` is 1 for the first retry.
 
-    The delay doubles each time. `chance` (0 to 1) varies it by up to a tenth, so that conversations that failed
-    together do not retry together.
+    The delay doubles with each attempt. `chance`, a number from 0 to 1, varies the delay by up to a tenth, so that
+    conversations that failed at the same time do not retry at the same time.
     """
     spread = 1 + _JITTER * (2 * chance - 1)
     return float(_FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * spread)

@@ -1,4 +1,4 @@
-"""The port of frames sent to one client."""
+"""The interface for sending frames to one client."""
 
 from __future__ import annotations
 
@@ -13,40 +13,45 @@ class Outbox(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False while more bytes are unread than the high-water mark. A sender that can wait should wait then."""
+        """False while the number of unread bytes exceeds the high-water mark. A sender should then wait
+        if it can.
+        """
         ...
 
     def send(self, frame: bytes) -> None:
-        """Send one message, without its line end. Messages of the same tick of the event loop are written
-        together.
+        """Send one message. `frame` has no line end.
+
+        Messages that are sent in the same iteration of the event loop are written together.
         """
         ...
 
     def when_writable(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, when the outbox is writable again. Waiters are called in the order of their
-        registration, and not after the client has left.
+        """Call `wake` once, when the outbox is writable again.
+
+        Callbacks are called in the order of their registration. They are not called after the client has
+        disconnected.
         """
         ...
 
 
 class OpenFrame(Protocol):
-    """One message that is sent in parts."""
+    """A message that is sent in parts."""
 
     @property
     def closed(self) -> bool:
-        """True if the client has left: nothing more is sent."""
+        """True if the client has disconnected. Further parts are then not sent."""
         ...
 
     def write(self, part: bytes) -> None:
-        """Send the next part."""
+        """Send the next part of the message."""
         ...
 
     async def room(self) -> None:
-        """Wait until the client has read enough for the next part, or has left."""
+        """Wait until the client has read enough for the next part, or has disconnected."""
         ...
 
     def end(self) -> None:
-        """End the message, and send the messages that wait for its end."""
+        """End the message. Messages that were delayed by it are then sent."""
         ...
 
 
@@ -54,7 +59,9 @@ class FrameOutbox(Outbox, Protocol):
     """An outbox that can send a message in parts."""
 
     def begin_frame(self) -> OpenFrame:
-        """Begin a message that is sent in parts. The outbox must be writable; it is not writable until the
-        message ends. Messages that are sent meanwhile wait for its end.
+        """Begin a message that is sent in parts.
+
+        The outbox must be writable. It is then not writable until the message ends, and other messages are delayed
+        until then.
         """
         ...

@@ -1,4 +1,4 @@
-"""The port of the other processes that share the home."""
+"""The interface to the other processes that share the home directory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ __all__ = ["Link", "Peers"]
 
 
 class Link(Protocol):
-    """A connection to another process. When it breaks, `gone` is called; messages sent after that are lost."""
+    """A connection to another process.
+
+    If it breaks, the callback `gone` that was given to `Peers.connect` is called. Messages that are sent after that
+    are lost.
+    """
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Send a request. `answered` is called with its answer, before the next message is handled. It is not
-        called if the link breaks.
+        """Send a request.
+
+        `answered` is called with the answer before the next message is handled. It is not called if the link
+        breaks.
         """
         ...
 
@@ -26,30 +32,30 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection; `gone` is not called."""
+        """Close the connection, without calling the callback `gone`."""
         ...
 
 
 class Peers(Protocol):
-    """Finds the other processes, and listens to them."""
+    """Connects to the other processes, and listens for their connections."""
 
     @property
     def address(self) -> str:
-        """The address at which this process listens (`Owner.address`); empty while it does not listen."""
+        """The address at which this process listens (`Owner.address`); empty if it is not listening."""
         ...
 
     async def listen(self) -> None:
-        """Begin to listen, unless this process listens already.
+        """Begin to listen for connections, unless this process is already listening.
 
         Raises:
-            StoreFailed: the system refuses.
+            StoreFailed: the operating system refused to listen.
         """
         ...
 
     async def connect(
         self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> Link | None:
-        """Connect to the process at an address; return None if it does not listen any more.
+        """Connect to the process at an address. Return None if it is no longer listening.
 
         `on_notification` is called with the method and the parameters of each notification, in order. `gone` is
         called once, when the connection breaks.
@@ -57,11 +63,14 @@ class Peers(Protocol):
         ...
 
     def notify_all(self, method: str, params: bytes) -> None:
-        """Notify every other process soon. A process that is not reached finds the news in the store."""
+        """Send a notification to every other process, without waiting.
+
+        A process that misses it finds the change in the store.
+        """
         ...
 
     def has_others(self) -> bool:
-        """Return whether another process listens now; True if this cannot be found out."""
+        """Return whether another process is listening; True if the system cannot tell."""
         ...
 
     async def close(self) -> None:

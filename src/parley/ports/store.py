@@ -1,9 +1,9 @@
-"""The port of a store: durable logs of conversations, shared by all processes that use the same home.
+"""The interface of a store: durable logs of conversations, shared by all processes with the same home directory.
 
-A store keeps entries as they were encoded, and a summary of each log for lists. It reads only the keys of an entry
-(`conversation/keys.py`) and the words that a search looks for. A process that writes to a conversation holds its
-*lease*. There is one lease at a time. Each has a higher *epoch* (fencing token) than the one before, and the store
-checks the epoch with every append.
+A store contains encoded entries, and a summary of each log for lists. It decodes entries only to find their keys
+(`conversation/keys.py`) and to search their text. A process that writes to a conversation holds its *lease*. A
+conversation has at most one lease at a time. Each lease has a higher *epoch* (fencing token) than the lease before,
+and the store checks the epoch with every append.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol, get_args
 from msgspec import Struct
 
 from parley.conversation.log import Entry
-from parley.conversation.state import State
+from parley.conversation.state import State, TurnOutcome
 from parley.errors import HomeLost
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
@@ -25,6 +25,8 @@ __all__ = [
     "CHECKPOINT_ENTRIES",
     "PAGE",
     "PAGE_BYTES",
+    "SEARCH_BYTES",
+    "SEARCH_ENTRIES",
     "STATES",
     "TURN_SECONDS",
     "Checkpoint",
@@ -36,48 +38,73 @@ __all__ = [
     "Owner",
     "PageCursor",
     "Query",
+    "RoleName",
+    "SearchHit",
+    "SearchPage",
+    "SearchQuery",
     "StateName",
     "Store",
+    "StoredSession",
+    "StoredToken",
     "Summary",
+    "UnreadEnd",
+    "Viewer",
 ]
 
 StateName = Literal["idle", "running", "asking"]
 STATES: Final[tuple[str, ...]] = get_args(StateName)
+RoleName = Literal["observer", "driver", "approver", "admin"]
+UnreadEnd = Literal["failed", "finished"]
+"""The outcome of a turn that ended after the position up to which a principal has read."""
 CALL_SECONDS: Final = 5.0
-"""How long a client's call waits for another process: the holder of the write lock, or the owner of the turn."""
+"""The maximum time for which a client's call waits for another process, in seconds. The other process holds the
+write lock or is running the turn.
+"""
 TURN_SECONDS: Final = 60.0
-"""How long an append of a running turn waits for the write lock before the turn fails."""
+"""The maximum time for which an append waits for the write lock, in seconds. After this time, the running turn
+fails.
+"""
 PAGE: Final = 2000
-"""The most entries that one call writes or reads. No other process can write while a page is written."""
+"""The maximum number of entries that one call reads or writes. It is limited because no other process can write
+while a page is being written.
+"""
 PAGE_BYTES: Final = 16 * 1024 * 1024
-"""The default limit of the bytes in a page: a conversation may contain many large images."""
+"""The default maximum size of a page, in bytes. It is limited because a conversation may contain many
+large images.
+"""
+SEARCH_ENTRIES: Final = 10_000
+"""The maximum number of entries that one search examines."""
+SEARCH_BYTES: Final = 1024 * 1024
+"""The total size of messages after which a search ends, in bytes. The message that exceeds this size is still
+searched.
+"""
 CHECKPOINT_BYTES: Final = 256 * 1024
-"""The largest checkpoint."""
+"""The maximum size of a checkpoint, in bytes."""
 CHECKPOINT_ENTRIES: Final = 1000
-"""The least distance between two checkpoints of a log, in entries."""
+"""The minimum number of entries between two checkpoints of a log."""
 
 
 class Owner(Struct, frozen=True, kw_only=True):
     """The process that holds a lease."""
 
     node: str
-    """The id of the computer or container that the process runs on; empty if it is not known. Process ids are
-    unique only within a node.
+    """The id of the computer or container on which the process is running; empty if unknown. It is needed because
+    process ids are unique only within a node.
     """
     pid: int
     address: str
-    """The address at which the other processes reach it; empty if it does not listen."""
+    """The address at which other processes can reach the owner; empty if the owner is not listening."""
     since: float
-    """When it acquired the lease, in seconds since the epoch."""
+    """The time when the owner acquired the lease, in seconds since the epoch."""
 
     def node_unless(self, own: str) -> str:
-        """Return the node if it is known and differs from `own`; otherwise an empty text."""
+        """Return the node if it is known and differs from `own`; otherwise return an empty string."""
         return "" if self.node == own else self.node
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The fields that a list shows of a conversation: a projection of its log, written together with the
-    entries.
+    """The fields of a conversation that a list shows. They are a projection of its log and are written together
+    with the entries.
     """
 
     title: str
@@ -85,10 +112,13 @@ class Summary(Struct, frozen=True, kw_only=True):
     model: str
     state: StateName
     updated_at: float
-    """In seconds since the epoch."""
+    """The time of the last activity, in seconds since the epoch."""
     is_active: bool = False
-    """True if the conversation is active now: the store then lists it first, even after the clock was set back. Not
-    stored."""
+    """True if the conversation is active now. The store then lists it first, even after the clock was set back.
+    This field is not stored.
+    """
+    outcome: TurnOutcome | None = None
+    """The outcome of the last turn that has ended; None before the end of the first turn."""
 
     @classmethod
     def of(cls, state: State, *, is_active: bool = False) -> Summary:
@@ -99,6 +129,7 @@ class Summary(Struct, frozen=True, kw_only=True):
             state=state.phase.value,
             updated_at=state.updated_at,
             is_active=is_active,
+            outcome=state.outcome,
         )
 
 
@@ -107,51 +138,69 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     epoch: int
-    """Higher than the epoch of every earlier lease."""
+    """The fencing token, which is higher than the epoch of every earlier lease."""
     last: Seq
-    """The last position when the lease was granted. The holder reads up to here before it appends."""
+    """The last position when the lease was granted. The holder must read up to this position before it appends."""
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """The present state of a conversation in the store."""
+    """The current state of a conversation in the store."""
 
     last: Seq
     epoch: int
     owner: Owner | None
-    """The live holder of the lease; None if there is none. May be None for an idle conversation whose holder is
-    about to release the lease.
+    """The process that holds the lease; None if there is none. It may also be None for an idle conversation whose
+    holder is about to release the lease.
     """
     summary: Summary
     archived: bool
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """The encoded projections of a log at a position, so that loading folds only later entries."""
+    """The encoded projections of a log at a position. A process that loads the log applies only the later
+    entries.
+    """
 
     seq: Seq
-    """The last entry that the projections include."""
+    """The position of the last entry that the projections include."""
     data: bytes
-    """At most `CHECKPOINT_BYTES`. The store does not interpret it."""
+    """The encoded projections, at most `CHECKPOINT_BYTES` long. The store does not interpret them."""
 
 
 PageCursor = tuple[float, ConversationId]
-"""A position in a list: the time of the last activity, and the id for conversations with equal times."""
+"""A position in a list: the time of the last activity and, because times can be equal, the id."""
+
+
+class Viewer(Struct, frozen=True, kw_only=True):
+    """A principal for whom a conversation counts as read or unread."""
+
+    identity: str
+    since: float = 0.0
+    """The time up to which all turns that have ended count as read, in seconds since the epoch."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """The conditions that listed conversations meet."""
+    """The conditions that a listed conversation must meet."""
 
     cwd: str | None = None
-    """Compared without redundant slashes and `.`."""
+    """The working directory. Redundant slashes and `.` are ignored."""
     text: str | None = None
-    """Text in the title or in a message of the user or the agent, in upper or lower case."""
+    """A text that occurs in the title, or in a message from the user or the agent. Case is ignored."""
     state: StateName | None = None
     archived: bool | None = False
-    """None: both archived conversations and others."""
+    """True for archived conversations only, False for other conversations only, None for both."""
     asked: ApprovalId | None = None
     """The id of an approval that was requested in the conversation."""
+    conversation: ConversationId | None = None
+    """The id of the only conversation that may be listed; None means any conversation."""
+    viewer: Viewer | None = None
+    """The principal for whom conversations are read or unread; None means that no conversation is unread."""
+    unread: UnreadEnd | None = None
+    """`failed` for idle, unread conversations whose last turn failed (`TurnOutcome.has_failed`); `finished` for
+    the other idle, unread conversations; None for all conversations.
+    """
     after: PageCursor | None = None
-    """List only conversations after this position."""
+    """The position in the list after which the page begins; None for the first page."""
     limit: int = 50
 
 
@@ -162,7 +211,9 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
     summary: Summary
     archived: bool
     owned: bool
-    """True if a process holds the lease. A turn that is not idle and has no owner is orphaned."""
+    """True if a process holds the lease. If the conversation is not idle and has no owner, its turn is orphaned."""
+    unread: bool = False
+    """True if the last turn ended after the position up to which the viewer has read."""
 
     @property
     def cursor(self) -> PageCursor:
@@ -170,18 +221,102 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
 
 
 class ConversationPage(Struct, frozen=True, kw_only=True):
-    """A page of a list, the latest activity first; where times are equal, the greatest id first."""
+    """A page of a list. The conversation with the latest activity is first; for equal times, the one with the
+    greatest id is first.
+    """
 
     items: tuple[ConversationListing, ...]
     more: bool
-    """True if there are conversations after the last item."""
+    """True if there are conversations after the last item of the page."""
+
+
+class SearchQuery(Struct, frozen=True, kw_only=True):
+    """A search in the messages from the user and the agent."""
+
+    text: str
+    """The text to find; not empty. Case is ignored."""
+    conversation: ConversationId | None = None
+    """The only conversation to search; None means all conversations that are not archived."""
+    before: int | None = None
+    """The value of `SearchPage.next` from the previous page of the same search; None for the first page."""
+    limit: int = 20
+    """The maximum number of hits on the page."""
+
+
+class SearchHit(Struct, frozen=True, kw_only=True):
+    """A message that contains the search text."""
+
+    conversation_id: ConversationId
+    title: str
+    """The title of the conversation."""
+    seq: Seq
+    at: float
+    """The time of the message, in seconds since the epoch."""
+    type: str
+    """The event type of the message: `user_message` or `agent_message`."""
+    snippet: str
+    """A part of the message with the first occurrence of the search text, on one line."""
+    start: int
+    """The offset in the snippet where the search text begins, in code points."""
+    end: int
+    """The offset in the snippet where the search text ends, in code points."""
+
+
+class SearchPage(Struct, frozen=True, kw_only=True):
+    """The hits on one page of a search."""
+
+    hits: tuple[SearchHit, ...]
+    """The hits, in reverse order of storage: the message that was stored last is first."""
+    next: int | None
+    """The value of `SearchQuery.before` for the next page; None if all messages were searched."""
+
+
+class StoredToken(Struct, frozen=True, kw_only=True):
+    """A bearer token for HTTP clients. The store contains only the digest of the token."""
+
+    name: str
+    """The name, which is unique among all tokens."""
+    digest: bytes
+    """The SHA-256 digest of the token, which has 256 random bits."""
+    role: RoleName
+    conversation_id: ConversationId | None = None
+    """The only conversation to which the token gives access; None means all conversations."""
+    created_at: float
+    """The time of the creation, in seconds since the epoch."""
+    expires_at: float | None = None
+    used_at: float | None = None
+    """The time of the last use, in seconds since the epoch and accurate to some minutes; None if the token was
+    never used.
+    """
+
+    @property
+    def token_id(self) -> str:
+        """The id of the token. It distinguishes the token from a removed token with the same name. It is not
+        secret.
+        """
+        return self.digest.hex()[:16]
+
+
+class StoredSession(Struct, frozen=True, kw_only=True):
+    """A session of an HTTP client. The store contains only the digest of the session id."""
+
+    digest: bytes
+    """The SHA-256 digest of the session id, which has 256 random bits."""
+    principal: str
+    """The principal of the token that the session belongs to."""
+    data: bytes
+    """The state of the session. The store does not interpret it."""
+    used_at: float
+    """The time of the last use, in seconds since the epoch and accurate to some minutes."""
 
 
 class Draft(Protocol):
-    """A new log that is invisible until it is complete. The store removes drafts of processes that have ended."""
+    """A new log that is invisible until it is complete. The store removes the drafts of processes that
+    have ended.
+    """
 
     async def add(self, entries: Sequence[Entry]) -> None:
-        """Write entries after the last one; the first of all has position 1. At most `PAGE` of them."""
+        """Write at most `PAGE` entries after the last entry. The first entry of a log has position 1."""
         ...
 
     async def finish(
@@ -192,34 +327,41 @@ class Draft(Protocol):
         archived: bool = False,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Turn the draft into a conversation without an owner. `checkpoint` is the checkpoint of its log, if there
-        is one.
+        """Turn the draft into a conversation without an owner. `checkpoint` is a checkpoint of its log, if there is
+        one.
 
-        Raises `StoreFailed` if the id exists.
+        Turns in the draft count as read, as with `Store.create`.
+
+        Raises:
+            StoreFailed: a conversation with this id exists.
         """
         ...
 
     async def drop(self) -> None:
-        """Remove the draft, now or later. Do nothing if it is finished or dropped."""
+        """Remove the draft, now or later. Do nothing if it was finished or already dropped."""
         ...
 
 
 class Store(Protocol):
-    """All logs of one home.
+    """All logs of one home directory.
 
-    A write is on disk when its call returns, and survives the end of the process and of the computer. A call raises
-    `StoreFailed` if the system refuses, for example because the disk is full; nothing is changed then. While
-    another process holds the write lock of the home, a write waits `CALL_SECONDS`, or until the time `until` of the
-    event loop's clock, and then raises `WriteLockHeld`. Reads never wait for that lock. A conversation that does
-    not exist raises `UnknownConversation`.
+    A write is on disk when its call returns, and survives a crash of the process or of the computer. If the
+    operating system refuses a write, for example because the disk is full, the call raises `StoreFailed` and
+    changes nothing. A call for a conversation that does not exist raises `UnknownConversation`.
+
+    While another process holds the write lock, a write waits for `CALL_SECONDS` or, if `until` is given, until that
+    time on the event loop's clock. Then it raises `WriteLockHeld`. Reads never wait for this lock.
     """
 
     async def create(
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
     ) -> None:
-        """Create a log with these entries, from position 1, without an owner. At most `PAGE` of them.
+        """Create a log with at most `PAGE` entries, beginning at position 1, without an owner.
 
-        Raises `StoreFailed` if the id exists.
+        The entries count as read by every principal.
+
+        Raises:
+            StoreFailed: a conversation with this id exists.
         """
         ...
 
@@ -235,29 +377,29 @@ class Store(Protocol):
         until: float | None = None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> Lease:
-        """Acquire the lease and raise the epoch, in one step.
+        """Acquire the lease and increase the epoch, in one step.
 
-        `on_lost` tells the holder that it has lost the lease. It is called at most once, in the event loop, when
-        the store finds that another process has acquired the lease or deleted the conversation: in `check`, or soon
-        after an append failed with `LeaseLost`. It is not called after the holder's own `release`, `delete` or
-        `close`. From then on appends fail with `LeaseLost`, and there is nothing to release.
+        `on_lost` is called at most once, in the event loop, when the store finds that the lease is lost: another
+        process has acquired it or deleted the conversation. The store finds this in `check`, or soon after an
+        append failed with `LeaseLost`. `on_lost` is not called after the holder's own `release`, `delete` or
+        `close`. After the loss, appends fail with `LeaseLost`, and there is nothing to release.
 
         Raises:
-            OwnedElsewhere: another process, or another caller in this process, holds it.
+            OwnedElsewhere: another process, or another caller in this process, holds the lease.
         """
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Release the lease; does nothing if it is no longer held."""
+        """Release the lease. Do nothing if the lease is no longer held."""
         ...
 
     def append(
         self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
     ) -> Future[None]:
-        """Append entries, all or none, in the order of the calls.
+        """Append either all entries or none, in the order of the calls.
 
-        The future is done when they are on disk, which may be at once. Cancelling it changes nothing. Without
-        `until` the append waits `TURN_SECONDS` for the write lock.
+        The future is done when the entries are on disk, which may be immediately. Cancelling the future does not
+        stop the append. Without `until`, the append waits for the write lock for `TURN_SECONDS`.
 
         Fails with:
             LeaseLost: the lease is no longer held, or the log already has entries at these positions.
@@ -268,8 +410,8 @@ class Store(Protocol):
     def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
         """Replace the checkpoint of a log, after the appends that were submitted before.
 
-        A checkpoint is an optimisation, so a caller may ignore a failure. A checkpoint less than
-        `CHECKPOINT_ENTRIES` after the saved one is not saved.
+        A checkpoint is an optimisation, so a caller may ignore a failure. The checkpoint is not saved if it is less
+        than `CHECKPOINT_ENTRIES` entries after the saved one.
 
         Fails with:
             ValueError: the data is larger than `CHECKPOINT_BYTES`.
@@ -279,32 +421,48 @@ class Store(Protocol):
         ...
 
     async def checkpoint(self, conversation_id: ConversationId) -> Checkpoint | None:
-        """Return the saved checkpoint of a log; None if there is none, or it cannot be read."""
+        """Return the saved checkpoint of a log; None if there is none or it cannot be decoded."""
         ...
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Call `lost` once, in the event loop, when files of the home were removed or replaced. From then on every
-        call raises `HomeLost`."""
+        """Call `lost` once, in the event loop, when the store finds that files of the home directory were removed
+        or replaced.
+
+        After that, every call raises `HomeLost`.
+        """
         ...
 
     async def check(self) -> None:
-        """Check that the files of the home are in place, and tell the holders of lost leases (`acquire`).
+        """Check that the files of the home directory are in place. Call the callback `on_lost` of each lost lease
+        (see `acquire`).
 
-        Raises `HomeLost`.
+        Raises:
+            HomeLost: files were removed or replaced.
         """
         ...
 
     async def writable(self, *, until: float) -> None:
-        """Wait until this process can get the write lock of the home. Raises `WriteLockHeld`."""
+        """Wait until this process can acquire the write lock.
+
+        Raises:
+            WriteLockHeld: another process still holds the lock at the time `until`.
+        """
         ...
 
     async def read(
-        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+        self,
+        conversation_id: ConversationId,
+        *,
+        after: Seq,
+        limit: int = PAGE,
+        max_bytes: int = PAGE_BYTES,
+        visible_only: bool = False,
     ) -> list[Entry]:
-        """Return the entries after a position, in order; none if the log ends there.
+        """Return the entries after a position, in order; an empty list if the log ends there.
 
-        A page has at most `limit` entries, and no more than `PAGE`. It ends with the entry that makes it larger
-        than `max_bytes`.
+        A page has at most `limit` entries, and never more than `PAGE`. It ends with the entry that makes it larger
+        than `max_bytes`. If `visible_only` is true, entries that clients do not see may be left out, except for the
+        last entry of the page.
 
         Raises:
             Unreadable: the next entry is damaged or missing.
@@ -314,9 +472,9 @@ class Store(Protocol):
     async def read_before(
         self, conversation_id: ConversationId, *, before: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
     ) -> list[Entry]:
-        """Return the last entries before a position, in order; none if the log begins there.
+        """Return the last entries before a position, in order; an empty list if the log begins there.
 
-        The limits are the same as for `read`, counted from the last entry backwards.
+        The limits are the same as for `read`, counted backwards from the last entry.
 
         Raises:
             Unreadable: the entry before the position is damaged or missing.
@@ -324,8 +482,11 @@ class Store(Protocol):
         ...
 
     async def position_of(self, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
-        """Return the position of the first entry of a type that has this key (`conversation/keys.py`), by an index;
-        None if there is no such entry."""
+        """Return the position of the first entry with a type and a key (`conversation/keys.py`); None if there is
+        none.
+
+        This is fast, because the store uses an index and does not read the log.
+        """
         ...
 
     async def head(self, conversation_id: ConversationId) -> Head:
@@ -333,32 +494,84 @@ class Store(Protocol):
         ...
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return the conversations whose log ends after the given position, and those that do not exist.
+        """Return the conversations whose log now ends after the given position, and those that no longer exist.
 
-        One query answers for all of them. While no process writes to the store, asking again costs next to nothing.
+        One query handles all conversations. Repeating the query is cheap while no process writes to the store.
         """
         ...
 
     async def find(self, query: Query) -> ConversationPage:
-        """Return a page of the conversations that meet the query."""
+        """Return a page of the conversations that match the query."""
+        ...
+
+    async def search(self, query: SearchQuery) -> SearchPage:
+        """Find messages that contain a text. The message that was stored last is first.
+
+        A call examines at most `SEARCH_ENTRIES` entries and about `SEARCH_BYTES` of messages. A page may therefore
+        have few or no hits even if later pages have some. Messages that were stored after the first page was read
+        are not on later pages.
+        """
         ...
 
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
-        """Return whether one of these approvals was requested in any conversation."""
+        """Return whether any of the approvals was requested in any conversation."""
         ...
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Remove a conversation from lists, or list it again."""
+        """Archive a conversation, so that lists omit it by default, or undo this."""
+        ...
+
+    async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
+        """Record that a principal has read a log up to a position. Return False if it had already read that far.
+
+        `reader` is the identity of the principal (`Viewer`).
+        """
         ...
 
     async def delete(self, lease: Lease) -> None:
-        """Remove the log and release its lease. Its space may be reclaimed later.
+        """Remove the log and release its lease. The disk space may be reclaimed later.
 
         Raises:
             LeaseLost: the lease is no longer held.
         """
         ...
 
+    async def add_token(self, token: StoredToken) -> bool:
+        """Store a token. Return False if its name is in use."""
+        ...
+
+    async def tokens(self) -> list[StoredToken]:
+        """Return all tokens, ordered by name."""
+        ...
+
+    async def remove_token(self, name: str) -> bool:
+        """Remove a token and the read marks of its principal. Return False if no token has this name."""
+        ...
+
+    async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
+        """Record the times when tokens were last used, by digest. Removed tokens are ignored."""
+        ...
+
+    async def save_session(self, session: StoredSession) -> None:
+        """Store a session, replacing its earlier state."""
+        ...
+
+    async def session(self, digest: bytes) -> StoredSession | None:
+        """Return the session with a digest; None if there is none."""
+        ...
+
+    async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
+        """Record the times when sessions were last used, by digest. Removed sessions are ignored."""
+        ...
+
+    async def remove_sessions(self, digests: Collection[bytes]) -> None:
+        """Remove sessions. Digests without a session are ignored."""
+        ...
+
+    async def remove_unused_sessions(self, *, since: float) -> None:
+        """Remove the sessions that were last used before the given time, in seconds since the epoch."""
+        ...
+
     async def close(self) -> None:
-        """Finish writes under way, release all leases and close everything."""
+        """Finish the writes in progress, release all leases and close all files."""
         ...

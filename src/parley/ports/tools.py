@@ -1,7 +1,7 @@
-"""The port of the tools that a model can call.
+"""The interface of the tools that a model can call.
 
-`Tools` belongs to the process, `TurnTools` to one turn. A tool appends its events to the transcript of the turn,
-and returns the text for the model.
+`Tools` contains all tools of the process, and `TurnTools` the tools of one turn. A tool appends its events to the
+transcript of the turn, and returns the text for the model.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     call_id: CallId
     argv: tuple[str, ...]
     cwd: str
-    """Absolute. If a call names the directory, its symbolic links are resolved, so that the approval shows where
-    the command runs.
+    """The absolute path of the working directory. If the call names the directory, symbolic links are resolved, so
+    that the approval shows where the command really runs.
     """
     search_path: str | None = None
     """The `PATH` of the command; None if it has none."""
     home: str | None = None
-    """The `HOME` of the command."""
+    """The `HOME` of the command; None if it has none."""
     escalated: bool = False
-    """True if the model asks to run it outside the sandbox."""
+    """True if the model asked to run the command outside the sandbox."""
     justification: str | None = None
     has_failed: bool = False
-    """True if it has failed in the sandbox, and is to be repeated without one."""
+    """True if the command failed in the sandbox and would be repeated without a sandbox."""
     covers: str = ""
-    """The identities of its directory and program, which an approval covers too."""
+    """The identities of the command's directory and program, as a single string. An approval covers them, too."""
     changed: Changed | None = None
-    """What has changed since it was approved, so that it has to be approved again."""
+    """What has changed since an earlier approval, so that a new one is necessary; None if there was no approval."""
 
 
 class ApplyPatch(Struct, frozen=True, kw_only=True):
@@ -66,64 +66,68 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
 
     call_id: CallId
     changes: dict[str, FileChange]
-    """By absolute path, with symbolic links resolved."""
+    """The changes, by absolute path. Symbolic links in the paths are resolved."""
     paths: tuple[str, ...]
-    """All paths that are written, including the old and the new path of a moved file: absolute, with symbolic
-    links resolved.
+    """All paths that are written, including the old and the new path of a moved file. They are absolute, with
+    symbolic links resolved.
     """
     inside_cwd: bool
-    """True if every file is below the working directory of the conversation."""
+    """True if every file is inside the working directory of the conversation."""
     has_failed: bool = False
-    """True if writing has failed in the sandbox, and is to be repeated without one."""
+    """True if writing failed in the sandbox and would be repeated without a sandbox."""
     covers: str = ""
-    """The identities of its directories and the contents of its files, which an approval covers too."""
+    """The identities of the patch's directories and the contents of its files, as a single string. An approval
+    covers them, too.
+    """
     changed: Changed | None = None
-    """What has changed since it was approved, so that it has to be approved again."""
+    """What has changed since an earlier approval, so that a new one is necessary; None if there was no approval."""
 
 
 Action = RunCommand | ApplyPatch
 
 
 class Granted(Struct, frozen=True, kw_only=True):
-    """The action is allowed."""
+    """The verdict that an action is allowed."""
 
-    bounds: SandboxPolicy | None = None
-    """The sandbox policy; None for no sandbox."""
+    policy: SandboxPolicy | None = None
+    """The sandbox policy for the action; None means no sandbox."""
     by_person: bool = False
     """True if a person approved the action; False if the settings allow it."""
     known_safe: bool = False
-    """True for a command that is known to be harmless: if it fails, the sandbox is not the reason."""
+    """True for a command that is known to be harmless. If such a command fails, the sandbox is not the reason."""
     ask_again: bool = False
-    """True if the tool must ask again, with `has_failed`, after a failure in the sandbox."""
+    """True if the tool must ask again, with `has_failed` set, after a failure in the sandbox."""
     accepted: tuple[str, ...] = ()
-    """Paths of protected files that could not be restored, and that a person has accepted as they are."""
+    """The paths of protected files that could not be restored, but that a person has accepted in their current
+    state.
+    """
 
 
 class RejectedByPolicy(Struct, frozen=True, kw_only=True):
-    """The settings forbid the action."""
+    """The verdict that the settings forbid an action."""
 
     why: str
-    """The reason, which follows `exec command rejected: ` or `patch rejected: `."""
+    """The reason. In the output, it follows the text `exec command rejected: ` or `patch rejected: `."""
 
 
 class RejectedByUser(Struct, frozen=True, kw_only=True):
-    """A person denied the action."""
+    """The verdict that a person denied an action."""
 
     reason: str | None = None
-    """The reason that the person gave, for the model."""
+    """The reason for the denial, which the model reads; None if the person gave none."""
 
 
 Verdict = Granted | RejectedByPolicy | RejectedByUser
 
 
 class Authorize(Protocol):
-    """Decides about an action by the settings, or asks a person. Every `Granted` comes from here.
+    """Decides whether an action is allowed, by the settings or by asking a person.
 
-    A person may interrupt the turn instead, which cancels the call.
+    Only this function creates a `Granted`. A person may also interrupt the turn, which cancels the call.
     """
 
     async def __call__(self, action: Action) -> Verdict:
-        """Return `Granted`, or why the action is rejected."""
+        """Return `Granted`, or the reason why the action is rejected."""
         ...
 
 
@@ -131,7 +135,7 @@ class Authorize(Protocol):
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """What the tools of a turn are given."""
+    """The settings, the transcript and the permission gate of a turn, for its tools."""
 
     settings: Settings
     transcript: Transcript
@@ -142,14 +146,14 @@ class TurnTools(Protocol):
     """The tools of one turn."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return the tools that the model is offered, in order."""
+        """Return the tools that the model may call, in order."""
         ...
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return the output for the model. Events are appended meanwhile.
+        """Run a call and return the output for the model. Events are appended while the call is running.
 
-        Never fails: an error becomes the output. A cancellation ends running commands and leaves no file half
-            written; the caller then records the output of the call.
+        This never raises an error: the output describes the error instead. A cancellation ends running commands and
+        leaves no partially written file. After a cancellation, the caller records an output for the call.
         """
         ...
 
@@ -158,20 +162,21 @@ class Tools(Protocol):
     """All tools of this process."""
 
     def open(self, context: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
-        """Open the tools of one turn. The tool servers that the turn may use keep running until the tools are
-        closed.
+        """Open the tools of one turn.
+
+        The tool servers that the turn may use keep running until the tools are closed.
         """
         ...
 
     async def start_servers(self, settings: Settings) -> tuple[str, ...]:
-        """Start the tool servers of these settings that do not run. Wait until they have started, but at most ten
-        seconds after the last of them began to start.
+        """Start the tool servers in the settings that are not running yet.
 
-        Return a sentence for each server that could not be started, in the order of the settings. A server that
-        needs longer continues to start and is not reported.
+        Wait until they have started, but at most ten seconds after the last of them began to start. Return a
+        sentence for each server that could not be started, in the order of the settings. A server that needs longer
+        continues to start and is not reported.
         """
         ...
 
     async def close(self) -> None:
-        """End all tools and tool servers."""
+        """Close all tools and stop all tool servers."""
         ...

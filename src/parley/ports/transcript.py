@@ -1,4 +1,4 @@
-"""The port of the log as a running turn sees it."""
+"""The interface through which a running turn uses the log."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Protocol
 
 from parley.conversation.history import History
 from parley.conversation.log import ItemKind, LogPayload
+from parley.conversation.queue import Queue
 from parley.conversation.records import CommandOutput
 from parley.conversation.usage import UsageTotals
 from parley.wire.events import OutputStream
@@ -15,7 +16,7 @@ __all__ = ["Transcript"]
 
 
 class Transcript(Protocol):
-    """The conversation of a running turn."""
+    """The log of a conversation, as a running turn sees it."""
 
     @property
     def history(self) -> History: ...
@@ -23,29 +24,40 @@ class Transcript(Protocol):
     @property
     def usage(self) -> UsageTotals: ...
 
+    @property
+    def queue(self) -> Queue: ...
+
     async def append(self, *payloads: LogPayload) -> None:
-        """Append entries, all or none, without others between them; return when they are durable and readers may
-        see them.
+        """Append either all entries or none, without other entries between them.
+
+        Return when they are durable and readers may see them.
         """
         ...
 
     async def durable(self) -> None:
-        """Wait until no append is under way, so that all of the history is durable."""
+        """Wait until no append is in progress, so that the complete history is durable."""
         ...
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Extend an open item and show the delta. The delta is not stored, but the event that ends the item is."""
+        """Extend an open text and show the delta to clients.
+
+        The delta is not stored, because the event that ends the text contains the complete text and is stored.
+        """
         ...
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the text of an open item; empty if there is none."""
+        """Return the open text of a kind; empty if none is open."""
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Show more output of a command. Its head and tail are stored (`kept_output`)."""
+        """Show further output of a command to clients. Only the beginning and the end of the output are stored
+        (`kept_output`).
+        """
         ...
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        """Return the record to append directly before the event that ends the command or patch; None if there was
-        no output."""
+        """Return the record of a command's output; None if there was no output.
+
+        The caller appends it directly before the event that ends the command or the patch.
+        """
         ...

@@ -1,7 +1,7 @@
-"""The approvals of one conversation. A turn requests an approval, and one answer settles it, exactly once.
+"""The approvals of one conversation. A turn requests an approval, and exactly one answer settles it.
 
-Decides how long an open approval waits if no client can be asked. Does not know how a client is asked:
-`server/elicitor.py` does, and reports which clients were sent an approval (`delivered_to`).
+This module also decides how long an open approval waits if no client can be asked. The module `server/elicitor.py`
+sends approvals to clients and reports each delivery (`delivered_to`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from msgspec import UNSET, Struct
 from parley.common.shield import run_to_completion
 from parley.config.types import Approvals
 from parley.conversation.approvals import ApprovalEvent, PendingApproval
-from parley.conversation.log import LogPayload
-from parley.conversation.records import QuestionAsked, QuestionSettled
+from parley.conversation.records import ApprovalRequest, ApprovalSettlement
 from parley.errors import ApprovalIsSettled, HomeLost, LeaseLost, StoreFailed
 from parley.ports.clock import Clock
 from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
@@ -26,6 +25,7 @@ from parley.runtime.errors import UnknownApproval
 from parley.runtime.recipients import FOLLOWERS_SECONDS, ApprovalRecipient, Recipients
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
+from parley.wire.principals import PrincipalRef, name_of
 
 __all__ = ["DISMISSED", "NOBODY", "Answered", "OpenApprovals", "answered"]
 
@@ -33,16 +33,20 @@ log = logging.getLogger(__name__)
 
 NOBODY: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
-"""Reasons of denials by which the server, not a person, settles an approval."""
+"""The reason for a denial that the server records because the client closed the form without a decision."""
 POLL_SECONDS: Final = 60.0
-"""How long a client that polls counts as a reader: longer than one `conversationRead` may wait."""
+"""The time in seconds for which a client counts as a reader after it has polled. A single call of
+`conversationRead` waits for less time.
+"""
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The answer to an approval, for the turn that asked."""
+    """The answer to an approval request, as the turn receives it."""
 
     decision: Decision
     reason: str | None = None
+    principal: PrincipalRef | None = None
+    """The principal that answered; None if no principal did."""
 
     @property
     def is_yes(self) -> bool:
@@ -50,15 +54,15 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class _Turn(Protocol):
-    """The turn that asks for the approval."""
+    """The turn that requests the approval."""
 
-    def interrupt(self) -> None: ...
+    def interrupt(self, *, principal: PrincipalRef | None) -> None: ...
 
 
-def answered(decision: Settlement, reason: str | None) -> Answered:
-    """Return the answer for the turn from a settlement."""
-    told: Decision = "denied" if decision == "timed_out" or decision == "dropped" else decision
-    return Answered(decision=told, reason=reason)
+def answered(decision: Settlement, reason: str | None, principal: PrincipalRef | None = None) -> Answered:
+    """Convert a settlement into the answer that the turn receives."""
+    answer: Decision = "denied" if decision == "timed_out" or decision == "dropped" else decision
+    return Answered(decision=answer, reason=reason, principal=principal)
 
 
 class OpenApprovals:
@@ -72,37 +76,38 @@ class OpenApprovals:
         clock: Clock,
         may_be_followed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Create the approvals of a log. `may_be_followed` returns whether a client that does not follow the
-        conversation yet may begin to follow it.
+        """Create the approvals of a log.
+
+        `may_be_followed` returns whether another client may begin to follow the conversation.
         """
         self._log, self._recipients, self._clock = durable_log, recipients, clock
         self._may_be_followed = may_be_followed
         self._turn: _Turn | None = None
         self._answer: asyncio.Future[Answered] | None = None
         self._not_durable: ApprovalId | None = None
-        """An approval that is not durable yet, and may never be."""
+        """The id of an approval that is not durable yet; None if there is none. Its write may still fail."""
         self._approvals = Approvals()
         self._listeners: dict[object, Callable[[], None]] = {}
         self._polled: asyncio.Task[None] | None = None
         self._waits_since = 0.0
-        """When the last call began to wait for the turn."""
+        """The time when the last call began to wait for the turn, in seconds since the epoch."""
         self._timeout: asyncio.Task[None] | None = None
         self._timeout_seconds: float | None = None
-        """The whole length of the timeout that runs."""
+        """The full length of the running timeout, in seconds; None if no timeout is running."""
         self._timeout_since = 0.0
         self._spent_seconds = 0.0
-        """How much of it passed before it was last paused."""
+        """The part of the timeout that had passed when the timeout was last paused, in seconds."""
 
     @property
     def open(self) -> PendingApproval | None:
-        """The approval that waits for an answer, once it is durable."""
+        """The durable approval that is waiting for an answer; None if there is none."""
         pending = self._log.projections.approvals.open
         return None if pending is None or pending.approval_id == self._not_durable else pending
 
     @property
-    def _open_limit(self) -> ApprovalId | None:
-        """The id of the open approval, if it is about a limit."""
-        return self.open.approval_id if self.open is not None and self.open.request.kind == "limit" else None
+    def _open_limit(self) -> PendingApproval | None:
+        """The open approval if it is about a limit; otherwise None."""
+        return self.open if self.open is not None and self.open.request.kind == "limit" else None
 
     @property
     def knows_limits(self) -> bool:
@@ -111,7 +116,7 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """Seconds left for another client to follow the turn of a waiting call."""
+        """The time in seconds during which another client may still begin to follow the turn of a waiting call."""
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
 
@@ -123,24 +128,25 @@ class OpenApprovals:
             and self._log.is_owner
             and self._approvals.when_nobody == "return"
             and self._recipients.only_waiting_calls
-            and not self._recipients.can_be_asked
+            and not self._recipients.can_be_asked(self.open)
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether this approval was requested in the conversation; it may be open or settled."""
+        """Return whether an approval was requested in the conversation. The approval may be open or settled."""
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
-    # --- asking ------------------------------------------------------------------------
+    # --- requesting --------------------------------------------------------------------
 
     def attach_turn(self, turn: _Turn | None) -> None:
-        """Set the turn that asks for approvals. The answer `abort` interrupts this turn."""
+        """Set the turn that requests approvals. The answer `abort` interrupts this turn."""
         self._turn = turn
 
-    async def ask(self, shown: ApprovalEvent, asked: QuestionAsked, approvals: Approvals) -> Answered:
-        """Ask for an approval, wait for the answer, and return it. At most one approval is open at a time.
+    async def ask(self, shown: ApprovalEvent, asked: ApprovalRequest, approvals: Approvals) -> Answered:
+        """Request an approval, wait for the answer, and return it. At most one approval is open at a time.
 
-        Does not return if the answer is `abort`: the turn is cancelled. An approval whose caller is cancelled is
-        dropped, unless it was left open.
+        `shown` is the event that clients see, `asked` is the record of the request, and `approvals` are the
+        approval settings of the turn. The call does not return if the answer is `abort`, because the turn is then
+        cancelled. A cancellation drops the approval, unless `leave_open` was called.
         """
         if self._log.projections.approvals.open is not None:
             raise RuntimeError("an approval is open already")
@@ -149,7 +155,7 @@ class OpenApprovals:
         return await self.wait_for(self.expect(approvals), written)
 
     def expect(self, approvals: Approvals) -> asyncio.Future[Answered]:
-        """Return the future answer to the open approval, for `wait_for`."""
+        """Return a future for the answer to the open approval. The caller passes it to `wait_for`."""
         self._approvals = approvals
         self._answer = asyncio.get_running_loop().create_future()
         self.recheck()
@@ -158,7 +164,7 @@ class OpenApprovals:
     async def wait_for(
         self, answer: asyncio.Future[Answered], written: asyncio.Future[None] | None = None
     ) -> Answered:
-        """Return the answer; `written` is done when the approval is durable."""
+        """Wait for the answer and return it. The future `written` is done when the approval is durable."""
         try:
             if written is not None:
                 await run_to_completion(written)
@@ -178,16 +184,16 @@ class OpenApprovals:
     # --- settling ----------------------------------------------------------------------
 
     def find(self, approval_id: ApprovalId) -> PendingApproval:
-        """Return an open approval.
+        """Return the open approval with the given id.
 
         Raises:
-            UnknownApproval: it was never asked in this conversation.
-            ApprovalIsSettled: it was answered before.
+            UnknownApproval: this conversation never requested the approval.
+            ApprovalIsSettled: the approval has already been settled.
         """
         if (pending := self.open) is not None and pending.approval_id == approval_id:
             return pending
         if (before := self._log.projections.approvals.settled.get(approval_id)) is not None:
-            raise ApprovalIsSettled(before)
+            raise before.error()
         raise UnknownApproval
 
     def settle(
@@ -196,77 +202,102 @@ class OpenApprovals:
         decision: Settlement,
         *,
         by: SettledBy,
+        principal: PrincipalRef | None = None,
         reason: str | None = None,
         answer_id: str = "",
         until: float | None = None,
     ) -> asyncio.Future[None]:
         """Settle the open approval immediately. The future is done when the settlement is durable.
 
+        `by` is the origin of the settlement, for example `client` or `timeout`. The write waits for the write lock
+        until the time `until`.
+
         Raises:
-            UnknownApproval, ApprovalIsSettled: as for `find`.
+            UnknownApproval: this conversation never requested the approval.
+            ApprovalIsSettled: the approval has already been settled.
         """
-        return self._settle(
-            self.find(approval_id), decision, by=by, reason=reason, answer_id=answer_id, until=until
+        record = ApprovalSettlement(
+            approval_id=approval_id,
+            decision=decision,
+            by=by,
+            principal=principal,
+            reason=reason,
+            answer_id=answer_id,
         )
+        return self._settle(self.find(approval_id), record, until=until)
 
     def _settle(
-        self,
-        pending: PendingApproval,
-        decision: Settlement,
-        *,
-        by: SettledBy,
-        reason: str | None = None,
-        answer_id: str = "",
-        until: float | None = None,
+        self, pending: PendingApproval, record: ApprovalSettlement, *, until: float | None = None
     ) -> asyncio.Future[None]:
-        written = self._log.write(*_settlement(pending, decision, by, reason, answer_id), until=until)
-        settled = partial(self._settled, self._answer, pending.approval_id, decision, reason)
+        written = self._log.write(record, _settlement_event(pending, record), until=until)
+        settled = partial(self._settled, self._answer, record)
         if written.done():
             settled(written)
         else:
-            written.add_done_callback(settled)  # after the log's own: readers have seen it by then
+            written.add_done_callback(
+                settled
+            )  # runs after the callback of the log, which sends the entry to readers
         return written
 
     def _settled(
         self,
         answer: asyncio.Future[Answered] | None,
-        approval_id: ApprovalId,
-        decision: Settlement,
-        reason: str | None,
+        record: ApprovalSettlement,
         written: asyncio.Future[None],
     ) -> None:
         if written.exception() is not None:
             return
-        self._recipients.settle(approval_id, decision)
+        approval_id, principal = record.approval_id, record.principal
+        self._recipients.settle(approval_id, self._log.projections.approvals.settled[approval_id])
         self.recheck()
-        if answer is not None and not answer.done() and decision != "dropped":
-            answer.set_result(answered(decision, reason))
-        if decision == "abort" and self._turn is not None:
-            self._turn.interrupt()
+        if answer is not None and not answer.done() and record.decision != "dropped":
+            answer.set_result(answered(record.decision, record.reason, principal))
+        if record.decision == "abort" and self._turn is not None:
+            self._turn.interrupt(principal=principal)
 
-    def drop(self) -> None:
-        """Settle the open approval, if there is one, because its turn ends."""
+    def drop(self, principal: PrincipalRef | None = None) -> None:
+        """Settle the open approval because its turn is ending. Do nothing if no approval is open.
+
+        `principal` is the principal that interrupted the turn.
+        """
         if (pending := self._log.projections.approvals.open) is not None and self._log.is_owner:
-            self._settle(pending, "dropped", by="interrupt")
+            record = ApprovalSettlement(
+                approval_id=pending.approval_id, decision="dropped", by="interrupt", principal=principal
+            )
+            self._settle(pending, record)
 
     def leave_open(self) -> None:
-        """Leave the open approval to another process: cancelling its caller does not drop it."""
+        """Leave the open approval to another process. A cancellation of the turn then does not drop it."""
         self._answer = None
         for waiting in (self._timeout, self._polled):
             if waiting is not None:
                 waiting.cancel()
         self._timeout = self._polled = self._timeout_seconds = None
-        self._recipients.polled = False
+        self._recipients.forget_polls()
 
-    # --- who can answer ----------------------------------------------------------------
+    # --- clients that can answer -------------------------------------------------------
 
     def register_reader(
-        self, reader: Hashable, *, can_be_asked: bool, knows_limits: bool, waits_for_turn: bool = False
+        self,
+        reader: Hashable,
+        *,
+        principal: PrincipalRef | None,
+        can_be_asked: bool,
+        knows_limits: bool,
+        waits_for_turn: bool = False,
+        may_answer: bool = True,
+        may_interrupt: bool = True,
     ) -> None:
         if waits_for_turn:
             self._waits_since = self._clock.now()
         self._recipients.add(
-            reader, can_be_asked=can_be_asked, knows_limits=knows_limits, waits_for_turn=waits_for_turn
+            reader,
+            principal=principal,
+            can_be_asked=can_be_asked,
+            knows_limits=knows_limits,
+            waits_for_turn=waits_for_turn,
+            may_answer=may_answer,
+            may_interrupt=may_interrupt,
         )
         self.recheck()
 
@@ -275,19 +306,22 @@ class OpenApprovals:
             self.recheck()
 
     def note_poll(self, *, can_answer: bool = True) -> None:
-        """Count a client that polls as a reader for a while; `can_answer` if it is offered `approvalAnswer`."""
-        self._recipients.poller_can_answer = can_answer
-        if self.open is None:  # its next poll will do
+        """Count a client that has polled as a reader for `POLL_SECONDS`.
+
+        `can_answer` is True if the client may call `approvalAnswer`.
+        """
+        if self.open is None:  # polls matter only while an approval is open
             return
         if self._polled is not None:
             self._polled.cancel()
-        self._recipients.polled = True
+        self._recipients.note_poll(can_answer=can_answer)
         self._polled = asyncio.create_task(self._forget_poll())
         self.recheck()
 
     async def _forget_poll(self) -> None:
         await self._clock.sleep(POLL_SECONDS)
-        self._polled, self._recipients.polled = None, False
+        self._polled = None
+        self._recipients.forget_polls()
         self.recheck()
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:
@@ -296,13 +330,22 @@ class OpenApprovals:
             self._recipients.deliver(recipient, self.open.approval_id)
             self.recheck()
 
+    def await_retry(self, approval_id: ApprovalId) -> None:
+        """Record that a client was asked for an approval in the result of a call.
+
+        The client may repeat the call with the answer.
+        """
+        if self._is_open(approval_id):
+            self._recipients.awaited_retry = approval_id
+            self.recheck()
+
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client will not answer."""
+        """Record that a client will not answer the approval that it was sent."""
         if self._recipients.withdraw(recipient):
             self.recheck()
 
     def refresh(self) -> None:
-        """Tell clients about settlements that another process has stored."""
+        """Notify clients of settlements that another process has stored."""
         settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:
@@ -310,14 +353,17 @@ class OpenApprovals:
         self.recheck()
 
     def to_deliver(self) -> PendingApproval | None:
-        """Return the open approval. Clients are told of earlier settlements first."""
+        """Notify clients of earlier settlements, and then return the open approval; None if no approval is open."""
         if not self._log.is_owner:
             self.refresh()
         return self.open
 
     def subscribe(self, listener: object, call: Callable[[], None]) -> None:
-        """Call `call` when the set of reading clients, or of clients that can be asked, has changed; until
-        `unsubscribe`."""
+        """Call `call` whenever the set of clients that are reading, or the set of clients that can be asked, has
+        changed.
+
+        `unsubscribe` with the same `listener` ends the calls.
+        """
         self._listeners[listener] = call
 
     def unsubscribe(self, listener: object) -> None:
@@ -328,16 +374,20 @@ class OpenApprovals:
     def recheck(self) -> None:
         """Start, pause or stop the timeout of the open approval, after the set of clients has changed.
 
-        The timeout runs while clients read and none of them can be asked. It pauses while no client reads. It
-        starts from the beginning after a client that could be asked has left.
+        The timeout runs while clients are reading and none of them can be asked. It pauses while no client is
+        reading. It restarts from the beginning when the last client that could be asked has left.
         """
+        if (retry := self._recipients.awaited_retry) is not None and not self._is_open(retry):
+            self._recipients.awaited_retry = None
         for call in tuple(self._listeners.values()):
             call()
         limit = self._open_limit
         can_be_asked = (
-            self._recipients.can_answer_limit(limit) if limit is not None else self._recipients.can_be_asked
+            self._recipients.can_answer_limit(limit)
+            if limit is not None
+            else self._recipients.can_be_asked(self.open)
         )
-        # A process that follows leaves the timeout to the owner.
+        # Only the owner runs the timeout.
         is_unanswerable = self.open is not None and not can_be_asked and self._log.is_owner
         seconds = self._patience_seconds() if is_unanswerable and self._recipients.is_read else None
         if seconds != self._timeout_seconds:
@@ -353,7 +403,8 @@ class OpenApprovals:
             self._spent_seconds = 0.0
         if self.open is None and self._polled is not None:
             self._polled.cancel()
-            self._polled, self._recipients.polled = None, False
+            self._polled = None
+            self._recipients.forget_polls()
 
     def _patience_seconds(self) -> float | None:
         return self._recipients.max_wait_seconds(
@@ -372,9 +423,9 @@ class OpenApprovals:
         try:
             await self._settle_by_timeout(pending.approval_id, "abort" if aborts else "timed_out")
         except (ApprovalIsSettled, UnknownApproval, LeaseLost, HomeLost):
-            pass  # it was answered after all, or another process asks now
-        except Exception:  # a bug; the approval stays open, and a client may still answer it
-            log.exception("an approval that no client could be asked was not settled")
+            pass  # a client answered in time, or another process owns the turn
+        except Exception:  # a bug: the approval stays open, and a client may still answer it
+            log.exception("failed to settle an approval after its timeout")
 
     async def _settle_by_timeout(self, approval_id: ApprovalId, decision: Settlement) -> None:
         while True:
@@ -383,25 +434,20 @@ class OpenApprovals:
             except HomeLost:
                 raise
             except StoreFailed as error:
-                log.warning("a timeout is not stored yet: %s", error)
+                log.warning("the settlement of a timed-out approval is not stored yet: %s", error)
                 await self._clock.sleep(BETWEEN_TRIES_SECONDS)
 
     def _is_open(self, approval_id: ApprovalId) -> bool:
         return self.open is not None and self.open.approval_id == approval_id
 
 
-def _settlement(
-    pending: PendingApproval, decision: Settlement, by: SettledBy, reason: str | None, answer_id: str
-) -> tuple[LogPayload, LogPayload]:
-    """Return the record and the event of a settlement."""
-    approval_id = pending.approval_id
-    return (
-        QuestionSettled(approval_id=approval_id, decision=decision, by=by, reason=reason, answer_id=answer_id),
-        ApprovalSettled(
-            approval_id=approval_id,
-            call_id=pending.request.call_id,
-            decision=decision,
-            by=by,
-            reason=UNSET if reason is None else reason,
-        ),
+def _settlement_event(pending: PendingApproval, record: ApprovalSettlement) -> ApprovalSettled:
+    """Return the event that shows a settlement."""
+    return ApprovalSettled(
+        approval_id=pending.approval_id,
+        call_id=pending.request.call_id,
+        decision=record.decision,
+        by=record.by,
+        reason=UNSET if record.reason is None else record.reason,
+        principal=name_of(record.principal),
     )

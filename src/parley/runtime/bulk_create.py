@@ -14,7 +14,7 @@ from parley.wire.ids import ConversationId
 __all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""Bytes of entries in one page."""
+"""The maximum size of a page of entries, in bytes."""
 
 
 async def bulk_create(
@@ -25,15 +25,15 @@ async def bulk_create(
     *,
     archived: bool = False,
 ) -> None:
-    """Create a conversation completely or not at all, even if reading the pages fails, the caller is cancelled or
-    the process is killed.
+    """Create a conversation completely or not at all.
 
-    `summary` is by default computed from the entries. A long conversation gets a checkpoint, so that it loads
-    quickly.
+    This holds even if reading the pages fails, the caller is cancelled or the process is killed. Without `summary`,
+    a summary is computed from the entries. A long conversation gets a checkpoint, so it loads quickly. With
+    `archived`, the new conversation is archived.
 
     Raises:
-        StoreError: the system refuses, or the id exists.
-        ValueError: the entries contradict themselves.
+        StoreError: the conversation cannot be stored, or the id is already in use.
+        ValueError: the entries contradict each other.
     """
     projections = Projections()
     folded = _folded(pages, projections)
@@ -56,7 +56,7 @@ async def bulk_create(
 
 
 async def pages_of(entries: Iterable[Entry]) -> AsyncIterator[Sequence[Entry]]:
-    """Yield entries by page."""
+    """Yield entries in pages of limited size."""
     page: list[Entry] = []
     size = 0
     for entry in entries:
@@ -76,7 +76,7 @@ async def _folded(
         projections.replay(page)
         projections.history.drop_texts()
         yield page
-        await asyncio.sleep(0)  # a store in memory never waits
+        await asyncio.sleep(0)  # lets other tasks run: a store in memory never waits
 
 
 def _checkpoint(projections: Projections) -> Checkpoint | None:

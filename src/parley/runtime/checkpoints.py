@@ -1,7 +1,7 @@
 """Copies of a log's projections at earlier positions.
 
-The log rolls back to the newest copy, and keeps the entries after the oldest copy in memory. The newest copy is
-stored as the checkpoint from which another process loads the conversation.
+The log rolls back to the newest copy. The entries after the oldest copy stay in memory. The newest copy is stored
+as the checkpoint from which another process loads the conversation.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory."""
 LACKING_ENTRIES: Final = 10_000
-"""A log gets a checkpoint, even if it is only read, when more entries than this had to be folded to load it."""
+"""The number of folded entries above which a log gets a checkpoint after loading, even if it is only read."""
 SMALL: Final = 4000
-"""The number of items in projections that are encoded in a few milliseconds. A thread encodes larger ones."""
+"""The maximum number of items that are encoded on the event loop, which takes a few milliseconds. Larger
+projections are encoded in a thread.
+"""
 
 
 class Checkpoints:
@@ -40,8 +42,10 @@ class Checkpoints:
         every: int = CHECKPOINT_ENTRIES,
         tail: int = TAIL_ENTRIES,
     ) -> None:
-        """Create an empty set of copies. `every` is the least distance between two copies in entries, and `tail`
-        the number of entries that stay in memory.
+        """Create an empty set of copies.
+
+        `every` is the minimum distance between two copies, in entries. `tail` is the number of entries that stay in
+        memory.
         """
         self._id, self._store = conversation_id, store
         self.every, self._tail = every, tail
@@ -59,17 +63,18 @@ class Checkpoints:
         return self._copies[-1].position if self._copies else START
 
     async def restore(self) -> Projections | None:
-        """Return the projections of the stored checkpoint; None if there is none that can be read.
+        """Return the projections of the stored checkpoint; None if there is no checkpoint or it cannot be decoded.
 
         Raises:
-            UnknownConversation, StoreFailed: it cannot be read.
+            UnknownConversation: the conversation does not exist.
+            StoreFailed: the store cannot be read.
         """
         checkpoint = await self._store.checkpoint(self._id)
         if checkpoint is None:
             return None
         try:
             decode = partial(Projections.restored, checkpoint.data, MessageId(self._id))
-            restored = await asyncio.to_thread(decode)  # a long history takes a while
+            restored = await asyncio.to_thread(decode)  # a long history takes long to decode
             if restored.position != checkpoint.seq:
                 raise ValueError(f"it is of position {restored.position}, not {checkpoint.seq}")
         except ValueError as error:
@@ -79,19 +84,21 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether there are enough entries after the newest copy for another one."""
+        """Return whether there are enough entries after the newest copy for another copy."""
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:
-        """Copy projections that are settled and durable."""
+        """Add a copy of projections that are settled and durable."""
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
-        """Discard all copies and keep only `projections`, which must be a copy."""
+        """Discard all copies except `projections`, which must be a copy."""
         self._copies = deque((projections,))
 
     def tail_base(self, last: Seq) -> Seq:
-        """Drop the copies that are not needed, and return the position up to which entries can leave memory."""
+        """Discard copies that are not needed, and return the position up to which entries can be removed from
+        memory.
+        """
         while len(self._copies) > 1 and self._copies[1].position <= last - self._tail:
             self._copies.popleft()
         oldest = self._copies[0].position if self._copies else START
@@ -99,14 +106,15 @@ class Checkpoints:
 
     @property
     def is_lacking(self) -> bool:
-        """True if the next process that loads the log would fold very many entries."""
+        """True if the next process that loads the log would have to fold too many entries."""
         return self.newest_position - self._stored > LACKING_ENTRIES
 
     # --- storing -----------------------------------------------------------------------
 
     def store_newest(self, lease: Lease) -> None:
-        """Begin to store the newest copy, unless the stored checkpoint is recent enough. A failure only makes
-        the next load slower.
+        """Begin to store the newest copy, unless the stored checkpoint is recent enough.
+
+        A failure is not reported, because it only makes the next load slower.
         """
         newest = self.newest
         if newest is None or self._encoding is not None or newest.position < self._stored + self.every:
@@ -134,8 +142,8 @@ class Checkpoints:
             log.debug("%s: the checkpoint was not stored: %s", self._id, error)
 
     async def finish(self, lease: Lease) -> None:
-        """Give the newest copy to the store if it is due, because the lease is about to be released."""
+        """Store the newest copy if it is due. This method is called before the lease is released."""
         while self._encoding is not None:
             await asyncio.wait({self._encoding})
-            await asyncio.sleep(0)  # its callback has run then
+            await asyncio.sleep(0)  # lets the callback of the write run
             self.store_newest(lease)

@@ -1,8 +1,8 @@
 """The commands of one conversation, and their effects in the process that owns it.
 
-A command is executed again if its owner did not answer, so each command is idempotent. A message and an answer have
-an id, an interrupt names its turn, and a title is simply set. Applying a command never waits; the future that it
-returns is done when its entries are durable.
+A command is repeated if the owner has not answered it, so each command is idempotent: messages and answers have
+ids, an interrupt names its turn, and a title replaces the previous title. Applying a command never waits. The
+future that it returns is done when its entries are durable.
 """
 
 from __future__ import annotations
@@ -15,21 +15,34 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from parley.conversation.keys import MESSAGE, SETTLED
+from parley.conversation.keys import MESSAGE, QUEUED, SETTLED
 from parley.conversation.log import Entry, LogPayload
-from parley.conversation.records import QuestionSettled, Renamed
+from parley.conversation.records import ApprovalSettlement, Renamed
 from parley.conversation.state import Phase
-from parley.errors import OwnerUnresponsive, TurnIsRunning
+from parley.errors import OwnerUnresponsive
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.deadline import Deadline
 from parley.runtime.durable_log import DurableLog
+from parley.runtime.errors import TurnIsRunning
 from parley.runtime.message_intake import Accepted, MessageIntake
+from parley.runtime.message_queue import MessageQueue
 from parley.runtime.peer_registry import PeerRegistry
 from parley.runtime.settings import ResolveSettings
 from parley.runtime.turn_runner import LocalTurn, RemoteTurn, TurnRunner
 from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import InputItem
-from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit, Submitted
+from parley.wire.peers import (
+    EditQueued,
+    Enqueue,
+    InterruptTurn,
+    RemoveQueued,
+    RenameConversation,
+    ResumeQueue,
+    SettleApproval,
+    Submit,
+    Submitted,
+)
+from parley.wire.principals import PrincipalRef
 
 __all__ = [
     "AnswerApproval",
@@ -46,68 +59,79 @@ __all__ = [
     "SubmitMessage",
 ]
 
-PeerRequest = AnswerQuestion | InterruptTurn | RenameConversation | Submit
-"""Requests that a process sends to the owner of a conversation."""
+PeerRequest = (
+    SettleApproval | EditQueued | Enqueue | InterruptTurn | RemoveQueued | RenameConversation | ResumeQueue | Submit
+)
+"""A request that a process sends to the owner of a conversation."""
 
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
 
 
 class Local(Struct, frozen=True):
-    """The parts of a conversation on which its owner applies commands."""
+    """The parts of a conversation that commands change in the process that owns it."""
 
     log: DurableLog
     runner: TurnRunner
     intake: MessageIntake
+    queue: MessageQueue
     approvals: OpenApprovals
     peers: PeerRegistry
 
 
 class Command:
-    """One thing to do in a conversation, once."""
+    """The base class of operations on a conversation. Each command is executed once."""
 
     needs_turn: ClassVar = False
-    """True if the command concerns only an unfinished turn. If there is no such turn, it is applied without the
-    lease.
+    """True if the command concerns only an unfinished turn. If there is no such turn, the command is applied
+    without the lease.
     """
     waits_for_write_lock: ClassVar = False
-    """True if the command, while a turn runs, waits for the write lock before it is applied."""
+    """True if the command waits for the write lock before it is applied while a turn is running."""
     starts_turn: ClassVar = False
-    """True if the command begins a turn, and therefore waits for the end of an interrupted one."""
+    """True if the command begins a turn, and therefore waits for the end of an interrupted turn."""
     applies_while_closing: ClassVar = False
-    """True if the command is applied even while the server shuts down."""
+    """True if the command is applied even while the server is shutting down."""
 
     def __init__(self, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         self.deadline = deadline
-        """When it fails if no process has executed it."""
+        """The time at which the command fails if no process has executed it by then."""
         self.is_from_peer = is_from_peer
-        """Whether another process sent it; it is refused if this process is not the owner."""
+        """True if another process sent the command. Such a command is refused if this process is not the owner."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_fresh = False
-        """Whether the log was read after the command came."""
+        """True if the log was read after the command arrived."""
         self.is_writable = False
-        """Whether the store could write after the command came."""
+        """True if the store could write after the command arrived."""
         self.was_refused = False
-        """Whether the process that it was sent to last said that it is not the owner."""
+        """True if the last process that received the command answered that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The owner that it was sent to, if that has neither executed nor refused it."""
+        """The error that names the owner that received the command without executing or refusing it; None if
+        there is none.
+        """
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
-        """Execute the command in this process. Return a future that is done when its effects are durable; None if
-        it is done. Raises the error for the caller."""
-        raise NotImplementedError  # only `Delete` has no `apply`: the mailbox executes it
+        """Execute the command in this process, or raise the error for the caller.
+
+        Return a future that is done when the effects are durable; None if they are already durable.
+        """
+        raise NotImplementedError  # only `Delete` has no `apply`, because the mailbox executes it
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
         """Return the request to send to the owner; None if there is nothing to send.
 
-        `unanswered` are messages that were sent before this command and are not answered yet.
+        `unanswered` contains the ids of the messages that were sent before this command and have not been answered
+        yet.
         """
         return None
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
-        """Process the owner's answer, before any reader sees its effects."""
+        """Process the owner's answer before any reader sees its effects."""
 
     def is_repeated(self, local: Local) -> bool:
-        """Return whether the command was executed before. It is answered when the first execution is durable."""
+        """Return whether the command has already been executed.
+
+        A repeated command is answered when the effects of the first execution are durable.
+        """
         return False
 
     def needs_lookup(self, local: Local) -> bool:
@@ -115,12 +139,18 @@ class Command:
         return False
 
     async def look_up(self, local: Local) -> None:
-        """Find the entry that the command refers to in the store. Raises StoreError."""
+        """Load from the store the entry that the command refers to. Raises StoreError."""
+
+    def needs_files(self, local: Local) -> bool:
+        """Return whether files must be read before the command is applied."""
+        return False
+
+    async def read_files(self, local: Local) -> None:
+        """Read the files that the command names. Raises InvalidRequest, ConfigError."""
 
 
 class Observe(Command):
-    """Make sure that the log is current and that an unfinished turn is followed or recovered. Has no other
-    effect."""
+    """Brings the log up to date, and follows or recovers an unfinished turn."""
 
     needs_turn = True
 
@@ -129,7 +159,7 @@ class Observe(Command):
 
 
 class SubmitMessage(Command):
-    """Accept a message: it starts a turn, or joins the running one."""
+    """Accepts a message, which begins a turn or joins the running turn."""
 
     starts_turn = waits_for_write_lock = True
 
@@ -143,23 +173,31 @@ class SubmitMessage(Command):
         ignores_unknown_parent: bool = False,
         is_from_peer: bool = False,
     ) -> None:
-        """Create the command. `resolve` resolves the settings of a turn that the message begins; the default is
-        the resolver of this process.
+        """Create the command.
+
+        `accepted` is called when the message becomes durable. `resolve` resolves the settings of a turn that the
+        message begins; the default is the resolver of this process. With `ignores_unknown_parent`, an unknown
+        parent id is dropped instead of refused. `is_from_peer` is True if another process sent the command.
         """
         super().__init__(deadline, is_from_peer=is_from_peer)
         self.message, self.resolve = message, resolve
         self.files: tuple[InputItem, ...] | None = None
-        """The content with the images that it names, once they are read."""
-        self._accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
+        """The content including the images that it names; None until the files have been read."""
+        self.accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
         self.stored: Entry | None = None
-        """The message of the same id, if it is in the store and not in memory."""
+        """The entry of the message with the same id, if it is in the store and not in memory; otherwise None."""
+        self.queued: Entry | None = None
+        """The record that queued the message with the same id, if it is in the store and not in memory;
+        otherwise None.
+        """
         self._has_stored_parent = False
         self._looked_up_to = START
-        """The last position when the store was asked; later entries were in memory then."""
+        """The last position of the log when the store was searched. Later entries are in memory."""
 
     def needs_lookup(self, local: Local) -> bool:
         log = local.log
-        if log.log.base > self._looked_up_to and not self._ids(local) <= log.projections.state.messages.keys():
+        known = log.projections.state.messages.keys() | log.queue.known.keys()
+        if log.log.base > self._looked_up_to and not self._ids(local) <= known:
             return True
         return self._has_stored_parent and self._needs_fold(local)
 
@@ -183,6 +221,8 @@ class SubmitMessage(Command):
             found = {one: await log.position_of(MESSAGE, one) for one in self._ids(local)}
             position = found.pop(self.message.message_id)
             self.stored = None if position is None else await log.entry_at(position)
+            queued = await log.position_of(QUEUED, self.message.message_id)
+            self.queued = None if queued is None else await log.entry_at(queued)
             self._has_stored_parent = any(one is not None for one in found.values())
             self._looked_up_to = last
         if self._has_stored_parent and self._needs_fold(local):
@@ -194,17 +234,26 @@ class SubmitMessage(Command):
             self.message,
             read=self.files,
             stored=self.stored,
+            queued=self.queued,
             until=self.deadline.at,
-            accepted=self._accepted,
+            accepted=self.accepted,
             resolve=self.resolve,
         )
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> Submit:
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> Submit | Enqueue:
         self._check_parent(local)
         return self.message
 
+    def needs_files(self, local: Local) -> bool:
+        return self.files is None and local.intake.needs_files(self.message)
+
+    async def read_files(self, local: Local) -> None:
+        self.files = await local.intake.read_files(
+            self.message, stored=self.stored, queued=self.queued, resolve=self.resolve
+        )
+
     def _check_parent(self, local: Local) -> None:
-        """Drop an unknown parent of an older client (docs/protocol.md#messages)."""
+        """Drop an unknown parent id from an older client (docs/protocol.md#messages)."""
         parent, known = self.message.parent_id, local.log.projections.state.messages
         if not self._ignores_unknown_parent or self._has_stored_parent:
             return
@@ -217,35 +266,43 @@ class SubmitMessage(Command):
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
         answer = msgspec.json.decode(result, type=Submitted)
         turn = None if answer.event_id is None else remote_turn(answer.event_id, answer.first)
-        self._accepted(Accepted(self.message.message_id, turn, answer.first))
+        self.accepted(Accepted(self.message.message_id, turn, answer.first, is_queued=answer.is_queued))
 
 
 class Continue(Command):
-    """Begin a turn after one that was interrupted or failed. The command is refused while another process runs a
-    turn.
+    """Begins a turn after a turn that was interrupted or failed.
+
+    It is refused while another process is running a turn.
     """
 
     starts_turn = waits_for_write_lock = True
 
     def __init__(
-        self, deadline: Deadline, *, began: Callable[[LocalTurn], None], resolve: ResolveSettings | None
+        self,
+        principal: PrincipalRef,
+        deadline: Deadline,
+        *,
+        began: Callable[[LocalTurn], None],
+        resolve: ResolveSettings | None,
     ) -> None:
         super().__init__(deadline)
-        self._began, self._resolve = began, resolve
+        self._principal, self._began, self._resolve = principal, began, resolve
 
     def apply(self, local: Local) -> asyncio.Future[None]:
-        return local.intake.continue_turn(until=self.deadline.at, began=self._began, resolve=self._resolve)
+        return local.intake.continue_turn(
+            self._principal, until=self.deadline.at, began=self._began, resolve=self._resolve
+        )
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> None:
         raise TurnIsRunning
 
 
 class AnswerApproval(Command):
-    """Settle an approval."""
+    """Settles an approval."""
 
     needs_turn = applies_while_closing = True
 
-    def __init__(self, answer: AnswerQuestion, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+    def __init__(self, answer: SettleApproval, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._answer = answer
         self._looked_up_to = START
@@ -258,14 +315,14 @@ class AnswerApproval(Command):
         last = local.log.log.durable
         if (position := await local.log.position_of(SETTLED, self._answer.approval_id)) is not None:
             entry = await local.log.entry_at(position)
-            settled = msgspec.json.decode(entry.encoded, type=QuestionSettled)
-            local.log.projections.approvals.learn(settled)
+            settled = msgspec.json.decode(entry.encoded, type=ApprovalSettlement)
+            local.log.projections.approvals.learn(settled, at=entry.at)
         self._looked_up_to = last
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         return None if self.is_repeated(local) else local.runner.answer(self._answer, until=self.deadline.at)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> AnswerQuestion:
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> SettleApproval:
         return self._answer
 
     def is_repeated(self, local: Local) -> bool:
@@ -273,8 +330,10 @@ class AnswerApproval(Command):
 
 
 class Interrupt(Command):
-    """Interrupt a turn. The command gets the id of the turn when it is first executed, so that a repetition
-    cannot interrupt a later turn.
+    """Interrupts a turn.
+
+    The command gets the id of the turn when it is first executed. A repetition therefore cannot interrupt a later
+    turn.
     """
 
     needs_turn = applies_while_closing = True
@@ -283,11 +342,14 @@ class Interrupt(Command):
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._wanted = wanted
 
-    def apply(self, local: Local) -> None:
+    def apply(self, local: Local) -> asyncio.Future[None] | None:
         state, wanted = local.log.projections.state, self._wanted
         is_any = wanted.event_id is None and not wanted.messages
+        if is_any and local.log.is_owner and local.queue.is_pending:
+            return local.queue.pause(principal=wanted.principal, until=self.deadline.at)  # a turn is about to begin
         if is_any or wanted.event_id == state.event_id or any(one in state.inputs for one in wanted.messages):
-            local.runner.interrupt()
+            local.runner.interrupt(principal=wanted.principal)
+        return None
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> InterruptTurn | None:
         state = local.log.projections.state
@@ -299,7 +361,7 @@ class Interrupt(Command):
 
 
 class Rename(Command):
-    """Set the title."""
+    """Sets the title of the conversation."""
 
     waits_for_write_lock = True
 
@@ -318,7 +380,7 @@ class Rename(Command):
 
 
 class AppendOutsideTurn(Command):
-    """Append an entry that belongs to no turn, such as the failure of a tool server."""
+    """Appends an entry that belongs to no turn, such as the failure of a tool server."""
 
     waits_for_write_lock = True
 
@@ -331,11 +393,11 @@ class AppendOutsideTurn(Command):
 
 
 class StoreCheckpoint(Command):
-    """Acquire the lease, with which the checkpoint of a log is stored (`DurableLog.acquire`)."""
+    """Acquires the lease, which also stores the checkpoint of a log (`DurableLog.acquire`)."""
 
     def apply(self, local: Local) -> None:
         return None
 
 
 class Delete(Command):
-    """Delete the conversation, unless a turn is unfinished."""
+    """Deletes the conversation, unless a turn is unfinished."""

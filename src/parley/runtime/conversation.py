@@ -1,7 +1,7 @@
-"""One conversation, as clients and other processes see it: its state, and the operations on it.
+"""One conversation as clients and other processes see it: its state, and the operations on it.
 
-A turn belongs to the conversation and not to the client that started it: clients come and go, and are known here as
-readers only. Commands go through the mailbox (`mailbox.py`), which executes them in the process that owns the turn.
+A turn belongs to the conversation, not to the client that started it. To this module, clients are only readers.
+Commands are put into the mailbox (`mailbox.py`), which executes them in the process that owns the turn.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
+from functools import partial
 from typing import assert_never
 from uuid import uuid4
 
@@ -16,8 +17,9 @@ from msgspec import to_builtins
 
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
 from parley.conversation.approvals import PendingApproval
-from parley.conversation.keys import MESSAGE
-from parley.conversation.log import Entry, Log
+from parley.conversation.keys import MESSAGE, TURN
+from parley.conversation.log import Entry, LogView
+from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase, State
 from parley.errors import (
     HomeLost,
@@ -49,19 +51,33 @@ from parley.runtime.errors import MessageIdTaken
 from parley.runtime.grants import SessionGrants
 from parley.runtime.mailbox import Mailbox
 from parley.runtime.message_intake import Accepted, MessageIntake
+from parley.runtime.message_queue import MessageQueue, Waiting
+from parley.runtime.open_streams import OpenStreams
 from parley.runtime.ownership import Ownership, OwnershipState
 from parley.runtime.permissions import PermissionGate
+from parley.runtime.queue_commands import EditMessage, QueueMessage, RemoveMessage, Resume
 from parley.runtime.readers import Reader
 from parley.runtime.recipients import ApprovalRecipient, Recipients
 from parley.runtime.remote_owner import FOLLOW_SECONDS
-from parley.runtime.settings import ResolveSettings
+from parley.runtime.settings import ResolveSettings, refuse_looser
 from parley.runtime.tool_servers import ToolServers
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import ErrorEvent, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
-from parley.wire.peers import AnswerQuestion, InterruptTurn, RenameConversation, Submit, Submitted
+from parley.wire.peers import (
+    EditQueued,
+    Enqueue,
+    InterruptTurn,
+    RemoveQueued,
+    RenameConversation,
+    ResumeQueue,
+    SettleApproval,
+    Submit,
+    Submitted,
+)
+from parley.wire.principals import PrincipalRef
 
 __all__ = ["Conversation", "PeerRequest"]
 
@@ -74,9 +90,15 @@ class Conversation:
     def __init__(self, conversation_id: ConversationId, deps: RuntimeDeps, grants: SessionGrants) -> None:
         self.id = conversation_id
         self.grants = grants
-        """What was approved for the session, and settings that no log holds, which outlive this object."""
+        """The session grants, and the settings with secrets that are not in the log. They outlive this object."""
         self._deps = deps
-        self._log = DurableLog(conversation_id, deps.store, deps.clock)
+        self._log = DurableLog(
+            conversation_id,
+            deps.store,
+            deps.clock,
+            on_listing=partial(deps.activity.notify, conversation_id),
+            on_attention=partial(deps.on_attention, conversation_id),
+        )
         self._recipients = Recipients()
         self._approvals = OpenApprovals(
             self._log, self._recipients, clock=deps.clock, may_be_followed=deps.may_be_followed
@@ -92,20 +114,23 @@ class Conversation:
         )
         intake = MessageIntake(self._log, grants.resolver, self._runner, closing=deps.closing)
         self._ownership = Ownership(self._log, self._runner, self._approvals, self._recipients, deps.peers)
-        local = Local(self._log, self._runner, intake, self._approvals, deps.peers)
+        self._queue = MessageQueue(self._log, intake, closing=deps.closing)
+        local = Local(self._log, self._runner, intake, self._queue, self._approvals, deps.peers)
         self._mailbox = Mailbox(self._ownership, local, closing=deps.closing)
         self._background: set[asyncio.Task[None]] = set()
         self._has_tried_checkpoint = False
         self.is_deleted = False
-        """Whether it was deleted, or the home was lost."""
+        """True if the conversation has been deleted or the home directory has been lost."""
         self.lost: HomeLost | None = None
-        """The reason, if the home was lost."""
+        """The reason why the home directory was lost; None if it has not been lost."""
         self._on_deleted: dict[Hashable, Callable[[], None]] = {}
+        self.streams = OpenStreams(deps.clock)
 
     # --- state -------------------------------------------------------------------------
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LogView:
+        """A read-only view of the log in memory."""
         return self._log.log
 
     @property
@@ -114,7 +139,7 @@ class Conversation:
 
     @property
     def phase(self) -> Phase:
-        """The phase up to the last durable entry."""
+        """The phase at the last durable entry."""
         return self._log.phase
 
     @property
@@ -122,38 +147,48 @@ class Conversation:
         """The settings of the next turn.
 
         Raises:
-            ConfigError: the settings cannot be used as they are now.
+            ConfigError: the settings are no longer valid.
         """
         return self.grants.resolver.resolved(self._log.projections.settings_history.now).settings
 
+    def refuse_looser(self, change: SettingsChange) -> None:
+        """Check that the settings after a change are not looser than the settings of the next turn.
+
+        Raises:
+            SettingNotAllowed: they are looser.
+            ConfigError: the settings are no longer valid.
+        """
+        resolver, now = self.grants.resolver, self._log.projections.settings_history.now
+        refuse_looser(resolver.resolved(change), resolver.resolved(now))
+
     @property
     def turn(self) -> LocalTurn | None:
-        """The turn that runs in this process, if one does."""
+        """The turn that is running in this process; None if there is none."""
         return self._runner.running
 
     @property
     def is_watched(self) -> bool:
-        """True if a client of this process waits for entries of other processes."""
+        """True if a client of this process is waiting for entries from other processes."""
         return self._log.is_read or not self._recipients.is_empty
 
     @property
     def needs_polling(self) -> bool:
-        """True if other processes may write to it without notifying this process."""
+        """True if other processes may write to the conversation without notifying this process."""
         return self._ownership.state not in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     @property
     def has_commands(self) -> bool:
-        """True if commands of this process wait or are being executed."""
+        """True if commands of this process are queued or being executed."""
         return self._mailbox.has_commands
 
     @property
     def is_closing(self) -> bool:
-        """True if the server shuts down."""
+        """True if the server is shutting down."""
         return self._deps.closing.is_set()
 
     @property
     def is_evictable(self) -> bool:
-        """True if the conversation can be removed from memory without any client noticing."""
+        """True if no client would notice if the conversation were removed from memory."""
         return not (
             self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
             or self.is_watched
@@ -164,7 +199,9 @@ class Conversation:
         )
 
     async def create(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> None:
-        """Store it as a new conversation.
+        """Store this object as a new conversation.
+
+        `wanted` are the overrides of the call, and `chosen` are the settings that were resolved with them.
 
         Raises:
             StoreFailed: nothing was stored.
@@ -175,13 +212,13 @@ class Conversation:
     # --- reading -----------------------------------------------------------------------
 
     async def observe(self) -> None:
-        """Wait until the log is current, and an unfinished turn is followed or recovered.
+        """Wait until the log is current and an unfinished turn is followed or recovered.
 
-        Waits at most `FOLLOW_SECONDS` for a process that does not answer.
+        The call waits at most `FOLLOW_SECONDS` for a process that does not answer.
 
         Raises:
-            UnknownConversation: it does not exist, or was deleted.
-            StoreError: it cannot be read.
+            UnknownConversation: the conversation does not exist or has been deleted.
+            StoreError: the log cannot be read.
         """
         match self._ownership.state:
             case OwnershipState.OWNER:
@@ -196,18 +233,18 @@ class Conversation:
         if current.done():
             current.result()
             self._store_checkpoint()
-        else:  # commands before it wait for a process that does not answer
+        else:  # earlier commands wait for a process that does not answer
             await self._ownership.read_new()
 
     def _store_checkpoint(self) -> None:
-        """Store the checkpoint of a long log that has none, unless another process writes now."""
+        """Store the checkpoint of a long log that has none, unless another process is writing now."""
         if self._log.lacks_checkpoint and self._log.phase is Phase.IDLE and not self._has_tried_checkpoint:
             self._has_tried_checkpoint = True
             stored = self._mailbox.post(StoreCheckpoint(Deadline(0.0)))
             stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _catch_up(self) -> None:
-        """Wait until the followed log has all entries that are stored now."""
+        """Wait until the followed log has all entries that are in the store now."""
         head = await self._deps.store.head(self.id)
         ownership = self._ownership
         try:
@@ -232,26 +269,43 @@ class Conversation:
             log.debug("%s", error)
             self.mark_deleted()
 
-    async def read_after(self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
-        """Return a page of the durable entries after a position; none if there are none.
+    async def read_after(
+        self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES, visible_only: bool = False
+    ) -> Sequence[Entry]:
+        """Return a page of the durable entries after a position. The page is empty if there are none.
 
-        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`.
+        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. With
+        `visible_only`, entries that clients do not see may be left out, except the last entry of the page.
 
         Raises:
-            StoreError: it cannot be read, or was deleted.
+            UnknownConversation: the conversation has been deleted.
+            StoreError: the entries cannot be read.
         """
-        return await self._log.read_after(after, limit=limit, max_bytes=max_bytes)
+        return await self._log.read_after(after, limit=limit, max_bytes=max_bytes, visible_only=visible_only)
 
     async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
-        """Return the last durable entries before a position, in order; otherwise like `read_after`."""
+        """Return the last durable entries before a position, in order.
+
+        The limits and errors are those of `read_after`.
+        """
         return await self._log.read_before(before, limit=limit, max_bytes=max_bytes)
 
     async def position_of_message(self, message_id: MessageId) -> Seq | None:
-        """Return the position of a message, of any age; None if there is no such message. Raises StoreError."""
+        """Return the position of a message, even of an old one; None if there is no such message.
+
+        Raises StoreError.
+        """
         return await self._log.position_of(MESSAGE, message_id)
 
+    async def position_of_turn(self, event_id: EventId) -> Seq | None:
+        """Return the position of the start of a turn, even of an old one; None if there is no such turn.
+
+        Raises StoreError.
+        """
+        return await self._log.position_of(TURN, event_id)
+
     def attach(self, reader: Reader) -> None:
-        """Send entries after the reader's cursor to it, from the next durable entry on."""
+        """Attach a reader. It sends the entries after its cursor when the next entry becomes durable."""
         self._log.attach(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -260,30 +314,62 @@ class Conversation:
         self._approvals.unregister_reader(reader)
 
     def register_reader(
-        self, reader: Hashable, *, can_be_asked: bool, knows_limits: bool, waits_for_turn: bool = False
+        self,
+        reader: Hashable,
+        *,
+        principal: PrincipalRef | None,
+        can_be_asked: bool,
+        knows_limits: bool,
+        waits_for_turn: bool = False,
+        may_answer: bool = True,
+        may_interrupt: bool = True,
     ) -> None:
-        """Register what a reader can be asked. This decides how long an open approval waits.
+        """Register which approvals a reader's client can be asked for. This determines how long an open approval
+        waits.
 
-        `knows_limits` if its client knows the event `limit_reached`; `waits_for_turn` if it is a call that waits
-        for the end of the turn, whose client cannot answer meanwhile.
+        `principal` is None for another process, which reports only clients that may answer. `can_be_asked` is True
+        if the client can be asked for approvals. `knows_limits` is True if the client knows the event
+        `limit_reached`. `waits_for_turn` is True if the reader is a call that waits for the end of the turn. Its
+        client cannot answer until then.
+
+        `may_answer` and `may_interrupt` are True if the role of the principal allows this. A reader that may not
+        interrupt the turn does not count, because reading alone must not settle an approval.
         """
         self._approvals.register_reader(
-            reader, can_be_asked=can_be_asked, knows_limits=knows_limits, waits_for_turn=waits_for_turn
+            reader,
+            principal=principal,
+            can_be_asked=can_be_asked,
+            knows_limits=knows_limits,
+            waits_for_turn=waits_for_turn,
+            may_answer=may_answer,
+            may_interrupt=may_interrupt,
         )
 
     def unregister_reader(self, reader: Hashable) -> None:
         """Undo `register_reader`. An approval that was delivered to the client stays open there."""
         self._approvals.unregister_reader(reader)
 
+    def take_over_streams(self, stream: Hashable, by: str) -> None:
+        """End all other streams of the conversation in every process, because the principal `by` has opened an
+        exclusive stream.
+
+        Calls that are waiting for a turn continue.
+        """
+        at = self.streams.take_over(stream, by)
+        self._deps.peers.announce_take_over(self.id, by=by, at=at)
+
     def note_poll(self, *, can_answer: bool) -> None:
-        """Count a client that polls as a reader for a while; `can_answer` if it is offered `approvalAnswer`."""
+        """Count a client that has polled as a reader for a minute.
+
+        `can_answer` is True if the client may call `approvalAnswer`.
+        """
         self._approvals.note_poll(can_answer=can_answer)
 
     async def wait_beyond(self, position: Seq) -> None:
-        """Wait until the log has an entry after `position`, or the server shuts down.
+        """Wait until the log has an entry after `position` or the server shuts down.
 
         Raises:
-            UnknownConversation: it was deleted.
+            UnknownConversation: the conversation has been deleted.
         """
         while self.log.durable <= position and not self._deps.closing.is_set():
             if self.is_deleted:
@@ -293,7 +379,7 @@ class Conversation:
     # --- commands ----------------------------------------------------------------------
 
     async def _execute(self, command: Command) -> None:
-        """Wait until a command is executed and durable."""
+        """Post a command, and wait until it is executed and durable."""
         try:
             await self._mailbox.post(command)
         except UnknownConversation:
@@ -304,32 +390,43 @@ class Conversation:
         self,
         content: tuple[InputItem, ...],
         *,
+        principal: PrincipalRef,
+        is_limited: bool = False,
         message_id: MessageId | None = None,
         parent_id: MessageId | None = None,
         ignores_unknown_parent: bool = False,
+        queued: bool = False,
         event_id: EventId | None = None,
         wanted: SettingsOverrides | None = None,
         resolve: ResolveSettings | None = None,
         deadline: Deadline | None = None,
         accepted: Callable[[Accepted], None],
     ) -> None:
-        """Accept a message: it starts a turn, or joins the one that runs.
+        """Accept a message from a principal. It begins a turn or joins the running turn. With `queued`, it waits in
+        the queue instead of joining.
 
-        With `parent_id` it begins a branch after that message; `wanted` are settings that hold from this message
-        on, and `resolve` resolves the settings of a turn that it begins. Other processes are waited for until
-        `deadline`, by default for `CALL_SECONDS`. `accepted` is called when the message is durable, before any
-        reader sees it.
+        `is_limited` is True if the role of the principal is below admin. The message then must not loosen the
+        settings of the conversation, neither with `wanted` nor with the settings at the parent.
+
+        With `parent_id`, the message begins a branch after the parent. With `ignores_unknown_parent`, an unknown
+        parent id is dropped instead of refused. `event_id` is the preferred id of a turn that the message begins.
+        `wanted` are settings that apply from this message on. `resolve` resolves the settings of a turn that the
+        message begins. The call waits for other processes until `deadline`, by default for `CALL_SECONDS`.
+        `accepted` is called when the message becomes durable, before any reader sees it.
+
+        Nothing is changed if an error is raised.
 
         Raises:
             MessageIdTaken: the id belongs to another message.
             ParentUnknown: no message has the id of the parent.
             TurnIsRunning: a branch can begin only between turns.
+            SettingNotAllowed: the message of a limited principal would loosen the settings.
+            QueueFull: the queue is full.
             UnsupportedContent: an item of the message cannot be given to the model.
             ConfigError: the settings cannot be used.
-            ShuttingDown: the server shuts down.
-            RemoteRefusal: the process that runs the turn refuses it.
-            StoreError: it cannot be stored.
-        In every case nothing was changed.
+            ShuttingDown: the server is shutting down.
+            RemoteRefusal: the process that is running the turn refuses the message.
+            StoreError: the message cannot be stored.
         """
         message = Submit(
             conversation_id=self.id,
@@ -338,11 +435,14 @@ class Conversation:
             parent_id=parent_id,
             event_id=event_id,
             wanted=None if wanted is None else to_builtins(wanted),
+            principal=principal,
+            is_limited=is_limited,
         )
         if message.message_id == MessageId(self.id):
-            raise MessageIdTaken(message.message_id)  # as a parent it means: before the first message
+            raise MessageIdTaken(message.message_id)  # this id, as a parent, means the start of the conversation
+        kind = QueueMessage if queued else SubmitMessage
         await self._execute(
-            SubmitMessage(
+            kind(
                 message,
                 deadline or Deadline(CALL_SECONDS),
                 accepted=accepted,
@@ -351,39 +451,114 @@ class Conversation:
             )
         )
 
+    @property
+    def is_queue_paused(self) -> bool:
+        """True if the queue is paused and not empty. Its messages then begin no turns."""
+        return self._log.queue.is_paused and bool(self._log.queue.waiting)
+
+    @property
+    def is_queue_pending(self) -> bool:
+        """True if no turn is unfinished and a queued message can begin the next turn."""
+        return self._queue.is_pending
+
+    async def queued(self) -> list[Waiting]:
+        """Return the queued messages in the order in which they will begin turns. Raises StoreError."""
+        waiting = tuple(self._log.queue.waiting.items())
+        return [await self._queue.read(*one) for one in waiting]
+
+    async def edit_queued(
+        self,
+        message_id: MessageId,
+        content: tuple[InputItem, ...],
+        *,
+        principal: PrincipalRef,
+        is_limited: bool = False,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Replace the content of a queued message, which then belongs to `principal`. Nothing is changed if an
+        error is raised.
+
+        `is_limited` has the same meaning as for `submit`.
+
+        Raises:
+            NotQueued: the message is not in the queue.
+            SettingNotAllowed: the principal is limited, and the message contains settings of another principal.
+            UnsupportedContent: an item of the content cannot be given to the model.
+            ConfigError: the settings cannot be used.
+            ShuttingDown: the server is shutting down.
+            StoreError: the content cannot be stored.
+        """
+        wanted = EditQueued(
+            conversation_id=self.id,
+            message_id=message_id,
+            content=content,
+            principal=principal,
+            is_limited=is_limited,
+        )
+        await self._execute(EditMessage(wanted, deadline or Deadline(CALL_SECONDS)))
+
+    async def remove_queued(
+        self, message_id: MessageId, *, principal: PrincipalRef, deadline: Deadline | None = None
+    ) -> None:
+        """Remove a queued message. Raises NotQueued, ShuttingDown, StoreError."""
+        wanted = RemoveQueued(conversation_id=self.id, message_id=message_id, principal=principal)
+        await self._execute(RemoveMessage(wanted, deadline or Deadline(CALL_SECONDS)))
+
+    async def resume_queue(self, *, principal: PrincipalRef, deadline: Deadline | None = None) -> None:
+        """Resume the queue if it is paused. Raises ShuttingDown, StoreError."""
+        wanted = ResumeQueue(conversation_id=self.id, principal=principal)
+        await self._execute(Resume(wanted, deadline or Deadline(CALL_SECONDS)))
+
     async def continue_turn(
         self,
         *,
+        principal: PrincipalRef,
         resolve: ResolveSettings | None = None,
         deadline: Deadline | None = None,
         began: Callable[[LocalTurn], None],
     ) -> None:
-        """Begin a turn without a message, after one that was interrupted, stopped or restarted, or that failed.
+        """Begin a turn without a message, after a turn that did not complete.
 
-        `began` is called when its start is durable, before any reader sees it.
-
-        Raises:
-            TurnIsRunning, NothingToContinue: there is nothing to continue.
-            ConfigError, ShuttingDown, StoreError: it cannot begin now.
-        """
-        await self._execute(Continue(deadline or Deadline(CALL_SECONDS), began=began, resolve=resolve))
-
-    async def interrupt_unfinished(self, *, deadline: Deadline | None = None) -> None:
-        """Interrupt the unfinished turn, if there is one, in any process.
+        `began` is called when the start of the turn becomes durable, before any reader sees it.
 
         Raises:
-            StoreError: it cannot be taken over.
+            TurnIsRunning: a turn is unfinished.
+            NothingToContinue: the last turn completed, or there was no turn.
+            ConfigError: the settings cannot be used.
+            ShuttingDown: the server is shutting down.
+            StoreError: the start of the turn cannot be stored.
         """
-        wanted = InterruptTurn(conversation_id=self.id)
+        deadline = deadline or Deadline(CALL_SECONDS)
+        await self._execute(Continue(principal, deadline, began=began, resolve=resolve))
+
+    async def interrupt_unfinished(self, *, principal: PrincipalRef, deadline: Deadline | None = None) -> None:
+        """Interrupt the unfinished turn in any process. Do nothing if there is none.
+
+        Raises:
+            StoreError: the conversation cannot be taken over.
+        """
+        wanted = InterruptTurn(conversation_id=self.id, principal=principal)
         await self._execute(Interrupt(wanted, deadline or Deadline(CALL_SECONDS)))
 
-    def interrupt(self, turn: Turn | None = None) -> None:
-        """Interrupt the turn that runs in this process, or the given turn in any process. Does not wait."""
+    async def interrupt_turn(self, event_id: EventId, *, principal: PrincipalRef, deadline: Deadline) -> None:
+        """Interrupt the turn `event_id` in any process. Do nothing if it has ended.
+
+        Raises:
+            StoreError: the conversation cannot be taken over.
+        """
+        wanted = InterruptTurn(conversation_id=self.id, event_id=event_id, principal=principal)
+        await self._execute(Interrupt(wanted, deadline))
+
+    def interrupt(self, turn: Turn | None = None, *, principal: PrincipalRef) -> None:
+        """Interrupt the turn that is running in this process, or the given turn in any process.
+
+        The call does not wait.
+        """
         if turn is None and (turn := self._runner.running) is None:
             return
         if turn.work.done():
             return
-        wanted = InterruptTurn(conversation_id=self.id, event_id=turn.event_id)
+        wanted = InterruptTurn(conversation_id=self.id, event_id=turn.event_id, principal=principal)
         done = self._mailbox.post(Interrupt(wanted, Deadline(CALL_SECONDS)))
         done.add_done_callback(self._interrupted)
 
@@ -392,17 +567,17 @@ class Conversation:
             log.warning("%s: the turn continues: %s", self.id, error)
 
     async def rename(self, title: str, *, deadline: Deadline | None = None) -> None:
-        """Set the title. Raises StoreError."""
+        """Set the title of the conversation. Raises StoreError."""
         wanted = RenameConversation(conversation_id=self.id, title=title)
         await self._execute(Rename(wanted, deadline or Deadline(CALL_SECONDS)))
 
     async def delete(self, *, deadline: Deadline | None = None) -> None:
-        """Delete it.
+        """Delete the conversation.
 
         Raises:
             TurnIsRunning: a turn is unfinished.
-            ShuttingDown: the server shuts down.
-            StoreError: it cannot be deleted.
+            ShuttingDown: the server is shutting down.
+            StoreError: the conversation cannot be deleted.
         """
         await self._execute(Delete(deadline or Deadline(CALL_SECONDS)))
         self._deps.peers.announce(self.id)
@@ -411,26 +586,45 @@ class Conversation:
     async def execute_for_peer(
         self, request: PeerRequest, deadline: Deadline, *, answered: Callable[[bytes], None]
     ) -> None:
-        """Execute a request of another process; call `answered` with the encoded result before any reader sees its
-        effects.
+        """Execute a request from another process. `answered` is called with the encoded result before any reader
+        sees the effects of the request.
 
         Raises:
-            NotOwned, LeaseLost, ShuttingDown: this process does not own the conversation.
-            ParleyError: as for a client of this process.
+            NotOwned: this process does not own the conversation.
+            LeaseLost: another process has acquired the lease.
+            ShuttingDown: the server is shutting down.
+            ParleyError: the request is refused, as it would be for a client of this process.
         """
         if self.turn is None:
             raise NotOwned
 
         def accepted(message: Accepted) -> None:
             event_id = None if message.turn is None else message.turn.event_id
-            answered(encode(Submitted(event_id=event_id, first=message.first)))
+            answered(encode(Submitted(event_id=event_id, first=message.first, is_queued=message.is_queued)))
 
         command: Command
         match request:
             case Submit():
                 await self._execute(SubmitMessage(request, deadline, accepted=accepted, is_from_peer=True))
                 return
-            case AnswerQuestion():
+            case Enqueue():
+                message = Submit(
+                    conversation_id=self.id,
+                    content=request.content,
+                    message_id=request.message_id,
+                    wanted=request.wanted,
+                    principal=request.principal,
+                    is_limited=request.is_limited,
+                )
+                await self._execute(QueueMessage(message, deadline, accepted=accepted, is_from_peer=True))
+                return
+            case EditQueued():
+                command = EditMessage(request, deadline, is_from_peer=True)
+            case RemoveQueued():
+                command = RemoveMessage(request, deadline, is_from_peer=True)
+            case ResumeQueue():
+                command = Resume(request, deadline, is_from_peer=True)
+            case SettleApproval():
                 command = AnswerApproval(request, deadline, is_from_peer=True)
             case InterruptTurn():
                 command = Interrupt(request, deadline, is_from_peer=True)
@@ -444,51 +638,61 @@ class Conversation:
     # --- tool servers ------------------------------------------------------------------
 
     def start_tool_servers(self) -> None:
-        """Begin to start the tool servers of the settings in force."""
+        """Start the tool servers of the current settings in the background."""
         self._tool_servers.begin(self.settings, self._append_outside_turn)
 
     async def _append_outside_turn(self, event: ErrorEvent) -> None:
         await self._execute(AppendOutsideTurn(event, Deadline(TURN_SECONDS)))
 
     async def tool_servers_started(self) -> None:
-        """Wait until the start of the tool servers has ended, or `stop_waiting_for_tool_servers` was called."""
+        """Wait until the tool servers have started or failed, or until `stop_waiting_for_tool_servers`
+        is called.
+        """
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Let the tool servers start in the background; failures are reported when the next turn begins."""
+        """Let the tool servers start in the background. Failures are reported when the next turn begins."""
         self._tool_servers.stop_waiting()
 
     # --- approvals ---------------------------------------------------------------------
 
     @property
     def open_approval(self) -> PendingApproval | None:
-        """The approval that waits for an answer, once it is durable."""
+        """The durable approval that is waiting for an answer; None if there is none."""
         return self._approvals.open
 
     def approval_to_deliver(self) -> PendingApproval | None:
-        """Return the open approval. Clients are told of earlier settlements first."""
+        """Notify clients of earlier settlements, and then return the open approval; None if no approval is open."""
         return self._approvals.to_deliver()
 
     def has_approval(self, approval_id: ApprovalId) -> bool:
-        """Return whether an approval is or was part of this conversation, according to the entries in memory."""
+        """Return whether the entries in memory contain an approval, open or settled."""
         return approval_id in self._approvals
 
     @property
     def returns_approval(self) -> bool:
-        """True if a call that waits for the turn gets the open approval as its result."""
+        """True if a call that is waiting for the turn gets the open approval as its result."""
         return self._approvals.is_returned
 
     @property
     def seconds_for_followers(self) -> float:
-        """Seconds left for a client of another process to begin to follow the turn."""
+        """The time in seconds during which a client of another process may still begin to follow the turn."""
         return self._approvals.seconds_for_followers
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:
         """Record that the open approval was sent to a client."""
         self._approvals.delivered_to(recipient)
 
+    def await_retry(self, approval_id: ApprovalId) -> None:
+        """Record that a client was asked for an approval in the result of a call. The client may repeat the call
+        with the answer.
+
+        Until it does, the timeout for approvals that no client can answer applies.
+        """
+        self._approvals.await_retry(approval_id)
+
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client will not answer."""
+        """Record that a client will not answer the approval that it was sent."""
         self._approvals.withdrawn_from(recipient)
 
     def answer(
@@ -497,48 +701,64 @@ class Conversation:
         decision: Settlement,
         *,
         by: SettledBy,
+        principal: PrincipalRef,
         reason: str | None = None,
         deadline: Deadline | None = None,
     ) -> asyncio.Future[None]:
-        """Settle an approval, in whichever process its turn is. The future is done when the settlement is durable.
+        """Settle an approval, whose turn may be running in any process. The future is done when the settlement is
+        durable.
 
-        The future fails with UnknownApproval, ApprovalIsSettled, ConfigError or StoreError; this method itself
-        raises none of them.
+        `by` is the origin of the settlement, for example `client` or `timeout`. The future fails with
+        UnknownApproval, ApprovalIsSettled, MayNotAnswer, ConfigError or StoreError. The method itself raises none
+        of them.
         """
-        return self._post(self._answer(approval_id, decision, by, reason), deadline)
+        return self._post(self._answer(approval_id, decision, by, principal, reason), deadline)
 
     def _answer(
-        self, approval_id: ApprovalId, decision: Settlement, by: SettledBy, reason: str | None
-    ) -> AnswerQuestion:
-        return AnswerQuestion(
+        self,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        by: SettledBy,
+        principal: PrincipalRef,
+        reason: str | None,
+    ) -> SettleApproval:
+        return SettleApproval(
             conversation_id=self.id,
             approval_id=approval_id,
             decision=decision,
             by=by,
+            principal=principal,
             reason=reason,
             answer_id=str(uuid4()),
         )
 
-    def _post(self, answer: AnswerQuestion, deadline: Deadline | None = None) -> asyncio.Future[None]:
+    def _post(self, answer: SettleApproval, deadline: Deadline | None = None) -> asyncio.Future[None]:
         return self._mailbox.post(AnswerApproval(answer, deadline or Deadline(CALL_SECONDS)))
 
     def answer_with_retry(
-        self, approval_id: ApprovalId, decision: Settlement, *, by: SettledBy, reason: str | None = None
+        self,
+        approval_id: ApprovalId,
+        decision: Settlement,
+        *,
+        by: SettledBy,
+        principal: PrincipalRef,
+        reason: str | None = None,
     ) -> asyncio.Future[None]:
-        """Answer an approval as `answer` does, but retry while the answer cannot be stored, because the client
-        cannot be told that it failed.
+        """Settle an approval as `answer` does, and retry while the settlement cannot be stored.
+
+        A retry is necessary because the failure cannot be reported to the client.
         """
-        answer = self._answer(approval_id, decision, by, reason)
+        answer = self._answer(approval_id, decision, by, principal, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))
 
-    async def _repeat(self, answer: AnswerQuestion, answered: asyncio.Future[None]) -> None:
+    async def _repeat(self, answer: SettleApproval, answered: asyncio.Future[None]) -> None:
         while True:
             try:
                 return await answered
             except HomeLost:
                 raise
             except (StoreFailed, LeaseLost, OwnerUnresponsive) as error:
-                log.warning("an answer is not stored yet: %s", error)
+                log.warning("the answer to an approval is not stored yet: %s", error)
                 await self._deps.clock.sleep(BETWEEN_TRIES_SECONDS)
                 answered = self._post(answer)
 
@@ -548,18 +768,21 @@ class Conversation:
         task.add_done_callback(self._background.discard)
         return task
 
-    # --- the end -----------------------------------------------------------------------
+    # --- deletion and shutdown ---------------------------------------------------------
 
     def on_deleted(self, owner: Hashable, call: Callable[[], None]) -> None:
-        """Call `call` once when the conversation is deleted or lost. Each owner has one callback."""
+        """Call `call` once, when the conversation is deleted or the home directory is lost.
+
+        Each owner has at most one callback.
+        """
         self._on_deleted[owner] = call
 
     def cancel_on_deleted(self, owner: Hashable) -> None:
-        """Remove the callback of an owner, if it has one."""
+        """Remove an owner's callback. Do nothing if there is none."""
         self._on_deleted.pop(owner, None)
 
     def mark_deleted(self) -> None:
-        """Tell readers and waiters that the conversation was deleted."""
+        """Notify readers and waiters that the conversation has been deleted."""
         self.is_deleted = True
         self._ownership.mark_gone()
         self._log.wake()
@@ -568,23 +791,23 @@ class Conversation:
             call()
 
     def lose(self, lost: HomeLost) -> None:
-        """Stop the running turn because the home was lost. Its end cannot be stored."""
+        """Stop the running turn because the home directory has been lost. The end of the turn cannot be stored."""
         self.lost = lost
         self._runner.lose(lost)
         self._mailbox.lose(lost)
         self.mark_deleted()
 
     async def stop(self) -> None:
-        """End the running turn because the server shuts down; return when its end is durable.
+        """End the running turn because the server is shutting down. Return when its end is durable.
 
-        A turn that waits for an answer is handed over to a later process.
+        A turn that is waiting for an approval is handed over to a later process.
         """
         self._runner.stop()
         self._log.wake()
         self._tool_servers.stop_waiting()
         await self._mailbox.stop()
-        self._runner.stop()  # a message that was being accepted has started its turn by now
+        self._runner.stop()  # after the mailbox: a message that was being accepted has begun its turn
         await self._tool_servers.begun()
         await self._runner.over()
-        await asyncio.sleep(0)  # the end of the turn wakes the mailbox
+        await asyncio.sleep(0)  # lets the mailbox run, which the end of the turn has woken
         await self._mailbox.at_rest()

@@ -1,11 +1,12 @@
-"""Conversations that cannot be read: logged once, and deleted without being read."""
+"""Conversations that cannot be read. They are logged once, and can be deleted without being read."""
 
 from __future__ import annotations
 
 import logging
 
-from parley.errors import OwnedElsewhere, StoreError, TurnIsRunning
+from parley.errors import OwnedElsewhere, StoreError
 from parley.ports.store import Store
+from parley.runtime.errors import TurnIsRunning
 from parley.wire.ids import ConversationId
 
 __all__ = ["CorruptConversations"]
@@ -19,7 +20,7 @@ class CorruptConversations:
         self._told: dict[ConversationId, str] = {}
 
     def report(self, conversation_id: ConversationId, error: StoreError) -> None:
-        """Log why a conversation is left out of a list, once for each reason."""
+        """Log why a conversation is left out of a list. Each reason is logged once."""
         if self._told.get(conversation_id) != str(error):
             self._told[conversation_id] = str(error)
             log.warning("%s: left out: %s", conversation_id, error)
@@ -28,8 +29,9 @@ class CorruptConversations:
         """Delete a conversation that cannot be read.
 
         Raises:
-            UnknownConversation, StoreError: nothing was changed.
-            TurnIsRunning: another process holds its lease.
+            UnknownConversation: the conversation does not exist.
+            TurnIsRunning: another process holds the lease.
+            StoreError: the conversation cannot be deleted.
         """
         try:
             lease = await self._store.acquire(conversation_id, address="")

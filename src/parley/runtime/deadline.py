@@ -1,4 +1,4 @@
-"""Deadlines, as times of the event loop's clock."""
+"""Deadlines, measured by the clock of the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self.at = self._loop.time() + seconds
-        """By the clock of the loop."""
+        """The deadline, in seconds of the event loop's clock."""
 
     @property
     def is_past(self) -> bool:

@@ -1,4 +1,4 @@
-"""The parts that all conversations of a process share."""
+"""The dependencies that all conversations of a process share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
 from parley.ports.store import Store
 from parley.ports.tools import Tools
+from parley.runtime.activity import Activity
 from parley.runtime.peer_registry import PeerRegistry
+from parley.wire.ids import ConversationId
+from parley.wire.tools import AttentionState
 
 __all__ = ["RuntimeDeps"]
 
@@ -23,11 +26,18 @@ class RuntimeDeps(Struct, frozen=True):
     open_model: OpenModel
     tools: Tools
     commands: CommandRunner
-    """Runs the commands of the tools."""
+    """The runner of the commands that tools execute."""
     peers: PeerRegistry
     started_at: float
-    """When this server started, by the clock."""
+    """The time when this server started, in seconds since the epoch."""
     may_be_followed: Callable[[], bool]
-    """True if a client of this or another process that does not follow a conversation yet may begin to."""
+    """A function that returns whether another client, in this or another process, may begin to follow a
+    conversation.
+    """
     closing: asyncio.Event
-    """Set when the server shuts down."""
+    """An event that is set when the server shuts down."""
+    activity: Activity
+    on_attention: Callable[[ConversationId, AttentionState], None]
+    """The callback that is called when a conversation of this process begins to wait for a person, or when its turn
+    has ended.
+    """

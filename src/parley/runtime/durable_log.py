@@ -1,10 +1,10 @@
 """The log of one conversation in this process: entries, projections, readers, and the lease.
 
-An appended entry counts at once for the next decision, and readers see it when it is durable. If the store refuses
-an entry, the log and its projections roll back to the last durable entry. The newest entries are in memory; earlier
-ones are read from the store.
+The server bases its decisions on an appended entry at once, but readers see the entry only when it is durable. If
+the store refuses an entry, the log and its projections roll back to the last durable entry. The newest entries are
+in memory; earlier entries are read from the store.
 
-Knows entries, open items and readers. Does not know approvals, turns or other processes.
+Approvals, turns and connections to other processes are in other modules.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from parley.conversation.history import History
 from parley.conversation.log import Delta, Entry, ItemKind, Log, LogPayload, encode_delta
 from parley.conversation.output import OutputDelta, encode_output_delta
 from parley.conversation.projections import Projections
+from parley.conversation.queue import Queue
 from parley.conversation.records import CommandOutput, TurnEnded, record_type
 from parley.conversation.state import Phase
 from parley.conversation.usage import UsageTotals
@@ -32,24 +33,25 @@ from parley.runtime.checkpoints import Checkpoints
 from parley.runtime.readers import Reader
 from parley.wire.events import OutputStream
 from parley.wire.ids import START, CallId, ConversationId, ItemId, MessageId, Seq
+from parley.wire.tools import AttentionState
 
 __all__ = ["BETWEEN_TRIES_SECONDS", "READ_BYTES", "DurableLog"]
 
 log = logging.getLogger(__name__)
 
 BETWEEN_TRIES_SECONDS: Final = 1.0
-"""Time between two attempts to write an entry that the store refused."""
+"""The delay between two attempts to write an entry that the store refused, in seconds."""
 
 READ_BYTES: Final = 1024 * 1024
-"""The default limit of the bytes in a page of entries. Decoding and encoding a page must not block the event
-loop.
+"""The default maximum size of a page of entries, in bytes. The limit is low because decoding and encoding a page
+must not block the event loop.
 """
 
 _ENDED: Final = record_type(TurnEnded)
 
 
 class _Write:
-    """Entries that were given to the store."""
+    """The entries that were submitted to the store in one append."""
 
     __slots__ = ("before", "last", "on_durable", "phase", "written")
 
@@ -66,7 +68,7 @@ class _Write:
 
 
 class DurableLog:
-    """One conversation's log, its projections, its readers and its lease. A turn uses it as its `Transcript`."""
+    """The log of one conversation, with its projections, readers and lease. A turn uses it as its `Transcript`."""
 
     def __init__(
         self,
@@ -75,27 +77,37 @@ class DurableLog:
         clock: Clock,
         *,
         checkpoints: Checkpoints | None = None,
+        on_listing: Callable[[bool], None] = lambda changes_title: None,
+        on_attention: Callable[[AttentionState], None] = lambda state: None,
     ) -> None:
+        """Create an empty log.
+
+        `on_listing` is called when the phase or the title has changed. Its argument is True if the title has
+        changed. `on_attention` is called when an append of this process has made the conversation wait for a person
+        or has ended its turn.
+        """
         self.id = conversation_id
         self.log = Log()
         self.projections = Projections(MessageId(conversation_id))
         self.phase = Phase.IDLE
-        """The phase up to the last durable entry."""
+        """The phase at the last durable entry."""
+        self._on_listing, self._on_attention = on_listing, on_attention
+        self._listed = Phase.IDLE, ""
         self.lease_lost: asyncio.Future[None] | None = None
-        """Done when the lease is lost to another process; None while there is no lease."""
+        """A future that is done when the lease is lost to another process; None while there is no lease."""
         self._store, self._clock = store, clock
         self._checkpoints = checkpoints or Checkpoints(conversation_id, store)
         self._holds_texts = False
-        """Whether a turn needs the texts of the history."""
+        """True while a turn needs the texts of the history."""
         self._lease: Lease | None = None
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._in_flight: list[_Write] = []
-        """Writes that the store has not confirmed, in order."""
+        """The writes that the store has not confirmed, in order."""
         self._loading = asyncio.Lock()
         self._acquiring = False
         self._source: object = None
-        """The one that tells us what another process appends; None: the store."""
+        """The connection that supplies the entries from another process; None if the store supplies them."""
 
     @property
     def history(self) -> History:
@@ -106,29 +118,33 @@ class DurableLog:
         return self.projections.usage
 
     @property
+    def queue(self) -> Queue:
+        return self.projections.queue
+
+    @property
     def is_owner(self) -> bool:
         """True if this process holds the lease."""
         return self._lease is not None
 
     @property
     def is_writing(self) -> bool:
-        """True if an append is under way."""
+        """True if an append is in progress."""
         return bool(self._in_flight)
 
     @property
     def is_read(self) -> bool:
-        """True if there are readers, or tasks that wait for an entry."""
+        """True if there are readers, or tasks that are waiting for an entry."""
         return bool(self._readers or self._waiting)
 
     @property
     def lacks_checkpoint(self) -> bool:
-        """True if the log is long and has no checkpoint near its end; `acquire` stores one."""
+        """True if the log is long and has no checkpoint near its end. In this case, `acquire` stores one."""
         return self._checkpoints.is_lacking
 
     # --- the lease ---------------------------------------------------------------------
 
     async def create(self, *payloads: LogPayload) -> None:
-        """Store a new log with these entries.
+        """Store a new log with the given entries.
 
         Raises:
             StoreFailed: nothing was stored.
@@ -141,12 +157,12 @@ class DurableLog:
         self.log.durable, self.phase = self.log.last, self.projections.state.phase
 
     async def load(self) -> None:
-        """Read the entries that other processes have appended since the last read.
+        """Load the entries that other processes have appended since the last call.
 
         Raises:
-            UnknownConversation: it does not exist, or was deleted.
+            UnknownConversation: the conversation does not exist or has been deleted.
             Unreadable: the stored data is damaged.
-            StoreFailed: it cannot be read.
+            StoreFailed: the store cannot be read.
         """
         async with self._loading:
             if self.log.last == START:
@@ -158,18 +174,18 @@ class DurableLog:
                     return
                 if after == self.log.durable:
                     await self._apply_page(page)
-                await asyncio.sleep(0)  # a store in memory never waits
+                await asyncio.sleep(0)  # lets other tasks run: a store in memory never waits
 
     @property
     def _may_load(self) -> bool:
-        """Return False if this process is the owner, which has all entries, or if there is a source, which alone
-        may add entries.
+        """True if entries may be loaded from the store. It is False for the owner, which already has all entries,
+        and for a follower, which gets entries only from its source.
         """
         return self._lease is None and self._source is None
 
     async def _begin(self) -> None:
-        """Read the first entries or, if the log is long, its checkpoint."""
-        limit = self._checkpoints.every  # there is no checkpoint before
+        """Load the first entries or, if the log is long, its checkpoint."""
+        limit = self._checkpoints.every  # there is no checkpoint before this position
         page = await self._store.read(self.id, after=START, limit=limit, max_bytes=READ_BYTES)
         is_whole = len(page) < limit and sum(entry.size for entry in page) <= READ_BYTES
         restored = None if is_whole else await self._checkpoints.restore()
@@ -194,10 +210,12 @@ class DurableLog:
         """Fold the log from its first entry, so that a branch can begin at any message.
 
         Raises:
-            UnknownConversation, Unreadable, StoreFailed: it cannot be read.
+            UnknownConversation: the conversation has been deleted.
+            Unreadable: the stored data is damaged.
+            StoreFailed: the store cannot be read.
         """
         whole = Projections(MessageId(self.id))
-        settled = self._checkpoints.newest_position  # a copy can be made there
+        settled = self._checkpoints.newest_position  # the projections are settled at this position
         copied: Projections | None = None
         while whole.position < self.log.durable:
             if whole.position == settled and copied is None:
@@ -222,13 +240,14 @@ class DurableLog:
             self._checkpoints.replace(copied)
 
     async def acquire(self, *, address: str, until: float | None = None) -> None:
-        """Acquire the lease and read the entries that other processes have appended before.
+        """Acquire the lease, and load the entries that other processes have appended.
 
-        `address` is where this process listens to others; `until` ends the wait for the write lock.
+        `address` is the address at which this process listens for other processes. The call waits for the write
+        lock until the time `until`.
 
         Raises:
             OwnedElsewhere: another process holds the lease.
-            UnknownConversation: it was deleted.
+            UnknownConversation: the conversation has been deleted.
             Unreadable: the stored data is damaged.
             StoreFailed: the lease cannot be acquired.
         """
@@ -252,14 +271,14 @@ class DurableLog:
         self._checkpoints.store_newest(lease)
 
     async def release(self) -> None:
-        """Release the lease, if it is held. The caller is not cancelled meanwhile."""
+        """Release the lease, if it is held. The caller must not be cancelled meanwhile."""
         lease, self._lease, self.lease_lost = self._lease, None, None
         if lease is not None:
             await self._checkpoints.finish(lease)
             await self._store.release(lease)
 
     async def delete(self) -> None:
-        """Delete the conversation; the lease is released with it."""
+        """Delete the conversation. This also releases the lease."""
         lease, self._lease, self.lease_lost = self._lease, None, None
         assert lease is not None
         try:
@@ -271,9 +290,9 @@ class DurableLog:
     # --- entries of other processes ----------------------------------------------------
 
     def attach_source(self, source: object, *, after: Seq) -> bool:
-        """Accept entries of the owner only from `source`.
+        """Accept entries of the owner only from the connection `source` from now on.
 
-        Return False if the log does not end at `after`, or this process is about to become the owner.
+        Return False if the log does not end at `after`, or if this process is about to become the owner.
         """
         if self._acquiring or self._lease is not None or after != self.log.durable:
             return False
@@ -287,11 +306,11 @@ class DurableLog:
         self._source = None
 
     def apply_remote(self, entries: Sequence[Entry]) -> None:
-        """Add entries that another process has stored.
+        """Add entries that another process has stored. No entry is added if an error is raised.
 
         Raises:
-            Unreadable: one of them is damaged, and none was added.
-            EarlierEntriesNeeded: one begins a branch at a message that is not in memory, and none was added.
+            Unreadable: an entry is damaged.
+            EarlierEntriesNeeded: an entry begins a branch at a message that is not in memory.
         """
         self.log.append_entries(entries)
         try:
@@ -305,31 +324,34 @@ class DurableLog:
         for reader in self._readers:
             reader.appended(entries[0].seq)
         if any(entry.type == _ENDED for entry in entries):
-            self.log.discard_open()  # a process that was killed has ended none of its open items
+            self.log.discard_open()  # a process that was killed has left its items open
         self.log.durable, self.phase = self.log.last, self.projections.state.phase
         self._show()
+        self._note_listing()
         self._trim()
 
     # --- appending ---------------------------------------------------------------------
 
     async def writable(self, *, until: float) -> None:
-        """Wait until the store can write. While a turn runs, a client's write waits here before it enters the queue
-        of the store. Otherwise the turn's writes would queue after it and fail with it, although they may wait
-        longer.
+        """Wait until the store can write.
+
+        While a turn is running, a write for a client waits here before it is submitted to the store. Otherwise the
+        writes of the turn would be queued after it and fail with it, although they may wait longer.
 
         Raises:
-            WriteLockHeld: another process holds the write lock of the home.
+            WriteLockHeld: another process still holds the write lock at the time `until`.
         """
         await self._store.writable(until=until)
 
     async def append(self, *payloads: LogPayload, until: float | None = None) -> None:
-        """Append entries, all or none; return when they are durable and were sent to readers.
+        """Append all of the entries or none. Return when they are durable and have been sent to readers.
 
-        Waits for the write lock of the home until the moment `until`; by default as long as a turn does.
+        The call waits for the write lock until the time `until`. By default, it waits as long as an append of a
+        turn may wait.
 
         Raises:
             StoreFailed: nothing was appended.
-            LeaseLost: another process has taken over.
+            LeaseLost: another process has acquired the lease.
         """
         if payloads:
             await run_to_completion(self.write(*payloads, until=until))
@@ -337,15 +359,16 @@ class DurableLog:
     def write(
         self, *payloads: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
     ) -> asyncio.Future[None]:
-        """Append entries as `append` does, but return a future that is done when the entries are durable and were
-        sent to readers.
+        """Append entries as `append` does. Return a future that is done when they are durable and have been sent to
+        readers.
 
-        `on_durable` is called when they are durable, before any reader sees them.
+        `on_durable` is called when the entries become durable, before any reader sees them. `until` has the same
+        meaning as for `append`.
         """
         if self._lease is None:
             raise LeaseLost
         at, before = self._clock.now(), self.log.last
-        entries = self.log.append(payloads, at=at)  # this can fail, and then nothing has happened
+        entries = self.log.append(payloads, at=at)  # may raise; nothing has changed then
         try:
             for one in payloads:
                 self.projections.apply(one, at=at)
@@ -365,23 +388,41 @@ class DurableLog:
         return written
 
     async def durable(self) -> None:
-        """Wait until no append is pending, whether or not the pending ones succeed."""
+        """Wait until no append is in progress, whether the appends succeed or fail."""
         while self._in_flight:
             await asyncio.wait({self._in_flight[-1].written})
 
     def _written(self, write: _Write, written: asyncio.Future[None]) -> None:
         error = written.exception()
         if write not in self._in_flight:
-            return  # a write before it failed, and this one was rolled back with it
+            return  # an earlier write failed, and this write was rolled back with it
         if error is not None:
             self._undo(write, error)
             return
         self._in_flight.remove(write)
+        before = self.phase
         self.log.durable, self.phase = write.last, write.phase
         if write.on_durable is not None:
             write.on_durable()
         self._show()
+        self._note_listing()
+        if self.phase is not before:
+            self._note_attention()
         self._trim()
+
+    def _note_listing(self) -> None:
+        """Call `on_listing` if the phase or the title has changed."""
+        before, self._listed = self._listed, (self.phase, self.projections.state.title)
+        if before != self._listed:
+            self._on_listing(before[1] != self._listed[1])
+
+    def _note_attention(self) -> None:
+        """Call `on_attention` if the conversation is now waiting for a person or its turn has ended."""
+        outcome = self.projections.state.outcome
+        if self.phase is Phase.ASKING:
+            self._on_attention("waiting")
+        elif self.phase is Phase.IDLE and outcome is not None:
+            self._on_attention("failed" if outcome.has_failed else "finished")
 
     def _undo(self, write: _Write, error: BaseException) -> None:
         """Undo a failed write and all later writes. Earlier writes may still succeed."""
@@ -394,12 +435,14 @@ class DurableLog:
             self._show()
 
     def _on_lost(self) -> None:
-        """Handle the loss of the lease, which the store has found."""
+        """Handle the loss of the lease, which the store has reported."""
         if self._lease is not None:
             self._lose_lease()
 
     def _lose_lease(self) -> None:
-        """Roll back to the durable entries: another process has acquired the lease, or deleted the conversation."""
+        """Roll back to the durable entries, because another process has acquired the lease or deleted the
+        conversation.
+        """
         self._lease = None
         self._in_flight.clear()
         self._rollback(self.log.durable)
@@ -418,7 +461,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """Make a checkpoint if it is due, and drop durable entries that are not among the newest."""
+        """Make a checkpoint if one is due, and remove all durable entries except the newest from memory."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:
@@ -428,7 +471,7 @@ class DurableLog:
                     self._checkpoints.store_newest(self._lease)
             base = self._checkpoints.tail_base(self.log.durable)
         except MemoryError:
-            return  # there may be more later
+            return  # a later write may drop more at once
         if base > self.log.base:
             self.log.trim(base)
             self.projections.forget(base)
@@ -438,34 +481,34 @@ class DurableLog:
     # --- open items --------------------------------------------------------------------
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Extend the open text of a kind."""
+        """Append `text` to the open text of a kind, and send the delta to readers."""
         delta = self.log.extend(kind, text)
         if self._readers:
             self._show_delta(delta, encode_delta(delta))
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the open text of a kind so far."""
+        """Return the open text of a kind; empty if none is open."""
         item = self.log.open.get(kind)
         return item.text() if item else ""
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Extend the open output of a command."""
+        """Append `data` to the open output of a command, and send the deltas to readers."""
         for delta in self.log.extend_output(call_id, stream, data):
-            # A list of byte values is costly, and while a command floods, often no reader keeps up.
+            # Encoding output is expensive, and often no reader keeps up while a command writes very much.
             taken = any(reader.keeps_up for reader in self._readers)
             self._show_delta(delta, encode_output_delta(delta) if taken else b"")
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        """Return the record of a command's output so far, if there is any."""
+        """Return the record of the output that a command has produced so far; None if there is no output."""
         return next(self.log.output_records(call_id), None)
 
     def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
-        """Extend an open text of another process."""
+        """Append `text` to an open text that another process is writing."""
         if (delta := self.log.mirror(item, kind, offset, text)) is not None and self._readers:
             self._show_delta(delta, encode_delta(delta))
 
     def mirror_output(self, item: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes) -> None:
-        """Extend the open output of a command of another process."""
+        """Append `data` to the open output of a command that another process is running."""
         delta = self.log.mirror_output(item, call_id, stream, offset, data)
         if delta is not None and self._readers:
             self._show_delta(delta, encode_output_delta(delta))
@@ -479,27 +522,34 @@ class DurableLog:
 
     # --- reading -----------------------------------------------------------------------
 
-    async def read_after(self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
-        """Return a page of the durable entries after a position, from memory or from the store; none if there are
-        none.
+    async def read_after(
+        self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES, visible_only: bool = False
+    ) -> Sequence[Entry]:
+        """Return a page of the durable entries after a position, from memory or from the store. The page is empty
+        if there are none.
 
-        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`.
+        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. With
+        `visible_only`, entries that clients do not see may be left out, except the last entry of the page.
 
         Raises:
-            UnknownConversation: it was deleted.
+            UnknownConversation: the conversation has been deleted.
             Unreadable: the next entry is damaged.
-            StoreFailed: it cannot be read.
+            StoreFailed: the store cannot be read.
         """
         if after >= self.log.durable:
             return ()
         if after < self.log.base:
-            last = self.log.durable
-            page = await self._store.read(self.id, after=after, limit=limit, max_bytes=max_bytes)
-            return page[: last - after]
+            limit = min(limit, self.log.durable - after)
+            return await self._store.read(
+                self.id, after=after, limit=limit, max_bytes=max_bytes, visible_only=visible_only
+            )
         return _page(self.log.between(after, min(self.log.durable, Seq(after + limit))), max_bytes)
 
     async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
-        """Return the last durable entries before a position, in order; otherwise like `read_after`."""
+        """Return the last durable entries before a position, in order.
+
+        The limits and errors are those of `read_after`.
+        """
         before = min(before, Seq(self.log.durable + 1))
         if before <= START + 1:
             return ()
@@ -509,21 +559,23 @@ class DurableLog:
         return _page(self.log.between(after, Seq(before - 1))[::-1], max_bytes)[::-1]
 
     async def entry_at(self, position: Seq) -> Entry:
-        """Return a durable entry. Raises StoreError."""
+        """Return the durable entry at a position. Raises StoreError."""
         page = await self.read_after(Seq(position - 1), limit=1)
         if not page:
             raise Unreadable(self.id, f"entry {position} is missing")
         return page[0]
 
     async def hold_texts(self) -> None:
-        """Read the texts of the history that are not in memory, and keep them until `release_texts`.
+        """Load the texts of the history that are not in memory, and keep all texts until `release_texts`.
 
         Raises:
-            UnknownConversation, Unreadable, StoreFailed: they cannot be read.
+            UnknownConversation: the conversation has been deleted.
+            Unreadable: the stored data is damaged.
+            StoreFailed: the store cannot be read.
         """
         self._holds_texts = True
         if self.log.base == START:
-            return  # they are all there
+            return  # all texts are in memory
         missing = self.history.missing
         wanted, at = set(missing), 0
         while at < len(missing):
@@ -545,25 +597,30 @@ class DurableLog:
         self.history.drop_texts(self.log.base)
 
     async def position_of(self, kind: str, key: str) -> Seq | None:
-        """Return the position of the first stored entry of a type with this key (`conversation/keys.py`).
+        """Return the position of the first stored entry with a type and a key (`conversation/keys.py`); None if
+        there is none.
 
         Raises:
-            UnknownConversation, StoreFailed: it cannot be read.
+            UnknownConversation: the conversation has been deleted.
+            StoreFailed: the store cannot be read.
         """
         return await self._store.position_of(self.id, kind, key)
 
     def attach(self, reader: Reader) -> None:
-        """Send entries after the reader's cursor to it, from the next durable entry on."""
+        """Attach a reader. It sends the entries after its cursor when the next entry becomes durable."""
         self._readers.append(reader)
 
     def detach(self, reader: Reader) -> None:
-        """Remove a reader, if it is attached."""
+        """Remove a reader. Do nothing if it is not attached."""
         reader.close()
         if reader in self._readers:
             self._readers.remove(reader)
 
     async def wait_beyond(self, position: Seq) -> None:
-        """Wait until there may be a durable entry after a position: after an append, or a `wake`."""
+        """Wait for a durable entry after a position.
+
+        The call may return early after a `wake`, so the caller must check the log again.
+        """
         if self.log.durable > position:
             return
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -575,7 +632,7 @@ class DurableLog:
                 self._waiting.remove(changed)
 
     def wake(self) -> None:
-        """Wake all waiters so that they re-check."""
+        """Wake all waiters so that they check their conditions again."""
         waiting, self._waiting = self._waiting, []
         for changed in waiting:
             if not changed.done():
@@ -585,7 +642,7 @@ class DurableLog:
         for reader in tuple(self._readers):
             try:
                 reader.pump()
-            except Exception as error:  # a bug, or no memory; it may cost this reader, never the turn
+            except Exception as error:  # a bug, or no memory: drop this reader, but continue the turn
                 is_bug = not isinstance(error, MemoryError)
                 log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
                 self.detach(reader)
@@ -594,7 +651,7 @@ class DurableLog:
 
 
 def _page(entries: Sequence[Entry], max_bytes: int) -> Sequence[Entry]:
-    """Return the first entries, up to the one that makes them larger than `max_bytes`."""
+    """Return the first entries, up to and including the entry with which their total size exceeds `max_bytes`."""
     size = 0
     for number, entry in enumerate(entries, start=1):
         size += entry.size

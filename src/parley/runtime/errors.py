@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from parley.errors import InvalidRequest
 
-__all__ = ["MessageIdTaken", "NothingToContinue", "RemoteRefusal", "UnknownApproval"]
+__all__ = [
+    "MayNotAnswer",
+    "MessageIdTaken",
+    "NotQueued",
+    "NothingToContinue",
+    "QueueFull",
+    "RemoteRefusal",
+    "TurnIsRunning",
+    "UnknownApproval",
+]
 
 
 class MessageIdTaken(InvalidRequest):
-    """The message id belongs to a message with other content."""
+    """Raised when a message id already belongs to a message with different content."""
 
     code = "message_id_taken"
 
@@ -17,8 +26,28 @@ class MessageIdTaken(InvalidRequest):
         self.message_id = message_id
 
 
+class NotQueued(InvalidRequest):
+    """Raised when no message with this id is in the queue."""
+
+    code = "not_queued"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"Message {message_id} is not queued: its turn has begun, it was removed, or it never was")
+        self.message_id = message_id
+
+
+class QueueFull(InvalidRequest):
+    """Raised when the queue has reached its maximum length."""
+
+    code = "queue_full"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The queue is full: {limit} messages wait")
+        self.limit = limit
+
+
 class NothingToContinue(InvalidRequest):
-    """No turn was cut short or failed."""
+    """Raised when the last turn did not fail and was not interrupted."""
 
     code = "nothing_to_continue"
 
@@ -26,8 +55,22 @@ class NothingToContinue(InvalidRequest):
         super().__init__("Nothing to continue")
 
 
+class MayNotAnswer(InvalidRequest):
+    """Raised when the setting `[approvals] from` does not allow a principal to answer an approval."""
+
+    code = "may_not_answer"
+
+    def __init__(self, allowed: str, *, setting: str) -> None:
+        """Create the error.
+
+        `allowed` describes the clients that may answer. `setting` is the value of the setting.
+        """
+        super().__init__(f'Only {allowed} may answer this approval (approvals.from = "{setting}")')
+        self.allowed, self.setting = allowed, setting
+
+
 class UnknownApproval(InvalidRequest):
-    """No approval has this id."""
+    """Raised when no approval has this id."""
 
     code = "unknown_approval"
 
@@ -36,8 +79,9 @@ class UnknownApproval(InvalidRequest):
 
 
 class RemoteRefusal(InvalidRequest):
-    """The process that runs the conversation refused the request. The error has the text and the code of that
-    refusal.
+    """Raised when the process that owns the conversation has refused a request.
+
+    The error has the text and the code of the refusal.
     """
 
     code = "refused"
@@ -45,3 +89,12 @@ class RemoteRefusal(InvalidRequest):
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code or type(self).code
+
+
+class TurnIsRunning(InvalidRequest):
+    """Raised when an operation is possible only while no turn is running."""
+
+    code = "turn_is_running"
+
+    def __init__(self) -> None:
+        super().__init__("A turn is running")

@@ -1,37 +1,44 @@
-"""Reads a long log page by page: the entries of a fork, and the end of a turn."""
+"""Reads a long log in pages: to fork a conversation, to find the end of a turn, or to read entries backwards."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from parley.conversation.errors import UnknownMessage
-from parley.conversation.log import Entry
-from parley.conversation.log_queries import TurnOutcome, is_title, is_turn_end, turn_end_in, without_grant
-from parley.errors import TurnIsRunning
+from parley.conversation.log import Entry, visible
+from parley.conversation.log_queries import TurnOutcome, for_copy, is_title, is_turn_end, turn_end_in
+from parley.ports.store import PAGE
+from parley.runtime.errors import TurnIsRunning
 from parley.wire.ids import START, MessageId, Seq
 
-__all__ = ["LogPages", "entries_of_fork", "last_turn_end"]
+__all__ = ["LogPages", "entries_of_fork", "last_turn_end", "scan_back"]
 
 
 class LogPages(Protocol):
-    """A log whose entries are read by page, from memory or from the store (`Conversation`)."""
+    """A log whose entries are read in pages, from memory or from the store (`Conversation`)."""
 
     async def read_after(self, after: Seq) -> Sequence[Entry]: ...
 
-    async def read_before(self, before: Seq) -> Sequence[Entry]: ...
+    async def read_before(self, before: Seq, *, limit: int = PAGE) -> Sequence[Entry]: ...
 
     async def position_of_message(self, message_id: MessageId) -> Seq | None: ...
 
 
 async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> TurnOutcome | None:
-    """Return the end of the last turn that ended between two positions; None if none did. Raises StoreError."""
+    """Return the outcome of the last turn that ended after the position `after`, up to `up_to`; None if no turn
+    ended there.
+
+    Raises StoreError.
+    """
     found: list[Entry] = []
     before = Seq(up_to + 1)
     end: TurnOutcome | None = None
-    while before > after + 1 and (end is None or end.text is None):  # its text may be in the page before
+    while before > after + 1 and (
+        end is None or end.text is None
+    ):  # the text of the turn may be in an earlier page
         page = [entry for entry in await log.read_before(before) if entry.seq > after]
         if not page:
             break
@@ -41,18 +48,38 @@ async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> TurnOutcome
     return end
 
 
+async def scan_back(
+    log: LogPages,
+    before: Seq,
+    take: Callable[[Entry], bool],
+    *,
+    page: int = PAGE,
+    hidden: frozenset[str] = frozenset(),
+) -> bool:
+    """Call `take` with each entry before a position that is visible to clients, beginning with the newest, until it
+    returns False.
+
+    Return whether `take` returned False. A page has `page` entries. Events whose type is in `hidden` are skipped.
+    Raises StoreError.
+    """
+    while entries := await log.read_before(before, limit=page):
+        if not all(map(take, visible(reversed(entries), hidden))):
+            return True
+        before = entries[0].seq
+    return False
+
+
 async def entries_of_fork(
     log: LogPages, at: MessageId | None, *, last: Seq, is_idle: bool
 ) -> AsyncIterator[Sequence[Entry]]:
-    """Yield the entries up to the end of the turn that handled the message `at`, by page; all entries up to `last`
-    if `at` is None.
+    """Yield pages of the entries up to the end of the turn that handled the message `at`.
 
-    A title that was set later is included, because it is the title of the whole conversation. Session grants are
-    not included. `is_idle` says whether the last turn has ended.
+    If `at` is None, yield all entries up to `last`. A title that was set later is included, because it is the title
+    of the whole conversation. Session grants are not included. `is_idle` is True if the last turn has ended.
 
     Raises:
         UnknownMessage: there is no such message.
-        TurnIsRunning: that turn has not ended.
+        TurnIsRunning: the turn has not ended.
         StoreError: the log cannot be read.
     """
     end, title = last, None
@@ -64,7 +91,7 @@ async def entries_of_fork(
     position = START
     while position < end:
         page = (await log.read_after(position))[: end - position]
-        yield [without_grant(entry) for entry in page]
+        yield [for_copy(entry) for entry in page]
         position = page[-1].seq
     if title is not None:
         yield [replace(title, seq=Seq(end + 1))]

@@ -1,7 +1,8 @@
-"""The commands of one conversation, executed in the order in which they came, in the process that owns it.
+"""The commands of one conversation, executed in the order of their arrival, in the process that owns the
+conversation.
 
-A command that needs no wait is executed at once. For the others a task waits; it exists only while there are
-commands. Commands that were sent to an owner that did not answer go back to the front, in order.
+A command that does not have to wait is executed at once. Other commands are executed by a task, which exists only
+while there are commands. Commands that an owner has not answered return to the front of the queue, in order.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from parley.errors import (
     ShuttingDown,
     StoreError,
     StoreFailed,
-    TurnIsRunning,
     UnknownConversation,
 )
-from parley.ports.store import CALL_SECONDS
+from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.runtime.commands import Command, Delete, Local, Observe, SubmitMessage
 from parley.runtime.deadline import Deadline
+from parley.runtime.errors import TurnIsRunning
 from parley.runtime.ownership import BETWEEN_LOOKS_SECONDS, Ownership, OwnershipState
+from parley.runtime.queue_commands import BeginQueued
 from parley.runtime.remote_owner import FOLLOW_SECONDS
 from parley.runtime.turn_runner import LocalTurn
 
@@ -40,32 +42,34 @@ __all__ = ["LAST_ANSWERS_SECONDS", "Mailbox"]
 log = logging.getLogger(__name__)
 
 LAST_ANSWERS_SECONDS: Final = 1.0
-"""How long a server that shuts down waits for answers of another process. It needs the rest of its time to pass
-the answers on.
+"""The maximum time in seconds that a server that is shutting down waits for answers from another process. It needs
+the remaining time to send the answers to its clients.
 """
 
 
 class Mailbox:
-    """The queue of commands of one conversation. Only the mailbox changes the ownership."""
+    """The command queue of one conversation. Its loop acquires and releases the lease through `Ownership`."""
 
     def __init__(self, ownership: Ownership, local: Local, *, closing: asyncio.Event) -> None:
         self._ownership, self._local, self._closing = ownership, local, closing
         self._queue: deque[Command] = deque()
         self._sent: dict[Command, asyncio.TimerHandle] = {}
-        """Commands that the owner has not answered, in order, each with the timer of its deadline."""
+        """The commands that the owner has not answered, in order, each with the timer of its deadline."""
         self._preparing: set[asyncio.Task[None]] = set()
-        """Messages whose files are being read."""
+        """The tasks that read the files of messages."""
         self._task: asyncio.Task[None] | None = None
         self._watched: LocalTurn | None = None
-        """The turn whose end wakes this mailbox."""
+        """The turn whose end makes this mailbox check its commands again; None if there is none."""
+        self._has_tried_queue = False
+        """True if the next queued message has failed to begin a turn since the last command or turn."""
         self._answers = asyncio.Event()
         self._trouble = ""
-        """The last failure of an `Observe` that was logged."""
+        """The text of the last `Observe` failure that was logged; empty if there is none."""
         self._lost: HomeLost | None = None
 
     @property
     def is_empty(self) -> bool:
-        """True if no command waits, is being executed or was sent to the owner."""
+        """True if no command is queued, being executed or waiting for the owner's answer."""
         return not (self._queue or self._sent or self._preparing or self._task)
 
     @property
@@ -73,25 +77,28 @@ class Mailbox:
         return bool(self._queue or self._sent or self._preparing)
 
     def post(self, command: Command) -> asyncio.Future[None]:
-        """Add a command; the future is done when it is executed and durable.
+        """Add a command. The future is done when the command is executed and durable.
 
-        Cancelling the future withdraws the command, if it is not executed yet.
+        Cancelling the future withdraws the command, unless it has already been executed.
         """
         if self._closing.is_set() and not command.applies_while_closing:
             command.done.set_exception(ShuttingDown())
         else:
+            self._has_tried_queue = False
             self._queue.append(command)
             self._wake()
         return command.done
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Add an `Observe`: read what others have done, and follow or recover an unfinished turn."""
+        """Add an `Observe` command, which loads entries from other processes, and follows or recovers an unfinished
+        turn.
+        """
         current = self.post(Observe(Deadline(CALL_SECONDS)))
         current.add_done_callback(_retrieve)
         return current
 
     def _wake(self) -> None:
-        """Execute the commands that need no wait, and start a task for the rest."""
+        """Execute the commands that do not have to wait, and start a task for the others."""
         self._drain()
         if self._task is None and (self._queue or self._ownership.is_releasable):
             self._task = asyncio.create_task(self._run())
@@ -106,21 +113,37 @@ class Mailbox:
                     return
                 elif self._local.log.is_writing:
                     await self._local.log.durable()
+                elif self._local.queue.is_pending and not self._has_tried_queue:
+                    self._begin_queued()
                 else:
                     await self._release()
         finally:
             self._task = None
 
+    def _begin_queued(self) -> None:
+        """Begin a turn with the next message of the queue.
+
+        If that fails, the next attempt is made after the next command or when another process takes over.
+        """
+        self._has_tried_queue = True
+        begin = BeginQueued(Deadline(TURN_SECONDS))
+        begin.done.add_done_callback(self._queue_begun)
+        self._queue.append(begin)
+
+    def _queue_begun(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None and not self._closing.is_set():
+            log.warning("%s: the next queued message has not begun a turn: %s", self._local.log.id, error)
+
     async def _release(self) -> None:
         try:
             await self._ownership.release()
-        except StoreError as error:  # the lease ends with this process
+        except StoreError as error:  # the lease is lost when this process ends
             log.warning("%s: the lease was not released: %s", self._local.log.id, error)
 
     # --- executing ---------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Execute commands from the front while they need no wait."""
+        """Execute commands from the front of the queue until one has to wait."""
         while self._queue and (self._queue[0].done.done() or self._is_ready(self._queue[0])):
             command = self._queue.popleft()
             if not command.done.done():
@@ -149,7 +172,7 @@ class Mailbox:
                 return command.is_writable or not (command.waits_for_write_lock and runner.turn is not None)
             case OwnershipState.IDLE:
                 if command.is_from_peer:
-                    return True  # it is refused
+                    return True  # the command is refused at once
                 return self._is_without_turn(command) and not command.needs_lookup(self._local)
             case OwnershipState.ACQUIRING | OwnershipState.CONNECTING:
                 return False
@@ -164,7 +187,7 @@ class Mailbox:
             if state is OwnershipState.FOLLOWING:
                 self._send(command)
                 return
-            if isinstance(command, SubmitMessage) and self._set_aside(command):
+            if self._set_aside(command):
                 return
             written = command.apply(self._local)
         except Exception as error:
@@ -186,14 +209,14 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Fail a command with the reason for its caller."""
+        """Fail a command with an error for its caller."""
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
-            # The owner that was asked may execute it all the same.
+            # The owner that received the command may still execute it.
             error = command.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
         if isinstance(command, Observe) and command.is_fresh and isinstance(error, ParleyError):
-            # The log is current; only the turn of another process cannot be seen to.
+            # The log is current; only the turn of another process can be neither followed nor recovered.
             if str(error) != self._trouble and not self._closing.is_set():
                 log.warning(
                     "%s: an unfinished turn is neither followed nor recovered: %s", self._local.log.id, error
@@ -228,12 +251,14 @@ class Mailbox:
 
     @property
     def _has_log(self) -> bool:
-        """True if this process knows the whole log."""
+        """True if this process has loaded the whole log."""
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
-        """Return whether a command is applied without the lease, because it concerns a turn and there is none."""
-        is_idle = self._local.log.projections.state.phase is Phase.IDLE
+        """Return whether a command that needs an unfinished turn is applied without the lease, because there is
+        no such turn.
+        """
+        is_idle = self._local.log.projections.state.phase is Phase.IDLE and not self._local.queue.is_pending
         return command.needs_turn and command.is_fresh and is_idle
 
     async def _advance_here(self, command: Command) -> None:
@@ -246,7 +271,7 @@ class Mailbox:
             command.is_writable = True
 
     async def _read_for(self, command: Command) -> None:
-        """Read the log once for all waiting commands that need it."""
+        """Load new entries once for all queued commands that need a current log."""
         waiting = [one for one in self._queue if one.needs_turn]
         await self._ownership.read_new()
         for one in waiting:
@@ -256,12 +281,12 @@ class Mailbox:
         await self._ownership.take_over(command.deadline, on_lost=self._lease_lost, on_over=self._following_ended)
 
     async def _delete(self, command: Delete) -> None:
-        """Delete the conversation between turns. Waits for an owner that is about to release the lease.
+        """Delete the conversation between turns. Wait for an owner that is about to release the lease.
 
         Raises:
             TurnIsRunning: a turn is unfinished, or another process does not release the lease.
         """
-        patience = Deadline(FOLLOW_SECONDS)
+        release_deadline = Deadline(FOLLOW_SECONDS)
         while self._ownership.state is not OwnershipState.OWNER:
             if self._ownership.state is OwnershipState.FOLLOWING or self._closing.is_set():
                 raise ShuttingDown if self._closing.is_set() else TurnIsRunning
@@ -272,7 +297,7 @@ class Mailbox:
                 await self._ownership.acquire(command.deadline, on_lost=self._lease_lost)
             except OwnedElsewhere:
                 self._ownership.give_up()
-                if patience.is_past:
+                if release_deadline.is_past:
                     raise TurnIsRunning from None
                 await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
         if self._local.log.projections.state.phase is not Phase.IDLE or self._local.runner.turn is not None:
@@ -292,22 +317,21 @@ class Mailbox:
 
     # --- messages that name files ------------------------------------------------------
 
-    def _set_aside(self, command: SubmitMessage) -> bool:
-        """Begin to read the files that a message names, and queue the message when they are read; return False
-        if it names none.
+    def _set_aside(self, command: Command) -> bool:
+        """Begin to read the files that a command names. Return False if it names none.
+
+        The command is posted again when the files have been read.
         """
-        if command.files is not None or not self._local.intake.needs_files(command.message):
+        if not command.needs_files(self._local):
             return False
         task = asyncio.create_task(self._read_files(command))
         self._preparing.add(task)
         task.add_done_callback(self._preparing.discard)
         return True
 
-    async def _read_files(self, command: SubmitMessage) -> None:
+    async def _read_files(self, command: Command) -> None:
         try:
-            command.files = await self._local.intake.read_files(
-                command.message, stored=command.stored, resolve=command.resolve
-            )
+            await command.read_files(self._local)
         except Exception as error:
             self._fail(command, error)
             return
@@ -320,10 +344,10 @@ class Mailbox:
     # --- the owner ---------------------------------------------------------------------
 
     def _send(self, command: Command) -> None:
-        """Send a command to the owner. The next one does not wait for its answer.
+        """Send a command to the owner. The next command does not wait for the answer.
 
         Raises:
-            OwnerUnresponsive: its deadline has passed.
+            OwnerUnresponsive: the deadline of the command has passed.
         """
         remote = self._ownership.remote
         assert remote is not None
@@ -345,10 +369,10 @@ class Mailbox:
 
     def _answered(self, command: Command, answer: Raw | ParleyError) -> None:
         if (timer := self._sent.get(command)) is None:
-            return  # its deadline has passed, or its caller has gone
+            return  # the deadline has passed, or the caller was cancelled
         if isinstance(answer, NotOwned):
             command.was_refused = True
-            return  # following ends now, and the command goes back to the queue
+            return  # following ends, which returns the command to the queue
         timer.cancel()
         del self._sent[command]
         if isinstance(answer, ParleyError):
@@ -396,16 +420,17 @@ class Mailbox:
 
     def _turn_over(self, turn: LocalTurn, over: asyncio.Future[None]) -> None:
         self._watched = None
+        self._has_tried_queue = False
         self._ownership.forget_remote_turn()
         if turn.handed_over and not self._closing.is_set():
-            self.reconcile()  # another process continues it
+            self.reconcile()  # another process continues the turn
         else:
             self._wake()
 
-    # --- the end -----------------------------------------------------------------------
+    # --- shutdown ----------------------------------------------------------------------
 
     def lose(self, lost: HomeLost) -> None:
-        """Fail all commands: the home was lost."""
+        """Fail all commands, because the home directory has been lost."""
         self._lost = lost
         self._ownership.mark_gone()
         self._ownership.leave_remote_turn(lost)
@@ -413,9 +438,9 @@ class Mailbox:
         self._wake()
 
     async def stop(self) -> None:
-        """Wait until all commands are answered, because the server shuts down.
+        """Wait until all commands are answered, because the server is shutting down.
 
-        Waits at most `LAST_ANSWERS_SECONDS` for other processes that do not answer.
+        The call waits at most `LAST_ANSWERS_SECONDS` for other processes that do not answer.
         """
         self._ownership.stop_waiting_for_owner()
         self._ownership.leave_remote_turn()
@@ -428,12 +453,12 @@ class Mailbox:
         await self.at_rest()
 
     async def at_rest(self) -> None:
-        """Wait until no command is executed, and the lease is released if no turn needs it."""
+        """Wait until no command is being executed and, unless a turn needs the lease, the lease is released."""
         while working := {*self._preparing, *(() if self._task is None else (self._task,))}:
             await asyncio.wait(working)
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """Mark the exception of a future as retrieved, because no caller may await it."""
+    """Mark the exception of a future as retrieved, because there may be no caller that awaits it."""
     if not done.cancelled():
         done.exception()

@@ -1,6 +1,6 @@
-"""Begins turns: for a message, or to continue after a turn that was interrupted or failed.
+"""Begins turns: with a message, or to continue after a turn that was interrupted or failed.
 
-A message starts a turn or joins the one that runs; a message that is sent again does neither.
+A message begins a turn or joins the running turn. A repeated message does neither.
 """
 
 from __future__ import annotations
@@ -10,46 +10,56 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Struct, convert
+from msgspec import UNSET, Struct, convert, to_builtins
+from msgspec.structs import replace
 
 from parley.agent.attachments import check_content, names_files, read_content
+from parley.config.strictness import values_within
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
 from parley.conversation.errors import EarlierEntriesNeeded, ParentUnknown
 from parley.conversation.log import Entry, LogPayload
-from parley.conversation.records import InputRead, TurnStarted
+from parley.conversation.records import InputRead, MessageJoined, MessageQueued, TurnStarted
 from parley.conversation.state import Phase
-from parley.errors import ShuttingDown, TurnIsRunning, UnsupportedContent
+from parley.errors import ShuttingDown, UnsupportedContent
 from parley.runtime.durable_log import DurableLog
-from parley.runtime.errors import MessageIdTaken, NothingToContinue
-from parley.runtime.settings import ResolveSettings, SettingsResolver
+from parley.runtime.errors import MessageIdTaken, NothingToContinue, TurnIsRunning
+from parley.runtime.settings import ResolveSettings, SettingsResolver, refuse_looser
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import MessageId, Seq
 from parley.wire.items import InputItem, TextItem, is_text
 from parley.wire.peers import Submit
+from parley.wire.principals import PrincipalRef, name_of
 
 __all__ = ["Accepted", "MessageIntake"]
 
 CONTINUE: Final = "Continue."
-"""The input for the model if the history ends with the model's own text: many APIs require input at the end."""
+"""The input for the model if the history ends with the model's own text. It is needed because many APIs require
+input at the end.
+"""
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
+_queued: Final = msgspec.json.Decoder(MessageQueued)
 
 
 class Accepted(Struct, frozen=True):
-    """A message that was accepted."""
+    """The result of accepting a message."""
 
     message_id: MessageId
     turn: Turn | None
-    """The turn that took it; None: it was sent before, and its turn is over."""
+    """The turn that handles the message; None if the message is a repetition and its turn is over."""
     first: Seq
-    """The position of the first entry that it caused."""
+    """The position of the first entry of the message."""
     began: bool = False
-    """True if the message began the turn, and the turn runs in this process."""
+    """True if the message began the turn and the turn is running in this process."""
+    is_queued: bool = False
+    """True if the message is in the queue."""
 
 
 class MessageIntake:
-    """Accepts the messages of one conversation. Its caller holds the lease, and no turn is about to end."""
+    """Accepts the messages of one conversation. The caller must hold the lease, and must wait while a turn is about
+    to end.
+    """
 
     def __init__(
         self, durable_log: DurableLog, resolver: SettingsResolver, runner: TurnRunner, *, closing: asyncio.Event
@@ -62,23 +72,41 @@ class MessageIntake:
         return names_files(message.content)
 
     def is_known(self, message: Submit) -> bool:
-        """Return whether a message with this id is in memory. A repeated message is answered when the first one is
-        durable."""
-        return message.message_id in self._log.projections.state.messages
+        """Return whether a message with this id is in memory.
+
+        A repeated message is answered when the first message is durable, so it must not be accepted again.
+        """
+        known = self._log.projections
+        return message.message_id in known.state.messages or message.message_id in known.queue.known
 
     async def read_files(
-        self, message: Submit, *, stored: Entry | None = None, resolve: ResolveSettings | None = None
+        self,
+        message: Submit,
+        *,
+        stored: Entry | None = None,
+        queued: Entry | None = None,
+        resolve: ResolveSettings | None = None,
     ) -> tuple[InputItem, ...]:
-        """Return the content of a message with the images that it names. `stored` is as for `accept`.
+        """Return the content of a message including the images that it names.
+
+        `stored`, `queued` and `resolve` have the same meaning as for `accept`.
 
         Raises:
-            InvalidRequest, ConfigError: the message cannot be accepted.
+            InvalidRequest: the message cannot be accepted.
+            ConfigError: the settings cannot be used.
         """
-        if self._accepted_before(message, stored) is not None:
+        if self.accepted_before(message, stored, queued) is not None:
             return message.content
         if self._log.projections.state.phase is Phase.IDLE:
             self._resolver.resolve_for(resolve)
-        return await read_content(message.content, self._resolve(message).settings)
+        return await self.read_named(message)
+
+    async def read_named(self, message: Submit) -> tuple[InputItem, ...]:
+        """Return the content of a message including the images that it names.
+
+        Raises InvalidRequest, ConfigError.
+        """
+        return await read_content(message.content, self.resolve(message).settings)
 
     def accept(
         self,
@@ -86,48 +114,93 @@ class MessageIntake:
         *,
         read: tuple[InputItem, ...] | None,
         stored: Entry | None = None,
+        queued: Entry | None = None,
         until: float,
         accepted: Callable[[Accepted], None],
         resolve: ResolveSettings | None = None,
     ) -> asyncio.Future[None] | None:
-        """Append a message and return a future that is done when it is durable; return None if it was accepted
-        before.
+        """Append a message and return a future that is done when it is durable. Return None if it has already been
+        accepted.
 
-        `read` is the content with images that were read from disk. `stored` is the message of this id that the
-        store has found, if it is not in memory. `accepted` is called when the message is durable, before any reader
-        sees it. `resolve` resolves the settings of a turn that the message begins.
+        `read` is the content with images that were read from disk. `stored` is the entry of a message with this id
+        that was found in the store, and `queued` the record that queued it. `accepted` is called when the message
+        becomes durable, before any reader sees it. `resolve` resolves the settings of a turn that the message
+        begins. The write waits for the write lock until the time `until`.
+
+        Nothing is changed if an error is raised.
 
         Raises:
-            MessageIdTaken, UnknownMessage, TurnIsRunning, UnsupportedContent: it cannot be accepted.
-            ConfigError, ShuttingDown, StoreFailed: it cannot be accepted now.
-        In every case nothing was changed.
+            MessageIdTaken: the id belongs to another message.
+            UnknownMessage: the parent does not exist.
+            TurnIsRunning: a branch can begin only between turns.
+            SettingNotAllowed: the message of a limited principal would loosen the settings.
+            UnsupportedContent: an item of the message cannot be given to the model.
+            ConfigError: the settings cannot be used.
+            ShuttingDown: the server is shutting down.
+            StoreFailed: the message cannot be stored.
         """
-        if (before := self._accepted_before(message, stored)) is not None:
+        if (before := self.accepted_before(message, stored, queued)) is not None:
             accepted(before)
             return None
+        return self._accept(message, read, until, accepted, resolve)
+
+    def begin_queued(
+        self, message: Submit, *, read: tuple[InputItem, ...] | None, until: float
+    ) -> asyncio.Future[None]:
+        """Begin a turn with a queued message and the environment of this process.
+
+        `read` and `until` have the same meaning as for `accept`, and the same errors are raised. The settings of
+        the conversation may have become stricter since the message was queued. For a limited principal, the
+        stricter values apply.
+        """
+        changed = self._log.queue.changed(removed=message.message_id)
+        resolve = self._resolver.of_process
+        self._resolver.resolve_for(resolve)
+        message = self._without_looser(message)
+        return self._accept(message, read, until, lambda _: None, resolve, (changed,))
+
+    def _without_looser(self, message: Submit) -> Submit:
+        """Return a message of a limited principal without overrides that are looser than the current settings."""
+        if not message.is_limited or (overrides := _overrides(message)) is None:
+            return message
+        now = self._resolver.resolved(self._log.projections.settings_history.now).settings
+        if overrides.sandbox not in values_within("sandbox_mode", now):
+            overrides = replace(overrides, sandbox=None)
+        if overrides.approval_policy not in values_within("approval_policy", now):
+            overrides = replace(overrides, approval_policy=None)
+        return replace(message, wanted=to_builtins(overrides))
+
+    def _accept(
+        self,
+        message: Submit,
+        read: tuple[InputItem, ...] | None,
+        until: float,
+        accepted: Callable[[Accepted], None],
+        resolve: ResolveSettings | None,
+        last: tuple[LogPayload, ...] = (),
+    ) -> asyncio.Future[None]:
         state = self._log.projections.state
         joins = state.phase is not Phase.IDLE
         if joins and message.parent_id is not None:
             raise TurnIsRunning
         if not joins:
             self._resolver.resolve_for(resolve)
-        chosen = self._resolve(message)
+        chosen = self.resolve(message)
         turn = self._runner.turn if joins else None
-        # The content as it was sent, so that errors name the sender's positions.
+        # Check the content as it was sent, so that errors name the positions in the client's message.
         used = chosen.settings if turn is None else turn.settings or chosen.settings
-        self._refuse_unsupported(message.content, used)
-        if read is None:
-            check_content(message.content)
+        self.refuse_unusable(message.content, read, used)
         if self._closing.is_set():
             raise ShuttingDown
-        entries = self._said(message, message.content if read is None else read)
+        entries = self._said(message, message.content if read is None else read, joins=joins)
         if chosen.settings is not self._resolver.resolved(self._log.projections.settings_history.now).settings:
             entries.append(self._resolver.record(_overrides(message) or SettingsOverrides(), chosen))
+        entries += last
         if turn is not None:
             return self._append(message, entries, chosen, turn, until, accepted)
         event_id = state.next_event_id(message.event_id)
         started = self._runner.prepare(event_id, chosen.settings)
-        entries[:0] = [TurnStarted(event_id=event_id), TaskStarted()]
+        entries[:0] = [TurnStarted(event_id=event_id, principal=message.principal), TaskStarted()]
         try:
             return self._append(message, entries, chosen, started, until, accepted)
         except BaseException:
@@ -135,14 +208,23 @@ class MessageIntake:
             raise
 
     def continue_turn(
-        self, *, until: float, began: Callable[[LocalTurn], None], resolve: ResolveSettings | None
+        self,
+        principal: PrincipalRef,
+        *,
+        until: float,
+        began: Callable[[LocalTurn], None],
+        resolve: ResolveSettings | None,
     ) -> asyncio.Future[None]:
-        """Begin a turn without a message, after one that was interrupted or failed; the future is done when the
-        start is durable. `began` is called then, before any reader sees the start.
+        """Begin a turn for a principal without a message, after a turn that was interrupted or failed.
+
+        The future is done when the start of the turn is durable. `began` is called then, before any reader sees the
+        start. The write waits for the write lock until the time `until`.
 
         Raises:
-            TurnIsRunning, NothingToContinue: there is nothing to continue.
-            ConfigError, ShuttingDown: it cannot begin now.
+            TurnIsRunning: a turn is unfinished.
+            NothingToContinue: the last turn completed, or there was no turn.
+            ConfigError: the settings cannot be used.
+            ShuttingDown: the server is shutting down.
         """
         state = self._log.projections.state
         if state.phase is not Phase.IDLE:
@@ -154,7 +236,7 @@ class MessageIntake:
         if self._closing.is_set():
             raise ShuttingDown
         event_id = state.next_event_id()
-        entries: list[LogPayload] = [TurnStarted(event_id=event_id), TaskStarted()]
+        entries: list[LogPayload] = [TurnStarted(event_id=event_id, principal=principal), TaskStarted()]
         if self._log.projections.history.ends_with_model:
             entries.append(InputRead(content=(TextItem(text=CONTINUE),)))
         turn = self._runner.prepare(event_id, settings)
@@ -193,7 +275,11 @@ class MessageIntake:
     def _write(
         self, turn: LocalTurn, entries: list[LogPayload], on_durable: Callable[[], None], until: float
     ) -> asyncio.Future[None]:
-        """Append entries, and forget a prepared turn if they cannot be stored."""
+        """Append entries of a turn. Discard a prepared turn if they cannot be stored.
+
+        `on_durable` is called when the entries become durable. The write waits for the write lock until the time
+        `until`.
+        """
 
         def stored(written: asyncio.Future[None]) -> None:
             if written.exception() is not None and turn.task is None:
@@ -203,13 +289,26 @@ class MessageIntake:
         written.add_done_callback(stored)
         return written
 
-    def _accepted_before(self, message: Submit, stored: Entry | None) -> Accepted | None:
-        """Return the turn of a message that was accepted before, so that a repeated message gets the same
-        answer.
+    def accepted_before(
+        self, message: Submit, stored: Entry | None = None, queued: Entry | None = None
+    ) -> Accepted | None:
+        """Return the earlier result for a message that was accepted before; None for a new message.
+
+        A repeated message thus gets the same answer. `stored` and `queued` have the same meaning as for `accept`.
+
+        Raises:
+            MessageIdTaken: the earlier message has different content.
         """
-        state, message_id = self._log.projections.state, message.message_id
+        state, queue, message_id = self._log.projections.state, self._log.queue, message.message_id
+        if (position := queue.known.get(message_id)) is not None:
+            queued = self._log.log.between(Seq(position - 1), position)[0]
+        if queued is not None and _queued.decode(queued.encoded).content == message.content:
+            turn = self._runner.running if message_id in state.inputs else None
+            return Accepted(message_id, turn, first=queued.seq, is_queued=message_id in queue.waiting)
         if (position := state.messages.get(message_id)) is not None:
             stored = self._log.log.between(Seq(position - 1), position)[0]
+        if stored is None and queued is not None:
+            raise MessageIdTaken(message_id)
         if stored is None:
             return None
         if _messages.decode(stored.encoded).content != message.content:
@@ -217,14 +316,33 @@ class MessageIntake:
         turn = self._runner.running if message_id in state.inputs else None
         return Accepted(message_id, turn, first=stored.seq)
 
-    def _resolve(self, message: Submit) -> ResolvedSettings:
+    def resolve(self, message: Submit) -> ResolvedSettings:
+        """Return the settings of a turn that the message begins.
+
+        Raises ConfigError, ParentUnknown, SettingNotAllowed.
+        """
+        history = self._log.projections.settings_history
         try:
-            change = self._log.projections.settings_history.after(message.parent_id, self._log.id)
+            change = history.after(message.parent_id, self._log.id)
         except EarlierEntriesNeeded as error:
-            raise ParentUnknown(error.message_id) from None  # the store does not have it either
+            raise ParentUnknown(error.message_id) from None  # the message is not in the store either
         before = self._resolver.resolved(change)
         overrides = _overrides(message)
-        return before if overrides is None else self._resolver.resolve(overrides, before)
+        chosen = before if overrides is None else self._resolver.resolve(overrides, before)
+        if message.is_limited:
+            now = self._resolver.resolved(history.now)
+            refuse_looser(chosen, now, names_directory=overrides is not None and overrides.cwd is not None)
+        return chosen
+
+    def refuse_unusable(
+        self, content: tuple[InputItem, ...], read: tuple[InputItem, ...] | None, settings: Settings
+    ) -> None:
+        """Raise an error if the content of a message cannot be given to the model. `read` has the same meaning as
+        for `accept`.
+        """
+        self._refuse_unsupported(content, settings)
+        if read is None:
+            check_content(content)
 
     def _refuse_unsupported(self, content: tuple[InputItem, ...], settings: Settings) -> None:
         if is_text(content):
@@ -234,12 +352,19 @@ class MessageIntake:
             if why := model.cannot_carry(item):
                 raise UnsupportedContent(place, why)
 
-    def _said(self, message: Submit, read: tuple[InputItem, ...]) -> list[LogPayload]:
-        parent = UNSET if message.parent_id is None else message.parent_id
-        said = UserMessage(message_id=message.message_id, parent_message_id=parent, content=message.content)
-        if read is message.content:
-            return [said]
-        return [said, InputRead(content=read, message_id=message.message_id)]
+    def _said(self, message: Submit, read: tuple[InputItem, ...], *, joins: bool) -> list[LogPayload]:
+        event = UserMessage(
+            message_id=message.message_id,
+            parent_message_id=UNSET if message.parent_id is None else message.parent_id,
+            content=message.content,
+            principal=name_of(message.principal),
+        )
+        entries: list[LogPayload] = [event]
+        if joins:
+            entries.insert(0, MessageJoined(message_id=message.message_id, principal=message.principal))
+        if read is not message.content:
+            entries.append(InputRead(content=read, message_id=message.message_id))
+        return entries
 
 
 def _overrides(message: Submit) -> SettingsOverrides | None:

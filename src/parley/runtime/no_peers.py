@@ -1,4 +1,4 @@
-"""The port `Peers` of a process that shares its conversations with no other."""
+"""The implementation of `Peers` for a process that shares its conversations with no other process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["NoPeers"]
 
 
 class NoPeers:
-    """No other processes."""
+    """An empty set of other processes."""
 
     address = ""
 

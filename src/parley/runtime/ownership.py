@@ -1,7 +1,9 @@
-"""The ownership of one conversation: which process owns it, and how that changes. No other module changes it.
+"""The ownership of one conversation: which process owns the conversation, and when another process becomes the
+owner.
 
-The owner holds the lease. It runs the turn and applies commands; other processes follow it. `TRANSITIONS` is the
-whole table of changes: docs/architecture.md draws it and a test walks it.
+The owner holds the lease, runs the turn and applies commands. Other processes follow the owner. Only the methods of
+`Ownership`, which the mailbox calls, change the state. `TRANSITIONS` contains all state changes. A diagram in
+docs/architecture.md shows them, and a test covers every transition.
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ __all__ = ["TRANSITIONS", "Ownership", "OwnershipEvent", "OwnershipState"]
 log = logging.getLogger(__name__)
 
 BETWEEN_LOOKS_SECONDS: Final = 0.05
-"""Time until the lease is tried again if its holder could not be followed."""
+"""The time in seconds between two attempts to acquire the lease after its holder could not be followed."""
 
 
 class OwnershipState(Enum):
-    """Which process owns a conversation, as this process sees it."""
+    """The ownership of a conversation from the point of view of this process."""
 
     IDLE = "idle"
-    """No process is known to own it."""
+    """No process is known to own the conversation."""
     ACQUIRING = "acquiring"
-    """This process asks the store for the lease."""
+    """This process is acquiring the lease."""
     OWNER = "owner"
-    """This process holds the lease: a turn runs or waits here, or commands are applied."""
+    """This process holds the lease: a turn is running or waiting here, or commands are being applied."""
     CONNECTING = "connecting"
-    """Another process holds the lease; this one connects to it."""
+    """Another process holds the lease, and this process is connecting to it."""
     FOLLOWING = "following"
-    """Another process holds the lease and tells what happens."""
+    """Another process holds the lease and sends its entries and deltas."""
     GONE = "gone"
-    """It was deleted, or the home was lost."""
+    """The conversation has been deleted, or the home directory has been lost."""
 
 
 class OwnershipEvent(Enum):
@@ -70,8 +72,8 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
     (_S.ACQUIRING, _E.OWNED_ELSEWHERE): _S.CONNECTING,
     (_S.ACQUIRING, _E.FAILED): _S.IDLE,
     (_S.CONNECTING, _E.FOLLOWED): _S.FOLLOWING,
-    (_S.CONNECTING, _E.FAILED): _S.IDLE,  # not the owner, gone, or silent
-    (_S.FOLLOWING, _E.FOLLOWING_ENDED): _S.IDLE,  # the turn is over, the link broke, or not the owner any more
+    (_S.CONNECTING, _E.FAILED): _S.IDLE,  # the other process is not the owner, has ended, or does not answer
+    (_S.FOLLOWING, _E.FOLLOWING_ENDED): _S.IDLE,  # turn over, link broken, or owner changed
     (_S.OWNER, _E.RELEASED): _S.IDLE,
     (_S.OWNER, _E.LEASE_LOST): _S.IDLE,
     **{(state, _E.GONE): _S.GONE for state in _S},
@@ -79,7 +81,7 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
 
 
 class Ownership:
-    """The ownership of one conversation. `take_over` makes this process its owner or a follower of the owner."""
+    """The ownership of one conversation. `take_over` makes this process the owner, or a follower of the owner."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Ownership:
     ) -> None:
         self.state = OwnershipState.IDLE
         self.remote: RemoteOwner | None = None
-        """The owner that is followed."""
+        """The owner that this process follows; None if it follows none."""
         self._log, self._runner, self._approvals, self._recipients = durable_log, runner, approvals, recipients
         self._peers = peers
         self._remote_turn: RemoteTurn | None = None
@@ -110,10 +112,12 @@ class Ownership:
     # --- taking over -------------------------------------------------------------------
 
     async def read_new(self) -> None:
-        """Read the entries that other processes have stored.
+        """Load the entries that other processes have stored.
 
         Raises:
-            UnknownConversation, Unreadable, StoreFailed: it cannot be read.
+            UnknownConversation: the conversation has been deleted.
+            Unreadable: the stored data is damaged.
+            StoreFailed: the store cannot be read.
         """
         await self._log.load()
         self._applied()
@@ -123,11 +127,12 @@ class Ownership:
     ) -> None:
         """Acquire the lease and recover an orphaned turn, or follow the process that holds the lease.
 
-        If that process is about to release the lease, the state becomes `IDLE` again, and the caller calls this
+        If that process is about to release the lease, the state becomes `IDLE`, and the caller must call this
         again. `on_lost` is called when the lease is lost, `on_over` when following ends.
 
         Raises:
-            OwnerUnresponsive, WriteLockHeld: the deadline has passed.
+            OwnerUnresponsive: the owner did not answer before the deadline.
+            WriteLockHeld: another process held the write lock until the deadline.
             StoreError: the lease cannot be acquired, or the end of an orphaned turn cannot be stored.
         """
         try:
@@ -137,13 +142,13 @@ class Ownership:
             await self._follow(owner, deadline, on_over=on_over)
 
     async def acquire(self, deadline: Deadline, *, on_lost: Callable[[], None]) -> None:
-        """Acquire the lease, then recover an orphaned turn.
+        """Acquire the lease, then recover an orphaned turn. `on_lost` is called when the lease is lost later.
 
         Raises:
-            OwnedElsewhere: another process holds it; the state is `ACQUIRING`.
-            StoreError: the state is `IDLE`.
+            OwnedElsewhere: another process holds the lease; the state is `ACQUIRING`.
+            StoreError: the lease cannot be acquired; the state is `IDLE`.
         """
-        await self._runner.over()  # a turn that was handed over may be about to end
+        await self._runner.over()  # a turn that was handed over may still be ending
         self._move(OwnershipEvent.ACQUIRE)
         try:
             await self._peers.listen()
@@ -160,10 +165,10 @@ class Ownership:
         await self.recover(deadline)
 
     async def recover(self, deadline: Deadline) -> None:
-        """End or resume an orphaned turn; release the lease if that fails.
+        """End or resume an orphaned turn. Release the lease if that fails.
 
         Raises:
-            StoreFailed: its end cannot be stored.
+            StoreFailed: the end of the turn cannot be stored.
         """
         try:
             await self._runner.recover(deadline)
@@ -173,18 +178,18 @@ class Ownership:
         self.forget_remote_turn()
 
     def give_up(self) -> None:
-        """Go back to `IDLE` after `acquire` found another owner."""
+        """Return to the state `IDLE` after `acquire` has found another owner."""
         self._move(OwnershipEvent.OWNED_ELSEWHERE)
         self._move(OwnershipEvent.FAILED)
 
     async def release(self) -> None:
-        """Release the lease. No command may be applied meanwhile."""
+        """Release the lease. The caller must not apply commands meanwhile."""
         if self.state is OwnershipState.OWNER:
             self._move(OwnershipEvent.RELEASED)
         await self._log.release()
 
     def lose_lease(self) -> None:
-        """Handle the loss of the lease to another process: hand the turn over."""
+        """Hand the turn over, because another process has acquired the lease."""
         if self.state is OwnershipState.OWNER:
             self._move(OwnershipEvent.LEASE_LOST)
         self._runner.hand_over()
@@ -199,7 +204,7 @@ class Ownership:
             async with asyncio.timeout_at(deadline.at) as self._connecting:
                 try:
                     if self._log.log.last == START:
-                        await self.read_new()  # the owner tells only what comes after
+                        await self.read_new()  # the owner sends only later entries
                     connection = await self._peers.connect(owner.address)
                     remote = RemoteOwner(
                         self._log,
@@ -213,7 +218,9 @@ class Ownership:
                     await remote.follow()
                 except NotOwned:
                     remote = None
-                    await asyncio.sleep(BETWEEN_LOOKS_SECONDS)  # a turn is about to begin or to end there
+                    await asyncio.sleep(
+                        BETWEEN_LOOKS_SECONDS
+                    )  # a turn of the other process is about to begin or to end
                     await self.read_new()
         except TimeoutError:
             remote = None
@@ -227,40 +234,43 @@ class Ownership:
                 self._move(OwnershipEvent.FOLLOWED)
 
     def stop_waiting_for_owner(self) -> None:
-        """Stop waiting for an unresponsive process, because the server shuts down."""
+        """Stop waiting for an unresponsive process, because the server is shutting down."""
         if self._connecting is not None and not self._connecting.expired():
             self._connecting.reschedule(asyncio.get_running_loop().time())
 
     def stop_following(self) -> None:
-        """Stop following the owner, if one is followed."""
+        """Stop following the owner. Do nothing if no owner is followed."""
         if self.remote is not None:
             self.remote.lost()
 
     def following_ended(self) -> None:
-        """Handle the end of following."""
+        """Return to the state `IDLE`, because following has ended."""
         if self.state is OwnershipState.FOLLOWING:
             self._move(OwnershipEvent.FOLLOWING_ENDED)
         self.remote = None
         self._log.wake()
 
     def _applied(self) -> None:
-        """Handle entries of another process that were applied."""
+        """Update the remote turn after entries from another process have been applied."""
         self._approvals.refresh()
         self.forget_remote_turn()
 
     # --- turns of other processes ------------------------------------------------------
 
     def remote_turn(self, event_id: EventId, first: Seq) -> RemoteTurn:
-        """Return the turn of another process that accepted a message of this process."""
+        """Return the turn `event_id` of another process, which has accepted a message from this process.
+
+        `first` is the position of the first entry of the message.
+        """
         turn = self._remote_turn
         if turn is None or turn.event_id != event_id or turn.work.done():
             if turn is not None:
-                turn.work.cancel()  # it is over, since there is another
+                turn.work.cancel()  # the earlier turn is over if another one has begun
             turn = self._remote_turn = RemoteTurn(event_id, first)
         return turn
 
     def forget_remote_turn(self) -> None:
-        """Complete the remote turn if the log says that it is over."""
+        """Complete the remote turn if it has ended according to the log."""
         if (turn := self._remote_turn) is None or self._log.log.durable < turn.first:
             return
         state = self._log.projections.state
@@ -269,7 +279,9 @@ class Ownership:
             self._remote_turn = None
 
     def leave_remote_turn(self, lost: HomeLost | None = None) -> None:
-        """Stop waiting for the remote turn: the server shuts down, or the home was lost."""
+        """Stop waiting for the remote turn, because the server is shutting down or the home directory has been
+        lost.
+        """
         if self._remote_turn is not None:
             self._remote_turn.lost = lost
             self._remote_turn.handed_over = True

@@ -1,4 +1,4 @@
-"""Connections to the other processes of the home, one for each process."""
+"""Connections to the other processes that use the home directory, one for each process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from parley.errors import NotOwned, StoreFailed
 from parley.ports.peers import Link, Peers
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import Message, encode
-from parley.wire.peers import Changed, PeerDelta, PeerEntry, PeerOutput
+from parley.wire.peers import Changed, PeerDelta, PeerEntry, PeerOutput, TakeOver
 
 __all__ = ["Follower", "PeerConnection", "PeerNews", "PeerRegistry"]
 
 log = logging.getLogger(__name__)
 
 PeerNews = PeerEntry | PeerDelta | PeerOutput
-"""A notification of an owner to a process that follows it."""
+"""A notification from an owner to a process that follows it."""
 
 _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
     cls.METHOD: msgspec.json.Decoder(cls) for cls in (PeerEntry, PeerDelta, PeerOutput)
@@ -30,26 +30,26 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
 
 
 class Follower(Protocol):
-    """A conversation that another process owns."""
+    """A conversation that another process owns and this process follows."""
 
     def on_notification(self, news: PeerNews) -> None: ...
 
     def lost(self) -> None:
-        """Handle the loss of the connection."""
+        """Handle the loss of the connection to the owner."""
         ...
 
 
 class PeerConnection:
-    """One connection to another process, shared by all conversations that it owns."""
+    """One connection to another process, shared by all conversations that the other process owns."""
 
     def __init__(self) -> None:
         self.link: Link | None = None
         self.users: set[Follower] = set()
         self.followed: dict[ConversationId, Follower] = {}
-        """Those of them whose owner has begun to tell what happens."""
+        """The conversations for which the owner has begun to send entries and deltas."""
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Send a request; `answered` is called with its answer. Raises NotOwned if the connection is broken."""
+        """Send a request. `answered` is called with the answer. Raises NotOwned if the connection is broken."""
         if self.link is None:
             raise NotOwned
         self.link.request(method, params, answered=answered)
@@ -72,7 +72,7 @@ class PeerConnection:
 
 
 class PeerRegistry:
-    """The other processes of the home."""
+    """The other processes that use the home directory."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -96,18 +96,28 @@ class PeerRegistry:
             log.warning("%s", error)
 
     def announce(self, conversation_id: ConversationId) -> None:
-        """Notify other processes that a turn begins in a conversation, or that it changed or was deleted."""
+        """Notify other processes that a turn is beginning in a conversation, or that the conversation was changed
+        or deleted.
+        """
         self._peers.notify_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
 
+    def announce_take_over(self, conversation_id: ConversationId, *, by: str, at: float) -> None:
+        """Notify other processes that a client is taking over the streams of a conversation (`TakeOver`).
+
+        `by` is the name of the client's principal. `at` is the time of the takeover, in seconds since the epoch.
+        """
+        taken_over = TakeOver(conversation_id=conversation_id, by=by, at=at)
+        self._peers.notify_all(TakeOver.METHOD, encode(taken_over))
+
     def has_peers(self) -> bool:
-        """Return whether another process uses the home now."""
+        """Return whether another process is using the home directory now."""
         return self._peers.has_others()
 
     async def connect(self, address: str) -> PeerConnection:
         """Return the connection to the process that listens at an address.
 
         Raises:
-            NotOwned: no process listens there.
+            NotOwned: no process listens at the address.
         """
         async with self._connecting:
             connection = self._connections.get(address)

@@ -1,6 +1,7 @@
-"""Decides which actions of the agent are allowed in one conversation, by the settings or by asking a person.
+"""Decides which actions of the agent are allowed in one conversation, either by the settings or by asking a person.
 
-Does not know which clients are asked: `approvals.py` does. Approvals for the session are in `grants.py`.
+The module `approvals.py` decides which clients are asked. The module `grants.py` contains the approvals for the
+session.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from parley.agent.limits import AskToContinue
 from parley.agent.policy import AFTER_FAILURE, Ask, Decision, decide
 from parley.agent.sandbox_policy import policy_for, read_only
 from parley.config.types import Settings
-from parley.conversation.records import QuestionAsked
+from parley.conversation.records import AnswersFrom, ApprovalRequest
 from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner, SandboxPolicy
 from parley.ports.tools import (
@@ -39,14 +40,14 @@ __all__ = ["PermissionGate", "Resumed"]
 
 
 class Resumed(Struct, frozen=True):
-    """An approval that another process asked for, and its answer."""
+    """An approval that another process requested, and its answer."""
 
-    asked: QuestionAsked
+    asked: ApprovalRequest
     answered: Answered
 
 
 class PermissionGate:
-    """Decides about the actions of the turns of one conversation."""
+    """Decides whether actions of one conversation's turns are allowed."""
 
     def __init__(
         self,
@@ -61,61 +62,75 @@ class PermissionGate:
         self._clock = clock
 
     def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
-        """Return the function that decides about the actions of a turn that begins or resumes now."""
-        bounds = policy_for(settings, self._grants.roots)
+        """Return the function that decides whether the actions of a turn are allowed.
+
+        `resumed` is the answered approval of a turn that another process began; None for a new turn.
+        """
+        policy = policy_for(settings, self._grants.roots)
 
         async def authorize(action: Action) -> Verdict:
             nonlocal resumed
-            # A resumed turn continues with the call that was asked about. The answer does not cover later calls.
+            # A resumed turn continues with the call that needed the approval. The answer covers no later call.
             before, resumed = resumed, None
-            return await self._authorize(action, settings, bounds, before)
+            # The server may have loaded other TLS files since the turn began.
+            current = None if policy is None else replace(policy, hidden=settings.withheld_paths)
+            return await self._authorize(action, settings, current, before)
 
         return authorize
 
     def ask_to_continue(self, settings: Settings) -> AskToContinue:
-        """Return the function that asks whether a turn may exceed a limit. An approval for the session counts
-        once."""
+        """Return the function that asks whether a turn may exceed a limit.
+
+        Here, an approval for the session is valid only once.
+        """
 
         async def ask(reached: LimitReached) -> bool:
-            asked = QuestionAsked(approval_id=_new_id(), kind="limit", call_id=CallId(""))
+            asked = ApprovalRequest(
+                approval_id=_new_id(),
+                kind="limit",
+                call_id=CallId(""),
+                answers_from=settings.approvals.from_,
+            )
             return (await self._approvals.ask(reached, asked, settings.approvals)).is_yes
 
         return ask
 
     async def _authorize(
-        self, action: Action, settings: Settings, bounds: SandboxPolicy | None, before: Resumed | None
+        self, action: Action, settings: Settings, policy: SandboxPolicy | None, before: Resumed | None
     ) -> Verdict:
         if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
             return await self._verdict(action, settings, before.answered, None)
         if isinstance(action, RunCommand) and self._is_granted(action, settings):
             return Granted(by_person=True)
-        verdict = await self._decide(action, settings, bounds)
-        if before is not None and _is_about(before.asked, action, verdict):
+        verdict = await self._decide(action, settings, policy)
+        answers_from = settings.approvals.from_
+        if before is not None and _is_about(before.asked, action, verdict, answers_from):
             return await self._verdict(action, settings, before.answered, verdict)
         if not isinstance(verdict, Ask):
             return verdict
         if before is not None and before.answered.is_yes and before.asked.call_id == action.call_id:
             action = replace(action, changed="unknown")
-        answered = await self._approvals.ask(*_approval_request(action, verdict), settings.approvals)
+        request = _approval_request(action, verdict, answers_from)
+        answered = await self._approvals.ask(*request, settings.approvals)
         return await self._verdict(action, settings, answered, verdict)
 
-    async def _decide(self, action: Action, settings: Settings, bounds: SandboxPolicy | None) -> Decision:
-        """Decide about an action by the current settings."""
-        safe = isinstance(action, RunCommand) and _is_known_safe(action, settings, bounds)
-        within = read_only(settings) if safe else bounds
+    async def _decide(self, action: Action, settings: Settings, policy: SandboxPolicy | None) -> Decision:
+        """Decide whether an action is allowed by the current settings."""
+        safe = isinstance(action, RunCommand) and _is_known_safe(action, settings, policy)
+        within = read_only(settings) if safe else policy
         unconfined = None if within is None else await self._commands.why_unconfined(within)
         unrestored: tuple[str, ...] = ()
         if isinstance(action, RunCommand) and within is not None and within.writable and unconfined is None:
             unrestored = await self._commands.unrestored(within)
-        decision = decide(action, settings, bounds=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
+        decision = decide(action, settings, policy=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
         asks = isinstance(decision, Ask)
         if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
-            return RejectedByPolicy(why="it contains a NUL character")  # the request could not show it
+            return RejectedByPolicy(why="it contains a NUL character")  # an approval request cannot show it
         return decision
 
     def _is_granted(self, action: RunCommand, settings: Settings) -> bool:
-        granted = self._log.projections.approvals.granted
-        return self._grants.holds(action, settings, granted, now=self._clock.now())
+        approvals = self._log.projections.approvals
+        return self._grants.holds(action, settings, approvals, now=self._clock.now())
 
     async def _verdict(
         self, action: Action, settings: Settings, answered: Answered, asked: Decision | None
@@ -123,39 +138,42 @@ class PermissionGate:
         if isinstance(asked, Ask) and asked.within is not None:
             return asked.within if answered.is_yes else RejectedByUser(reason=answered.reason)
         if answered.decision == "approved_for_session" and isinstance(action, RunCommand):
-            record = self._grants.record(action, settings)
+            record = self._grants.record(action, settings, answered.principal)
             await self._log.append(*(() if record is None else (record,)))
         if answered.is_yes:
             return Granted(by_person=True)
         return RejectedByUser(reason=answered.reason)
 
 
-def _is_about(asked: QuestionAsked, action: Action, decision: Decision) -> bool:
-    """Return whether an earlier approval request is exactly the one that this action needs now.
+def _is_about(asked: ApprovalRequest, action: Action, decision: Decision, answers_from: AnswersFrom) -> bool:
+    """Return whether an earlier approval request is exactly the request that the action needs now.
 
-    The log may have been imported, and the settings may have changed.
+    The check is necessary because the log may have been imported, or the settings may have changed.
     """
     if asked.has_failed and isinstance(decision, Granted) and decision.ask_again:
         action = replace(action, has_failed=True)
         decision = AFTER_FAILURE
     if not isinstance(decision, Ask):
         return False
-    _, anew = _approval_request(action, decision)
+    _, anew = _approval_request(action, decision, answers_from)
     return replace(anew, approval_id=asked.approval_id, changed=asked.changed) == asked
 
 
-def _paths(bounds: SandboxPolicy) -> tuple[str, ...]:
-    return tuple(root.path for root in bounds.writable)
+def _paths(policy: SandboxPolicy) -> tuple[str, ...]:
+    return tuple(root.path for root in policy.writable)
 
 
-def _is_known_safe(action: RunCommand, settings: Settings, bounds: SandboxPolicy | None) -> bool:
-    """Return whether a command is known to be safe; False without a check if the result makes no difference."""
-    if bounds is None and settings.approval_policy != "untrusted":
+def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy | None) -> bool:
+    """Return whether a command is known to be safe.
+
+    Return False without a check if the result makes no difference.
+    """
+    if policy is None and settings.approval_policy != "untrusted":
         return False
     from parley.agent.safe import is_safe  # imported when the first command is checked
 
     try:
-        writable = (os.path.realpath(settings.cwd),) if bounds is None else _paths(bounds)
+        writable = (os.path.realpath(settings.cwd),) if policy is None else _paths(policy)
     except OSError:
         return False
     # A program in a directory that the agent may have written to is not safe.
@@ -167,9 +185,9 @@ def _new_id() -> ApprovalId:
 
 
 def _approval_request(
-    action: Action, ask: Ask
-) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, QuestionAsked]:
-    """Return the event that shows an approval request to clients, and its record."""
+    action: Action, ask: Ask, answers_from: AnswersFrom
+) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, ApprovalRequest]:
+    """Return the event that shows an approval request to clients, and the record of the request."""
     approval_id = _new_id()
     reason = None if ask.reason is None else replace_surrogates(ask.reason)
     shown_reason = UNSET if reason is None else reason
@@ -178,7 +196,7 @@ def _approval_request(
             command, cwd = tuple(map(replace_surrogates, argv)), replace_surrogates(cwd)
             return (
                 ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=shown_reason),
-                QuestionAsked(
+                ApprovalRequest(
                     approval_id=approval_id,
                     kind="exec",
                     call_id=call_id,
@@ -190,12 +208,13 @@ def _approval_request(
                     has_failed=action.has_failed,
                     covers=action.covers,
                     changed=action.changed,
+                    answers_from=answers_from,
                 ),
             )
         case ApplyPatch(call_id=call_id, changes=changes):
             return (
                 ApplyPatchApprovalRequest(call_id=call_id, changes=changes, reason=shown_reason),
-                QuestionAsked(
+                ApprovalRequest(
                     approval_id=approval_id,
                     kind="patch",
                     call_id=call_id,
@@ -205,5 +224,6 @@ def _approval_request(
                     has_failed=action.has_failed,
                     covers=action.covers,
                     changed=action.changed,
+                    answers_from=answers_from,
                 ),
             )

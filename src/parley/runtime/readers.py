@@ -1,8 +1,8 @@
-"""Readers: each sends a log to one client, from its cursor on.
+"""Readers, each of which sends a log to one client, beginning at its cursor.
 
-A reader that keeps up is given each delta immediately, without a task, a queue or a copy. A reader whose client
-does not read waits at its position and costs nothing. When the outbox is writable again, the reader sends
-everything that the client lacks, with open texts merged.
+A reader that keeps up gets each delta immediately, without a task, a queue or a copy. A reader whose client is not
+reading stays at its position and uses no CPU time. When the outbox is writable again, the reader sends everything
+that the client lacks, with open texts merged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from parley.common.os_errors import OUT_OF_MEMORY
-from parley.conversation.log import Cursor, Delta, Earlier, Entry, Log, encode_piece
+from parley.conversation.log import Cursor, Delta, Earlier, Entry, LogView, encode_piece
 from parley.conversation.output import OutputDelta
 from parley.ports.outbox import Outbox
 from parley.wire.ids import Seq
@@ -23,27 +23,27 @@ __all__ = ["EventEncoder", "Reader"]
 log = logging.getLogger(__name__)
 
 STEPS_PER_ROUND: Final = 512
-"""The most entries that one reader sends before the other readers of its connection."""
+"""The maximum number of entries that one reader sends before the other readers of its connection continue."""
 
 
 ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
-"""Reads a page of the entries after a position from the store."""
+"""A function that reads a page of the entries after a position from the store."""
 
 
 class EventEncoder(Protocol):
-    """Encodes entries and deltas as messages for one client; each call of `send` carries one message."""
+    """Encodes entries and deltas as messages for one client. Each call to `send` carries one message."""
 
     hidden: frozenset[str]
-    """Types of events that this client is not sent."""
+    """The event types that this client does not get."""
     sends_records: bool
-    """True if the client is sent records, too."""
+    """True if the client also gets records."""
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
-        """Send one entry."""
+        """Encode one entry, and pass each of its messages to `send`."""
         ...
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
-        """Send one delta; `encoded` is its event."""
+        """Pass one delta to `send` as a message. `encoded` is the delta encoded as an event."""
         ...
 
 
@@ -66,7 +66,7 @@ class Reader:
 
     def __init__(
         self,
-        log: Log,
+        log: LogView,
         cursor: Cursor,
         out: Outbox,
         encoder: EventEncoder,
@@ -75,9 +75,11 @@ class Reader:
         on_dropped: Callable[[], None] = lambda: None,
         earlier: ReadEarlier | None = None,
     ) -> None:
-        """Create a reader. `passed` is called after each entry was sent, in order, including records that the
-        client does not see. `on_dropped` is called if an entry could not be sent or read; nothing more is sent
-        then. `earlier` reads entries that the log does not have in memory.
+        """Create a reader.
+
+        `passed` is called after each entry has been sent, in order, including records that the client does not see.
+        `on_dropped` is called if an entry cannot be sent or read; nothing more is sent then. `earlier` reads
+        entries that are not in memory.
         """
         self._earlier = earlier
         self._reading: asyncio.Task[None] | None = None
@@ -88,10 +90,15 @@ class Reader:
         self._closed = False
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._closed = True
         if self._reading is not None:
             self._reading.cancel()
+
+    @property
+    def position(self) -> Seq:
+        """The position of the last entry that was sent, or skipped because the client does not see it."""
+        return self._cursor.seq
 
     @property
     def keeps_up(self) -> bool:
@@ -99,7 +106,7 @@ class Reader:
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
-        """Send the newest delta of the log, or record that it was missed. This is the hot path."""
+        """Send the newest delta of the log, or record that the client has missed it. This is a hot path."""
         cursor = self._cursor
         if cursor.live:
             if self._out.writable:
@@ -109,11 +116,14 @@ class Reader:
                 self._wait()
 
     def appended(self, first: Seq) -> None:
-        """Record new entries from position `first` on. The next `pump` after they are durable sends them."""
+        """Record that entries were appended, beginning at the position `first`.
+
+        The next `pump` sends them if they are durable.
+        """
         self._cursor.appended(self._log, first)
 
     def pump(self) -> None:
-        """Send everything that the client lacks, until the outbox is full or it is the turn of other readers."""
+        """Send everything that the client lacks, until the outbox is full or other readers must continue."""
         out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_PER_ROUND):
             if self._closed or self._reading is not None:
@@ -136,7 +146,7 @@ class Reader:
         self._wait()
 
     async def _read_earlier(self) -> None:
-        """Read a page of entries that are not in memory, and continue."""
+        """Read a page of entries that are not in memory, and continue sending."""
         try:
             if self._earlier is None:
                 raise LookupError("this reader cannot read entries that are not in memory")
@@ -144,7 +154,7 @@ class Reader:
             if not page:
                 raise LookupError(f"entry {self._cursor.seq + 1} is missing")
             self._cursor.supply(page)
-        except Exception as error:  # sending later entries would leave a gap
+        except Exception as error:  # without these entries, later entries would leave a gap
             log.error("a reader was dropped: %s", error)
             self._reading = None
             self.close()

@@ -1,7 +1,7 @@
-"""The clients that can answer an approval of one conversation: readers, clients that poll, and clients that were
-asked.
+"""The clients that can answer an approval of one conversation: readers, polling clients, and clients that were sent
+a request.
 
-Plain data; `approvals.py` does the waiting.
+This module only holds the data. The module `approvals.py` waits for answers.
 """
 
 from __future__ import annotations
@@ -12,111 +12,173 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from parley.config.types import Approvals
-from parley.wire.events import Settlement
+from parley.conversation.approvals import PendingApproval, SettledApproval
 from parley.wire.ids import ApprovalId
+from parley.wire.principals import PrincipalRef
 
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""Time after the start of a call in which other clients of the home may begin to follow its turn."""
+"""The time in seconds after the start of a call during which other clients may begin to follow its turn."""
 
 
 class ApprovalRecipient(Protocol):
     """A client that was sent an approval."""
 
-    def settled(self, approval_id: ApprovalId, decision: Settlement) -> None:
-        """Handle the settlement of the approval. Must not fail."""
+    def settled(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
+        """Handle the settlement of the approval. The method must not raise."""
         ...
 
 
 class _Reader(Struct, frozen=True):
     can_be_asked: bool
     knows_limits: bool
-    """True if its client knows the event `limit_reached`, and so can be asked about limits."""
+    """True if the client of this reader knows the event `limit_reached` and can therefore be asked about limits."""
     waits_for_turn: bool
-    """True if it is a call that waits for the turn, whose client cannot answer meanwhile."""
+    """True if the reader is a call that waits for the end of the turn. Its client cannot answer until then."""
+    principal: PrincipalRef | None
+    """The principal of the client; None for another process, which reports only clients that may answer."""
+
+    may_answer: bool
+    """True if the role of the principal allows it to answer approvals."""
+    may_interrupt: bool
+    """True if the role of the principal allows it to interrupt the turn. Otherwise the reader does not count,
+    because reading alone must not settle an approval.
+    """
+
+    def can_answer(self, approval: PendingApproval | None) -> bool:
+        """Return whether the client can be asked for an approval and may answer it.
+
+        If `approval` is None, return only whether the client can be asked.
+        """
+        if approval is None or self.principal is None:
+            return self.can_be_asked
+        return self.can_be_asked and approval.may_be_answered_by(self.principal)
 
 
 class Recipients:
-    """The clients that see one conversation in this process, and clients of processes that follow it."""
+    """The clients that read one conversation in this process, and clients of processes that follow it."""
 
     def __init__(self) -> None:
         self._readers: dict[Hashable, _Reader] = {}
         self._delivered: list[tuple[ApprovalRecipient, ApprovalId]] = []
-        """Clients that were sent an approval that is, or was, open."""
+        """The clients that were sent an approval, each with the id of the approval. It may already be settled."""
         self.polled = False
-        """Whether a client polls that cannot be asked."""
-        self.poller_can_answer = True
-        """Whether that client is offered `approvalAnswer`."""
+        """True if a client has polled recently. An approval cannot be sent to such a client."""
+        self.awaited_retry: ApprovalId | None = None
+        """The id of the approval that a client was asked for in the result of a call; None if there is none. The
+        client may repeat the call with the answer. Until the approval is settled, the client counts as a reader
+        that cannot be asked.
+        """
+        self._poller_can_answer = False
+        """True if a polling client may call `approvalAnswer`."""
 
-    def add(self, reader: Hashable, *, can_be_asked: bool, knows_limits: bool, waits_for_turn: bool) -> None:
-        self._readers[reader] = _Reader(can_be_asked, knows_limits, waits_for_turn)
+    def add(
+        self,
+        reader: Hashable,
+        *,
+        principal: PrincipalRef | None,
+        can_be_asked: bool,
+        knows_limits: bool,
+        waits_for_turn: bool,
+        may_answer: bool,
+        may_interrupt: bool,
+    ) -> None:
+        self._readers[reader] = _Reader(
+            can_be_asked, knows_limits, waits_for_turn, principal, may_answer, may_interrupt
+        )
+
+    @property
+    def _counted(self) -> list[_Reader]:
+        """The readers that may interrupt the turn."""
+        return [one for one in self._readers.values() if one.may_interrupt]
 
     def remove(self, reader: Hashable) -> bool:
-        """Remove a reader; return whether it was registered."""
+        """Remove a reader. Return whether it was registered."""
         return self._readers.pop(reader, None) is not None
+
+    def note_poll(self, *, can_answer: bool) -> None:
+        """Record that a client has polled. `can_answer` is True if it may call `approvalAnswer`."""
+        self.polled = True
+        self._poller_can_answer = self._poller_can_answer or can_answer
+
+    def forget_polls(self) -> None:
+        """Record that no client has polled recently."""
+        self.polled = self._poller_can_answer = False
 
     def deliver(self, recipient: ApprovalRecipient, approval_id: ApprovalId) -> None:
         """Record that a client was sent an approval."""
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Record that a client will not answer; return whether it was sent an approval."""
+        """Record that a client will not answer. Return whether it had been sent an approval."""
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
         return len(self._delivered) < before
 
-    def settle(self, approval_id: ApprovalId, decision: Settlement) -> None:
-        """Tell the clients that were sent an approval that it is settled."""
-        told = [one for one, about in self._delivered if about == approval_id]
+    def settle(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
+        """Report the settlement of an approval to the clients that were sent the approval."""
+        recipients = [one for one, about in self._delivered if about == approval_id]
         self._delivered = [one for one in self._delivered if one[1] != approval_id]
-        for recipient in told:
-            recipient.settled(approval_id, decision)
+        for recipient in recipients:
+            recipient.settled(approval_id, settled)
 
     @property
     def delivered_ids(self) -> set[ApprovalId]:
-        """The ids of approvals that clients were sent, and whose settlement they were not told yet."""
+        """The ids of delivered approvals whose settlement has not been reported to the clients yet."""
         return {approval_id for _, approval_id in self._delivered}
 
     @property
     def is_empty(self) -> bool:
-        """True if no client reads, polls or was asked."""
-        return not (self._readers or self._delivered or self.polled)
+        """True if no client is reading, has polled recently, or has been sent an approval."""
+        return not (self._readers or self._delivered or self.polled or self.awaited_retry)
 
     @property
     def is_read(self) -> bool:
-        """True if a client reads or polls."""
-        return bool(self._readers) or self.polled
+        """True if a client that may interrupt the turn is reading or has polled recently."""
+        return bool(self._counted) or self.polled or self.awaited_retry is not None
 
-    @property
-    def can_be_asked(self) -> bool:
-        """True if a client could be asked something."""
-        return bool(self._delivered) or any(one.can_be_asked for one in self._readers.values())
+    def can_be_asked(self, approval: PendingApproval | None) -> bool:
+        """Return whether a client can be asked for the open approval. `approval` is None if no approval is open."""
+        return bool(self._delivered) or any(one.can_answer(approval) for one in self._readers.values())
 
-    def can_answer_limit(self, approval_id: ApprovalId | None) -> bool:
-        """Return whether a client can be asked about a limit; `approval_id` is the id of the open approval, if it
-        is about a limit.
+    def can_answer_limit(self, approval: PendingApproval | None) -> bool:
+        """Return whether a client can be asked about a limit.
+
+        `approval` is the open approval if it is about a limit; otherwise None.
         """
-        return approval_id in self.delivered_ids or any(
-            one.can_be_asked and one.knows_limits for one in self._readers.values()
-        )
+        is_delivered = approval is not None and approval.approval_id in self.delivered_ids
+        return is_delivered or any(one.can_answer(approval) and one.knows_limits for one in self._readers.values())
 
     @property
     def all_know_limits(self) -> bool:
-        return all(one.knows_limits for one in self._readers.values())
+        return all(one.knows_limits for one in self._counted)
+
+    @property
+    def may_end_at_limit(self) -> bool:
+        """True if a client that does not know the event `limit_reached` may answer approvals."""
+        return any(one.may_answer and not one.knows_limits for one in self._counted)
 
     @property
     def only_waiting_calls(self) -> bool:
-        """True if every client is a call that waits for the turn."""
-        polls = self.polled and self.poller_can_answer
-        return not polls and all(one.waits_for_turn for one in self._readers.values())
+        """True if every client that may interrupt the turn is waiting for its end with a call, so that none of them
+        can answer.
+        """
+        polls = (self.polled and self._poller_can_answer) or self.awaited_retry is not None
+        return not polls and all(one.waits_for_turn for one in self._counted)
 
     def max_wait_seconds(self, approvals: Approvals, *, about_limit: bool, knows_limits: bool) -> float | None:
-        """Return how long an open approval waits while no client can be asked; None: without a limit."""
-        if about_limit and not knows_limits:
-            return 0.0  # older clients know no such approval, only the end of the turn (docs/protocol.md#limits)
+        """Return the maximum time in seconds that an open approval waits while no client can be asked; None means
+        no limit.
+
+        `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is True if
+        clients know the event `limit_reached`; otherwise an approval about a limit does not wait.
+        """
+        is_held = approvals.on_timeout == "hold" and not self.may_end_at_limit
+        if about_limit and not knows_limits and not is_held:
+            return 0.0  # for older clients the turn ends at the limit (docs/protocol.md#limits)
         if self.only_waiting_calls and approvals.when_nobody != "wait":
-            # "return": the call that waits is answered with the approval, which stays open.
+            # With "return", the waiting call is answered with the approval, which stays open.
             return FOLLOWERS_SECONDS if approvals.when_nobody == "deny" else None
         holds = approvals.on_timeout == "hold" or not approvals.timeout_seconds
         return None if holds else float(approvals.timeout_seconds)

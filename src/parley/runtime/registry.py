@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Final
 from uuid import uuid4
@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from parley.agent.sandbox_policy import Roots
 from parley.config.types import SettingsOverrides, StoreSettings
 from parley.conversation.log import Entry
+from parley.conversation.projections import Projections
 from parley.conversation.state import Phase
 from parley.errors import (
     ConfigError,
@@ -28,8 +29,9 @@ from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
 from parley.ports.peers import Peers
-from parley.ports.store import ConversationPage, Head, Query, Store
+from parley.ports.store import ConversationPage, Head, Query, SearchPage, SearchQuery, Store
 from parley.ports.tools import Tools
+from parley.runtime.activity import Activity, OnActivity
 from parley.runtime.bulk_create import bulk_create
 from parley.runtime.conversation import Conversation
 from parley.runtime.corrupt_conversations import CorruptConversations
@@ -42,23 +44,29 @@ from parley.runtime.no_peers import NoPeers
 from parley.runtime.peer_registry import PeerRegistry
 from parley.runtime.settings import ResolveSettings, SettingsResolver
 from parley.wire.ids import ApprovalId, ConversationId, MessageId, Seq
+from parley.wire.tools import AttentionState
 
 __all__ = ["ConversationRegistry"]
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-"""Time between two queries for new entries of other processes in conversations that are read here."""
+"""The interval in seconds between queries for new entries from other processes, in conversations that clients are
+reading.
+"""
 REEXAMINE_TICKS: Final = 5
-"""Number of polls after which all conversations in memory are examined again, including unused ones."""
+"""The number of polls after which all conversations in memory are examined again, including unused ones."""
+RESTART_SECONDS: Final = 10.0
+"""The time in seconds after which a background loop that has failed begins again."""
 SOONEST_SECONDS: Final = 1.0
 EVICT_SECONDS: Final = 30.0
-"""The longest time between two searches for conversations that can be evicted; `SOONEST_SECONDS` is the
-shortest."""
+"""The maximum time in seconds between two searches for conversations to evict. `SOONEST_SECONDS` is the minimum
+time.
+"""
 
 
 class ConversationRegistry:
-    """The conversations of a home that this process uses."""
+    """The conversations of a home directory that this process uses."""
 
     def __init__(
         self,
@@ -73,9 +81,13 @@ class ConversationRegistry:
         store_settings: Callable[[], StoreSettings] = StoreSettings,
         release_memory: Callable[[], None] = lambda: None,
         has_other_clients: Callable[[], bool] = lambda: False,
+        on_attention: Callable[[ConversationId, AttentionState], None] = lambda conversation_id, state: None,
     ) -> None:
-        """Create an empty registry. `commands` runs the commands of the tools. `release_memory` is called after
-        conversations were evicted. `has_other_clients` returns whether this process has more than one client.
+        """Create an empty registry.
+
+        `commands` runs the commands of the tools. `release_memory` is called after conversations have been evicted.
+        `has_other_clients` returns whether this process has more than one client. `on_attention` is called when a
+        conversation of this process begins to wait for a person, or its turn has ended.
         """
         self._store, self._choose = store, choose
         self._closing = asyncio.Event()
@@ -90,22 +102,28 @@ class ConversationRegistry:
             may_be_followed=lambda: has_other_clients() or registry.has_peers(),
             started_at=clock.now(),
             closing=self._closing,
+            activity=Activity(),
+            on_attention=on_attention,
         )
         self._corrupt = CorruptConversations(store)
         self._is_shared = peers is not None
         self._polling: asyncio.Task[None] | None = None
+        self._newest: tuple[ConversationId, str, float] | None = None
+        """The conversation with the latest activity in the store at the last query, its title, and the time of
+        the activity.
+        """
         self._touched: set[ConversationId] = set()
-        """Conversations that a call or another process concerned since they were examined last."""
+        """The conversations that a call or another process has used since they were last examined."""
         self._granted: set[str] = set()
-        """Every directory that some conversation was allowed to write to."""
+        """Every directory that the settings of any conversation have made writable."""
         self._alive: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
-        """Every conversation in memory, each once."""
+        """All conversations that are in memory."""
         self._kept: dict[ConversationId, Conversation] = {}
-        """Those that stay in memory although they may be unused, the last used one last."""
+        """The conversations that stay in memory even if they are unused, in the order of their last use."""
         self._used: dict[ConversationId, float] = {}
-        """When each of them was used last."""
+        """The time of the last use of each conversation in `_kept`."""
         self._grants: dict[ConversationId, SessionGrants] = {}
-        """Also of conversations that have left memory: they hold until the process ends."""
+        """The session grants, including those of evicted conversations. They are kept until the process ends."""
         store.watch(self._lose)
         self._store_settings, self._release_memory = store_settings, release_memory
         self._evicting: asyncio.Task[None] | None = None
@@ -115,8 +133,8 @@ class ConversationRegistry:
 
         Raises:
             ConfigError: the settings cannot be used.
-            ShuttingDown: the server shuts down.
-            StoreError: it cannot be stored.
+            ShuttingDown: the server is shutting down.
+            StoreError: the conversation cannot be stored.
         """
         chosen = (resolve or self._choose)(wanted, None)
         if self._closing.is_set():
@@ -125,10 +143,13 @@ class ConversationRegistry:
         conversation.grants.resolver.resolve_for(resolve)
         await conversation.create(wanted, chosen)
         self._keep(conversation)
+        self._deps.activity.notify(conversation.id, True)
         return conversation
 
     def get(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation without checking that it exists. The command for which it is used checks that."""
+        """Return a conversation without checking that it exists. The command that uses the conversation performs
+        the check.
+        """
         conversation = self._alive.get(conversation_id)
         if conversation is None or conversation.is_deleted:
             conversation = self._open(conversation_id)
@@ -139,8 +160,8 @@ class ConversationRegistry:
         """Return a conversation with a current log.
 
         Raises:
-            UnknownConversation: it does not exist.
-            StoreError: it cannot be read.
+            UnknownConversation: the conversation does not exist.
+            StoreError: the conversation cannot be read.
         """
         is_new = conversation_id not in self._kept
         conversation = self.get(conversation_id)
@@ -158,19 +179,28 @@ class ConversationRegistry:
         """Schedule a read of a conversation that another process has changed."""
         if (conversation := self._alive.get(conversation_id)) is not None and conversation.is_watched:
             conversation.reconcile()
+        self._deps.activity.notify(conversation_id, True)
+
+    def streams_taken_over(self, conversation_id: ConversationId, *, by: str, at: float) -> None:
+        """End the streams of a conversation that a client of another process has taken over.
+
+        `by` is the name of the client's principal. `at` is the time of the takeover, in seconds since the epoch.
+        """
+        if (conversation := self._alive.get(conversation_id)) is not None:
+            conversation.streams.end(by, opened_before=at)
 
     def loaded(self, conversation_id: ConversationId) -> Conversation | None:
-        """Return a conversation if it is in memory, else None."""
+        """Return a conversation if it is in memory; otherwise None."""
         return self._alive.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        """Return the state of a conversation in the store. Raises UnknownConversation, StoreError."""
+        """Return the stored state of a conversation. Raises UnknownConversation, StoreError."""
         return await self._store.head(conversation_id)
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
-        grants = self._grants.get(conversation_id) or SessionGrants(
-            Roots(self._granted), SettingsResolver(self._choose)
-        )
+        if (grants := self._grants.get(conversation_id)) is None:
+            resolver = SettingsResolver(self._choose)
+            grants = SessionGrants(Roots(self._granted, chosen=resolver.real_cwds), resolver)
         conversation = Conversation(conversation_id, self._deps, grants)
         conversation.on_deleted(self, partial(self._forget, conversation_id, is_deleted=True))
         self._alive[conversation_id] = conversation
@@ -179,10 +209,10 @@ class ConversationRegistry:
     # --- approvals ---------------------------------------------------------------------
 
     async def find_by_approval(self, approval_id: ApprovalId) -> Conversation:
-        """Return the conversation in which an approval was asked, whether it is open or settled.
+        """Return the conversation that requested an approval. The approval may be open or settled.
 
         Raises:
-            UnknownApproval: it was never asked.
+            UnknownApproval: no conversation requested the approval.
             StoreError: the store cannot be searched.
         """
         for conversation in self:
@@ -194,7 +224,7 @@ class ConversationRegistry:
         raise UnknownApproval
 
     async def awaiting_approval(self) -> list[Conversation]:
-        """Return the conversations that wait for an answer.
+        """Return the conversations that are waiting for the answer to an approval.
 
         Raises:
             StoreError: the store cannot be searched.
@@ -203,8 +233,8 @@ class ConversationRegistry:
         query = Query(state="asking", archived=None)
         while True:
             found = await self._store.find(query)
-            # Concurrently: each whose owner does not answer takes seconds.
-            finding = (self._find_if_possible(listed.conversation_id) for listed in found.items)
+            # Run concurrently, because a conversation whose owner does not answer takes seconds.
+            finding = (self.find_if_possible(listed.conversation_id) for listed in found.items)
             asking += [one for one in await asyncio.gather(*finding) if one is not None]
             if not found.more:
                 return [one for one in asking if one.open_approval is not None]
@@ -213,7 +243,7 @@ class ConversationRegistry:
     # --- lists -------------------------------------------------------------------------
 
     async def page(self, query: Query) -> ConversationPage:
-        """Return one page of all conversations.
+        """Return one page of the conversations that match a query.
 
         Raises:
             StoreError: the store cannot be searched.
@@ -222,12 +252,21 @@ class ConversationRegistry:
         left = [one for one in found.items if one.summary.state == "running" and not one.owned]
         if not left:
             return found
-        # Concurrently: each takes seconds while another process holds the write lock.
-        await asyncio.gather(*(self._find_if_possible(one.conversation_id) for one in left))
+        # Run concurrently, because each takes seconds while another process holds the write lock.
+        await asyncio.gather(*(self.find_if_possible(one.conversation_id) for one in left))
         return await self._store.find(query)
 
-    async def _find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
-        """Return a conversation as `find` does; None if it cannot be read, so that lists leave it out."""
+    async def search(self, query: SearchQuery) -> SearchPage:
+        """Return messages that match a query, from all conversations or from one.
+
+        Raises:
+            UnknownConversation: the conversation does not exist.
+            StoreError: the store cannot be searched.
+        """
+        return await self._store.search(query)
+
+    async def find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
+        """Return a conversation as `find` does; None if it cannot be read. Lists leave such a conversation out."""
         try:
             return await self.find(conversation_id)
         except UnknownConversation:
@@ -237,14 +276,32 @@ class ConversationRegistry:
             return None
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Archive a conversation, or restore it to the list. Raises UnknownConversation, StoreError."""
+        """Archive a conversation or, if `archived` is false, list it again. Raises UnknownConversation,
+        StoreError.
+        """
         await self._store.archive(conversation_id, archived=archived)
+        self._deps.activity.notify(conversation_id, True)
+        self._deps.peers.announce(conversation_id)
+
+    async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> None:
+        """Store that a principal has read a conversation up to a position. A mark never moves backwards.
+
+        Raises:
+            UnknownConversation: the conversation does not exist.
+            StoreError: the mark cannot be stored.
+        """
+        if await self._store.mark_read(conversation_id, reader, seq):
+            self._deps.activity.notify(conversation_id, False, read_by=reader)
+            self._deps.peers.announce(conversation_id)
 
     async def delete(self, conversation_id: ConversationId, *, deadline: Deadline | None = None) -> None:
         """Delete a conversation, even one that cannot be read.
 
         Raises:
-            UnknownConversation, TurnIsRunning, ShuttingDown, StoreError: nothing was changed.
+            UnknownConversation: the conversation does not exist.
+            TurnIsRunning: a turn is unfinished.
+            ShuttingDown: the server is shutting down.
+            StoreError: the conversation cannot be deleted.
         """
         try:
             conversation = await self.find(conversation_id)
@@ -252,20 +309,36 @@ class ConversationRegistry:
         except Unreadable:
             await self._corrupt.delete(conversation_id)
             self._deps.peers.announce(conversation_id)
+            self._deps.activity.notify(conversation_id, True)
             if (loaded := self._alive.get(conversation_id)) is not None:
                 loaded.mark_deleted()
 
-    async def fork(self, conversation_id: ConversationId, *, at: MessageId | None) -> ConversationId:
-        """Create a conversation with the entries of another one, all or up to the end of a turn.
+    async def fork(
+        self, conversation_id: ConversationId, *, at: MessageId | None, is_limited: bool = False
+    ) -> ConversationId:
+        """Create a conversation with the entries of another conversation: all entries, or those up to the end of
+        the turn that handled the message `at`.
+
+        `is_limited` is True if the role of the principal is below admin. The settings of the fork must then not be
+        looser than the current settings of the conversation.
 
         Raises:
-            UnknownConversation, UnknownMessage, TurnIsRunning, ShuttingDown, StoreError: nothing was changed.
+            UnknownConversation: the conversation does not exist.
+            UnknownMessage: no message has the id `at`.
+            TurnIsRunning: the turn has not ended.
+            SettingNotAllowed: the fork of a limited principal would have looser settings.
+            ConfigError: the settings can no longer be used.
+            ShuttingDown: the server is shutting down.
+            StoreError: the new conversation cannot be stored.
         """
         conversation = await self.find(conversation_id)
         is_idle = conversation.phase is Phase.IDLE
         pages = entries_of_fork(conversation, at, last=conversation.log.durable, is_idle=is_idle)
+        if is_limited:
+            pages = _unless_looser(pages, conversation)
         forked = ConversationId(str(uuid4()))
         await bulk_create(self._store, forked, self._unless_closing(pages))
+        self._deps.activity.notify(forked, True)
         return forked
 
     async def _unless_closing(self, pages: AsyncIterable[Sequence[Entry]]) -> AsyncIterator[Sequence[Entry]]:
@@ -274,7 +347,26 @@ class ConversationRegistry:
                 raise ShuttingDown
             yield page
 
-    # --- those in memory ---------------------------------------------------------------
+    async def watch(self, owner: Hashable, call: OnActivity) -> None:
+        """Call `call` after each change to the list of conversations, or to the state of a conversation, in any
+        process.
+
+        Each owner has at most one callback.
+
+        Raises:
+            StoreError: the store cannot be searched.
+        """
+        await self._deps.peers.listen()  # another process announces a mark or an archived conversation only once
+        if not self._deps.activity.is_watched:
+            await self._is_newest_changed()
+        self._deps.activity.watch(owner, call)
+        self._start_polling()
+
+    def unwatch(self, owner: Hashable) -> None:
+        """Remove an owner's callback. Do nothing if there is none."""
+        self._deps.activity.unwatch(owner)
+
+    # --- conversations in memory -------------------------------------------------------
 
     def __iter__(self) -> Iterator[Conversation]:
         """Iterate over the conversations in memory."""
@@ -282,16 +374,16 @@ class ConversationRegistry:
 
     @property
     def closing(self) -> bool:
-        """True if the server shuts down."""
+        """True if the server is shutting down."""
         return self._closing.is_set()
 
     @property
     def running(self) -> list[Conversation]:
-        """The conversations whose turn runs here."""
+        """The conversations with a turn that is running in this process."""
         return [one for one in self if one.turn is not None]
 
     async def stop(self) -> None:
-        """Accept no more commands and end every running turn."""
+        """Stop accepting commands, and end every running turn."""
         self._closing.set()
         for task in (self._evicting, self._polling):
             if task is not None:
@@ -299,13 +391,14 @@ class ConversationRegistry:
         await asyncio.gather(*(conversation.stop() for conversation in self))
 
     async def close(self) -> None:
-        """Close the store and the connections to other processes, after `stop`."""
+        """Close the store and the connections to other processes. The caller must call `stop` first."""
         async with asyncio.TaskGroup() as closing:  # requests of other processes may wait for the store
             closing.create_task(self._deps.peers.close())
             closing.create_task(self._store.close())
 
     def _keep(self, conversation: Conversation) -> None:
-        self._touched.add(conversation.id)
+        if self._is_shared:  # otherwise nothing polls
+            self._touched.add(conversation.id)
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation
         self._grants[conversation.id] = conversation.grants
@@ -313,20 +406,39 @@ class ConversationRegistry:
         if self.closing:
             return
         if self._evicting is None:
-            self._evicting = asyncio.create_task(self._evict_unused())
-        if self._polling is None and self._is_shared:
-            self._polling = asyncio.create_task(self._poll())
+            self._evicting = asyncio.create_task(self._keep_running(self._evict_unused))
+        self._start_polling()
+
+    def _start_polling(self) -> None:
+        if self._polling is None and self._is_shared and not self.closing:
+            self._polling = asyncio.create_task(self._keep_running(self._poll))
 
     def _forget(self, conversation_id: ConversationId, *, is_deleted: bool) -> None:
         grants = self._grants.get(conversation_id)
         if grants is not None and (is_deleted or not grants.is_needed):
             del self._grants[conversation_id]
+        loaded = self._alive.get(conversation_id)
+        if is_deleted and loaded is not None and loaded.log.durable:  # a client may use the id of no conversation
+            self._deps.activity.notify(conversation_id, True)
         self._kept.pop(conversation_id, None)
         self._used.pop(conversation_id, None)
 
+    async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run the background loop `work` until it returns. Start it again after an error."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception:  # a bug; without the loop, clients would miss entries, or memory would fill up
+                log.exception("a background loop of the conversations failed, and begins again")
+                await self._deps.clock.sleep(RESTART_SECONDS)
+
     async def _poll(self) -> None:
-        """Query once a second for new entries of conversations that are read here and that other processes may
-        write to. A notification `parley/changed` may be lost, and a process that was killed sends none.
+        """Query once a second for new entries in conversations that clients are reading and that other processes
+        may write to.
+
+        Polling is necessary because a notification `parley/changed` may be lost, and a process that was killed
+        sends none.
         """
         polled = _Polled()
         trouble = ""
@@ -338,12 +450,14 @@ class ConversationRegistry:
             for conversation_id in self._touched | polled.with_turns:
                 polled.examine(conversation_id, self._alive.get(conversation_id))
             self._touched.clear()
-            if not polled.watched:
+            if not polled.watched and not self._deps.activity.is_watched:
                 self._polling = None
                 return
             try:
                 await self._store.check()
                 news = await self._store.changed_since(polled.ends) if polled.ends else ()
+                if self._deps.activity.is_watched:
+                    await self._note_activity()
                 trouble = ""
             except ParleyError as error:
                 news = ()
@@ -355,9 +469,26 @@ class ConversationRegistry:
                     self._touched.add(conversation_id)
                     one.reconcile()
 
+    async def _note_activity(self) -> None:
+        """Notify the watchers if another process may have changed a conversation."""
+        before = self._newest
+        if await self._is_newest_changed() and self._newest is not None:
+            conversation_id, title, _ = self._newest
+            self._deps.activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
+
+    async def _is_newest_changed(self) -> bool:
+        """Query the store for the conversation with the latest activity. Return whether the answer has changed."""
+        found = await self._store.find(Query(archived=None, limit=1))
+        before = self._newest
+        self._newest = next(
+            ((one.conversation_id, one.summary.title, one.summary.updated_at) for one in found.items), None
+        )
+        return before != self._newest
+
     def _lose(self, lost: HomeLost) -> None:
-        """End every turn and every stream because the home was lost. All conversations are removed from memory,
-        because the store may lack entries that are there.
+        """End every turn and every stream, because the home directory has been lost.
+
+        All conversations are removed from memory, because they may have entries that the store lacks.
         """
         for one in self:
             one.lose(lost)
@@ -365,11 +496,11 @@ class ConversationRegistry:
     def _settings(self) -> StoreSettings:
         try:
             return self._store_settings()
-        except ConfigError:  # a client that creates a conversation is told
+        except ConfigError:  # the error is reported when a client creates a conversation
             return StoreSettings()
 
     async def _evict_unused(self) -> None:
-        """Evict unused conversations from time to time, while there are conversations in memory."""
+        """Evict unused conversations periodically, while there are conversations in memory."""
         while self._kept:
             limits = self._settings()
             await self._deps.clock.sleep(max(SOONEST_SECONDS, min(EVICT_SECONDS, limits.idle_seconds)))
@@ -378,7 +509,7 @@ class ConversationRegistry:
         self._evicting = None
 
     def _evict(self, limits: StoreSettings) -> int:
-        """Evict conversations that are not used; return how many."""
+        """Evict unused conversations, and return their number."""
         now = self._deps.clock.now()
         idle = [one for one in self._kept.values() if one.is_evictable]
         evicted = [
@@ -392,26 +523,30 @@ class ConversationRegistry:
 
 
 class _Polled:
-    """The conversations that are read here and that other processes may write to."""
+    """The conversations that clients of this process are reading and that other processes may write to."""
 
     def __init__(self) -> None:
         self.watched: set[ConversationId] = set()
         self.with_turns: set[ConversationId] = set()
-        """Those whose turn is unfinished. What the store says of all others changes with a write alone."""
+        """The conversations with an unfinished turn. They are examined with every poll, because their state can
+        change without a write.
+        """
         self.ends: dict[ConversationId, Seq] = {}
-        """Where the logs of the conversations without a turn end, as far as this process knows."""
+        """The last known position of each conversation without an unfinished turn."""
         self.unfinished: set[ConversationId] = set()
-        """Conversations with a turn of another process that is not followed: its owner may have died."""
+        """The conversations with a turn of another process that this process does not follow. They are polled
+        because the owner may have died.
+        """
 
     def examine(self, conversation_id: ConversationId, one: Conversation | None) -> None:
-        """Record the state of a conversation; `one` is None if it is no longer in memory."""
+        """Record the state of a conversation. `one` is None if the conversation is no longer in memory."""
         self.ends.pop(conversation_id, None)
         for some in (self.watched, self.with_turns, self.unfinished):
             some.discard(conversation_id)
         if one is None or not (one.is_watched or one.has_commands):
             return
         self.watched.add(conversation_id)
-        is_idle = one.state.phase is Phase.IDLE
+        is_idle = one.state.phase is Phase.IDLE and not one.is_queue_pending
         if not is_idle:
             self.with_turns.add(conversation_id)
         if one.needs_polling:
@@ -419,3 +554,17 @@ class _Polled:
                 self.ends[conversation_id] = one.log.durable
             else:
                 self.unfinished.add(conversation_id)
+
+
+async def _unless_looser(
+    pages: AsyncIterable[Sequence[Entry]], conversation: Conversation
+) -> AsyncIterator[Sequence[Entry]]:
+    """Yield the pages of a fork. After them, raise SettingNotAllowed if the settings of the fork would be looser
+    than the current settings of the conversation.
+    """
+    folded = Projections(MessageId(conversation.id))
+    async for page in pages:
+        folded.replay(page)
+        folded.history.drop_texts()
+        yield page
+    conversation.refuse_looser(folded.settings_history.now)

@@ -1,4 +1,4 @@
-"""One conversation whose turn another process owns, followed over a connection to that process.
+"""A conversation that another process owns, followed over a connection to that process.
 
 The owner sends entries and deltas in order, and they are added to the log of this process. Commands are sent to the
 owner.
@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import asdict
 
 from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.log import Entry, ItemKind
 from parley.conversation.state import Phase
-from parley.errors import NotOwned, ParleyError, StoreFailed
+from parley.errors import ApprovalIsSettled, NotOwned, ParleyError, StoreFailed
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.durable_log import DurableLog
 from parley.runtime.errors import RemoteRefusal
@@ -36,6 +38,7 @@ from parley.wire.peers import (
     PeerEntry,
     PeerOutput,
     PeerRead,
+    PeerSettlement,
     Unfollow,
 )
 
@@ -44,13 +47,13 @@ __all__ = ["FOLLOW_SECONDS", "RemoteOwner"]
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS: Final = 2.0
-"""How long another process may take to accept this process as a follower. A running process needs a moment. If
-it was stopped (SIGSTOP), its conversations are read from the store.
+"""The maximum time in seconds that this process waits until another process accepts it as a follower. After that
+time, the conversations of a process that was stopped (SIGSTOP) are read from the store.
 """
 
 
 class RemoteOwner:
-    """A connection to the owner of one conversation, while it is followed."""
+    """The connection to the owner of one conversation, while this process follows it."""
 
     def __init__(
         self,
@@ -63,9 +66,10 @@ class RemoteOwner:
         applied: Callable[[], None],
         over: Callable[[], None],
     ) -> None:
-        """Create the connection. `process` describes the owner for errors. `applied` is called after each entry
-        of the owner. If following has begun, `over` is called once, when the turn is over or the connection
-        breaks.
+        """Create the object; `follow` begins to follow the owner.
+
+        `process` describes the owner in error texts. `applied` is called after each entry of the owner. `over` is
+        called once after following has begun, when the turn is over or the connection breaks.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
@@ -77,15 +81,18 @@ class RemoteOwner:
         self._applied, self._over = applied, over
         self._begun = self.is_over = False
         self._last = START
-        """The last position at the owner when following began."""
+        """The last position in the owner's log when following began."""
         self._following: asyncio.Future[None] | None = None
-        self._audience = PeerRead(conversation_id=durable_log.id, is_read=False, can_be_asked=False)
+        self._audience = PeerRead(
+            conversation_id=durable_log.id, is_read=False, can_be_asked=False, may_end_at_limit=False
+        )
 
     async def follow(self) -> None:
-        """Follow the owner from the last known entry on. Following may already have ended when this returns.
+        """Follow the owner, beginning after the last known entry. Following may already have ended when the call
+        returns.
 
         Raises:
-            NotOwned: that process does not own the conversation, does not answer, or has ended.
+            NotOwned: the other process does not own the conversation, does not answer, or has ended.
         """
         self._connection.users.add(self)
         try:
@@ -110,8 +117,10 @@ class RemoteOwner:
         await self._following
 
     def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
-        """Begin to follow if the log still ends at the requested position. Earlier entries belong to an earlier
-        connection."""
+        """Begin to follow if the log still ends at the requested position.
+
+        If it does not, an earlier connection has meanwhile supplied entries, so following must begin again.
+        """
         if following.done():
             return
         if isinstance(answer, ParleyError):
@@ -138,7 +147,7 @@ class RemoteOwner:
             self._following.set_exception(NotOwned())
 
     def lost(self) -> None:
-        """Stop following, and report that it ended."""
+        """Stop following, and call `over`."""
         if not self.is_over:
             self.end()
             if self._begun:
@@ -146,7 +155,9 @@ class RemoteOwner:
 
     def send(self, method: str, params: Struct, *, answered: Callable[[Raw | ParleyError], None]) -> None:
         """Send a request. `answered` is called with the result or the refusal, before clients see any effect of the
-        request. It is not called if following ends first.
+        request.
+
+        It is not called if following ends first.
 
         Raises:
             NotOwned: following has ended.
@@ -158,20 +169,24 @@ class RemoteOwner:
             if (error := error_of(message)) is not None:
                 answered(_refusal(error))
                 if error.code == NOT_OWNER:
-                    self.lost()  # it refuses everything that was sent after this as well
+                    self.lost()  # the process refuses all later requests as well
                 return
             answered(Raw(b"{}") if message.result is UNSET else message.result)
 
         self._connection.request(method, encode(params), answered=take)
 
     def _report_readers(self) -> None:
-        """Tell the owner which clients read here, because the owner decides how long an approval waits."""
+        """Report to the owner which clients of this process are reading, because the owner decides how long an
+        approval waits.
+        """
         recipients = self._recipients
+        can_be_asked = recipients.can_be_asked(self._approvals.open)
         audience = PeerRead(
             conversation_id=self._log.id,
-            is_read=not recipients.is_empty,
-            can_be_asked=recipients.can_be_asked,
+            is_read=recipients.is_read or can_be_asked,
+            can_be_asked=can_be_asked,
             full=self._approvals.knows_limits,
+            may_end_at_limit=recipients.may_end_at_limit,
         )
         if audience != self._audience and not self.is_over:
             self._audience = audience
@@ -179,7 +194,7 @@ class RemoteOwner:
 
     def on_notification(self, news: PeerNews) -> None:
         if not self._log.has_source(self):
-            return  # this process has taken over meanwhile
+            return  # this process has become the owner meanwhile
         match news:
             case PeerDelta(item=item, type=kind, offset=offset, text=text):
                 self._log.mirror(item, ItemKind(kind), offset, text)
@@ -196,11 +211,14 @@ class RemoteOwner:
                 if self._log.projections.state.phase is Phase.IDLE and seq > self._last:
                     self.lost()
             case PeerEntry(seq=seq):
-                log.warning("%s: entry %d was told after %d", self._log.id, seq, self._log.log.durable)
-                self.lost()  # the store has what is missing
+                log.warning("%s: received entry %d after %d", self._log.id, seq, self._log.log.durable)
+                self.lost()  # the missing entries are in the store
 
 
 def _refusal(error: ErrorObject) -> ParleyError:
+    if error.code == REFUSED and error.name == ApprovalIsSettled.code and error.data is not UNSET:
+        with suppress(msgspec.DecodeError):  # an older version sends no facts
+            return ApprovalIsSettled(**asdict(msgspec.json.decode(error.data, type=PeerSettlement)))
     if error.code == REFUSED:
         return RemoteRefusal(error.message, error.name)
     return StoreFailed(error.message) if error.code == NOT_WRITTEN else NotOwned()

@@ -2,61 +2,80 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
-from parley.config.redaction import kept, stored_overrides
+from parley.config.redaction import stored_arguments, stored_overrides
+from parley.config.strictness import looser_setting
 from parley.config.types import ResolvedSettings, SettingsOverrides
 from parley.conversation.records import SettingsChosen
 from parley.conversation.settings_history import SettingsChange
+from parley.errors import SettingNotAllowed
 from parley.wire.ids import MessageId
 
-__all__ = ["ResolveSettings", "SettingsResolver"]
+__all__ = ["ResolveSettings", "SettingsResolver", "refuse_looser"]
 
 ResolveSettings = Callable[[SettingsOverrides, ResolvedSettings | None], ResolvedSettings]
-"""Resolves the overrides of a call on top of the settings that were in force before it."""
+"""A function that resolves the overrides of a call on top of the previous settings."""
+
+_REAL_CWD: Final = "real_cwd"
+"""The key in a settings record for the path of the working directory without symbolic links."""
 
 
 class SettingsResolver:
     """Resolves settings when they are first needed, and caches them."""
 
     def __init__(self, resolve: ResolveSettings) -> None:
-        self._resolve = resolve
+        self._resolve = self.of_process = resolve
+        """The function that resolves settings now. `of_process` uses the files and the environment of this
+        process.
+        """
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}
-        """The overrides of clients of this process, including secrets, by message. The log has no secrets."""
+        """The overrides of clients of this process, including secrets, by message. The log contains no secrets."""
         self._known: dict[MessageId | None, ResolvedSettings] = {}
-        """By the message that changed them, so that they are known although the log was read again."""
+        """The resolved settings, by the message that changed them. They stay valid when the log is read again."""
+        self.real_cwds: dict[str, str] = {}
+        """The working directories of the conversation, each with its path without symbolic links at the time when
+        the directory was first chosen. The log contains these paths, so that later processes also know them.
+        """
         self.has_secrets = False
-        """Whether a client gave settings that are not stored."""
+        """True if a client has supplied settings that are not stored because they are secret."""
 
     def resolve_for(self, resolve: ResolveSettings | None) -> None:
-        """From now on, resolve with the files and the environment of another client; None changes nothing."""
+        """Resolve settings with the function of another client from now on. Do nothing if `resolve` is None."""
         if resolve is not None and resolve != self._resolve:
             self._resolve = resolve
             self._known.clear()
 
     def resolve(self, wanted: SettingsOverrides, before: ResolvedSettings) -> ResolvedSettings:
-        """Return the settings after a call. Raises ConfigError."""
+        """Return the settings after a call with the overrides `wanted`, if the settings were `before`. Raises
+        ConfigError.
+        """
         return self._resolve(wanted, before)
 
     def remember(self, change: SettingsChange, wanted: SettingsOverrides | None, chosen: ResolvedSettings) -> None:
-        """Store the resolved settings of a change and the overrides of the client, including secrets."""
+        """Cache the resolved settings of a change, and the overrides of the client including secrets."""
         self._known[change.by] = chosen
         if wanted is not None:
             self._wanted[change.by] = replace(wanted, cwd=chosen.settings.cwd)
 
     def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
         """Return the record of a change, without its secrets."""
-        settings, asked = chosen.settings, kept(wanted)
+        settings, asked = chosen.settings, stored_arguments(wanted)
         self.has_secrets |= stored_overrides(asked) != wanted
-        return SettingsChosen(model=settings.model, cwd=settings.cwd, asked={**asked, "cwd": settings.cwd})
+        asked["cwd"] = settings.cwd
+        if (real := self.real_cwds.get(settings.cwd) or _real_path(settings.cwd)) is not None:
+            asked[_REAL_CWD] = self.real_cwds[settings.cwd] = real
+        return SettingsChosen(model=settings.model, cwd=settings.cwd, asked=asked)
 
     def resolved(self, change: SettingsChange) -> ResolvedSettings:
         """Return the settings after a change.
 
         Raises:
-            ConfigError: the settings cannot be used as they are now.
+            ConfigError: the settings are no longer valid.
         """
         unknown: list[SettingsChange] = []
         step: SettingsChange | None = change
@@ -66,6 +85,33 @@ class SettingsResolver:
         chosen = None if step is None else self._known[step.by]
         for one in reversed(unknown):
             wanted = self._wanted.get(one.by) or stored_overrides(one.asked)
+            if isinstance(cwd := one.asked.get("cwd"), str) and isinstance(real := one.asked.get(_REAL_CWD), str):
+                self.real_cwds.setdefault(cwd, real)
             chosen = self._known[one.by] = self._resolve(wanted, chosen)
         assert chosen is not None  # a chain has at least one change
         return chosen
+
+
+def refuse_looser(chosen: ResolvedSettings, now: ResolvedSettings, *, names_directory: bool = False) -> None:
+    """Check that the settings of a limited principal are not looser than the current settings of the conversation.
+
+    With `names_directory`, the principal has named the working directory, which `server/access.py` has checked.
+
+    Raises:
+        SettingNotAllowed: they are looser.
+    """
+    name = looser_setting(chosen, now)
+    if name is None and not names_directory and chosen.settings.cwd != now.settings.cwd:
+        name = "cwd"
+    if name is not None:
+        raise SettingNotAllowed(name, "would be looser than the conversation has it now; this needs the role admin")
+
+
+def _real_path(path: str) -> str | None:
+    """Return a path without symbolic links; None if it cannot be resolved or stored."""
+    try:
+        real = os.path.realpath(path)
+        real.encode()  # the log is UTF-8
+    except (OSError, ValueError):
+        return None
+    return real

@@ -1,6 +1,6 @@
-"""The tool servers of one conversation: starting them, and reporting which failed to start.
+"""The tool servers of one conversation: starts them, and reports those that failed to start.
 
-The servers belong to the process; this module knows which failures are already in the log.
+The tool servers belong to the process. This module records which failures are already in the log.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ Append = Callable[[ErrorEvent], Awaitable[None]]
 
 
 class ToolServers:
-    """Starts the servers when a conversation is created, and checks them when a turn begins."""
+    """Starts the tool servers when a conversation is created, and checks them when a turn begins."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._reported: set[str] = set()
-        """Servers whose failure was reported: of each, once. The reason may vary."""
+        """The names of the servers whose failure has been reported. Each is reported once, even if its reason
+        changes.
+        """
         self._starting: asyncio.Task[None] | None = None
 
     def begin(self, settings: Settings, append: Append) -> None:
-        """Start the servers in the background; `append` stores an event outside of a turn."""
+        """Start the servers in the background. `append` stores an event outside of a turn."""
         if settings.mcp_servers:
             self._starting = asyncio.create_task(self._start(settings, append))
 
@@ -38,18 +40,19 @@ class ToolServers:
         return self._starting is not None and not self._starting.done()
 
     async def begun(self) -> None:
-        """Wait until the start in the background has ended, or `stop_waiting` was called."""
+        """Wait until the start in the background has ended, or until `stop_waiting` is called."""
         if self._starting is not None:
             await asyncio.wait({self._starting})
 
     def stop_waiting(self) -> None:
-        """Stop waiting for the start; failures are reported when the next turn begins."""
+        """Stop waiting for the start. Failures are reported when the next turn begins."""
         if self._starting is not None:
             self._starting.cancel()
 
     async def ready(self, settings: Settings, append: Append) -> None:
-        """Wait until the servers have started, before a turn. Failures are reported before the turn begins, so
-        that none comes in the middle of a text.
+        """Wait until the servers have started, before a turn begins.
+
+        Failures are reported before the turn begins, so that no report interrupts a message of the model.
         """
         await self.begun()
         if settings.mcp_servers:

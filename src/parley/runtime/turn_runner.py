@@ -1,6 +1,6 @@
-"""The turns of one conversation that run in this process: one at a time, and each ends exactly once.
+"""Runs the turns of one conversation in this process, one at a time. Each turn ends exactly once.
 
-Knows how a turn is started, resumed, interrupted and handed over to another process. Its caller holds the lease.
+The module starts, resumes and interrupts turns, and hands them over to other processes. Its caller holds the lease.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from parley.runtime.approvals import Answered, OpenApprovals, answered
 from parley.runtime.deadline import Deadline
 from parley.runtime.deps import RuntimeDeps
 from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
+from parley.runtime.errors import MayNotAnswer
 from parley.runtime.permissions import PermissionGate, Resumed
 from parley.runtime.settings import SettingsResolver
 from parley.runtime.tool_servers import ToolServers
 from parley.wire.events import LimitReached, TurnEndReason, UserMessage
 from parley.wire.ids import EventId, Seq
 from parley.wire.items import text_of
-from parley.wire.peers import AnswerQuestion
+from parley.wire.peers import SettleApproval
+from parley.wire.principals import LOCAL, PrincipalRef
 from parley.wire.text import replace_surrogates
 
 __all__ = ["LocalTurn", "RemoteTurn", "Turn", "TurnRunner"]
@@ -48,47 +50,52 @@ _messages: Final = msgspec.json.Decoder(UserMessage)
 
 
 class Turn:
-    """A turn that runs in some process."""
+    """A turn that is running in this process or in another one."""
 
     def __init__(self, event_id: EventId) -> None:
         self.event_id = event_id
         self.work: asyncio.Future[TurnEnded] = asyncio.get_running_loop().create_future()
-        """Done when only the end of the turn is left to be stored."""
+        """A future that is done when only the end of the turn still has to be stored."""
         self.handed_over = False
-        """True if handed over unfinished to another process."""
+        """True if the turn was handed over unfinished to another process."""
         self.lost: HomeLost | None = None
-        """Why its end can never be stored."""
+        """The reason why the end of the turn can never be stored; None if it can."""
 
 
 class RemoteTurn(Turn):
-    """A turn of another process that accepted a message of this process. Its task is cancelled when the turn is
-    over.
+    """A turn of another process that has accepted a message from this process.
+
+    `work` is cancelled when the turn is over.
     """
 
     def __init__(self, event_id: EventId, first: Seq) -> None:
         super().__init__(event_id)
         self.first = first
-        """The position of the first entry that the message caused."""
+        """The position of the first entry of the message."""
 
 
 class LocalTurn(Turn):
-    """A turn that runs in this process."""
+    """A turn that is running in this process."""
 
     def __init__(self, event_id: EventId, settings: Settings | None) -> None:
         super().__init__(event_id)
         self.settings = settings
-        """The settings that it began with; overrides of messages that join it are for the next turn. None: it was
-        resumed, and its settings cannot be used as they are now."""
+        """The settings at the start of the turn. The overrides of messages that join the turn apply to the next
+        turn. None if the turn was resumed and its settings are no longer valid.
+        """
         self.cut_short: Interruption | None = None
-        """Why it was told to end."""
+        """The reason why the turn was interrupted; None if it was not."""
+        self.interrupted_by: PrincipalRef | None = None
+        """The principal that interrupted the turn; None if no principal did."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when its end is stored, or it was handed over."""
+        """A future that is done when the end of the turn is stored or the turn has been handed over."""
         self.task: asyncio.Task[None] | None = None
-        """Runs it; None until its start is durable."""
+        """The task that runs the turn; None until the start of the turn is durable."""
 
-    def interrupt(self, why: Interruption = "interrupted") -> None:
-        """Tell the turn to end."""
-        self.cut_short = self.cut_short or why
+    def interrupt(self, why: Interruption = "interrupted", *, principal: PrincipalRef | None = None) -> None:
+        """Interrupt the turn for the reason `why`, unless it has already been interrupted."""
+        if self.cut_short is None:
+            self.cut_short, self.interrupted_by = why, principal
         self.cancel()
 
     def cancel(self) -> None:
@@ -102,7 +109,7 @@ class LocalTurn(Turn):
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception of the finished turn; None if it has none or was cancelled."""
+        """The exception of the finished turn; None if there is none or the turn was cancelled."""
         return None if self.work.cancelled() else self.work.exception()
 
 
@@ -124,13 +131,13 @@ class TurnRunner:
         self._tool_servers = tool_servers
         self._model: tuple[Settings, Model] | None = None
         self._meters: dict[tuple[str, str], TokenMeter] = {}
-        """One for each model, by its provider and its name."""
+        """The token meters, by the provider and the name of the model."""
         self.turn: LocalTurn | None = None
-        """The turn that is here, also before its start is durable and until its end is."""
+        """The turn of this process, from before its start is durable until its end is durable; otherwise None."""
 
     @property
     def running(self) -> LocalTurn | None:
-        """The turn that runs: its start is durable, and its end is not appended."""
+        """The turn whose start is durable and whose end has not been appended yet; None if there is none."""
         return self.turn if self._is_unfinished and self.turn is not None and self.turn.task is not None else None
 
     @property
@@ -140,24 +147,24 @@ class TurnRunner:
 
     @property
     def _is_unfinished(self) -> bool:
-        """True if there is a turn whose end is not appended yet."""
+        """True if there is a turn whose end has not been appended yet."""
         turn, state = self.turn, self._log.projections.state
         return turn is not None and state.phase is not Phase.IDLE and state.event_id == turn.event_id
 
     # --- starting ----------------------------------------------------------------------
 
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
-        """Return a turn whose start is about to be appended; `start` runs it when the start is durable."""
+        """Return a turn whose start is about to be appended. `start` runs it when the start is durable."""
         self.turn = LocalTurn(event_id, settings)
         return self.turn
 
     def start(self, turn: LocalTurn) -> None:
-        """Run a turn that was prepared. If it was interrupted meanwhile, it ends at once."""
+        """Run a prepared turn. If it was interrupted meanwhile, it ends at once."""
         assert turn.settings is not None
         self._run(turn, self._work(turn.settings))
 
     def discard(self, turn: LocalTurn) -> None:
-        """Forget a prepared turn whose start was not stored."""
+        """Discard a prepared turn whose start could not be stored."""
         turn.work.cancel()
         if self.turn is turn:
             self.turn = None
@@ -165,15 +172,15 @@ class TurnRunner:
             turn.over.set_result(None)
 
     async def recover(self, deadline: Deadline) -> None:
-        """End an orphaned turn that was running, or resume one that waits for an answer.
+        """End an orphaned turn that was running, or resume an orphaned turn that was waiting for an approval.
 
         Raises:
-            StoreFailed: its end cannot be stored.
+            StoreFailed: the end of the turn cannot be stored.
         """
         if self.turn is not None:
             return
         if self._log.projections.state.phase is Phase.RUNNING:
-            # A turn that is younger than this server was run by another one.
+            # A turn that began after the start of this server ran in another server.
             was_elsewhere = self._log.projections.state.since > self._deps.started_at
             end = self._end_for("restarted", KILLED if was_elsewhere else None)
             await self._log.append(*end, until=deadline.at)
@@ -182,7 +189,7 @@ class TurnRunner:
 
     def _resume(self) -> None:
         pending = self._approvals.open
-        assert pending is not None  # by the phase
+        assert pending is not None  # the phase implies it
         try:
             settings = self._settings_of_turn()
         except ConfigError as error:
@@ -199,7 +206,7 @@ class TurnRunner:
         return event_id
 
     def _settings_of_turn(self) -> Settings:
-        """Return the settings of the turn. Raises ConfigError if they cannot be used now."""
+        """Return the settings of the turn. Raises ConfigError if they are no longer valid."""
         return self._resolver.resolved(self._log.projections.settings_history.of_turn).settings
 
     def _run(self, turn: LocalTurn, work: Coroutine[None, None, TurnEnded]) -> None:
@@ -231,21 +238,26 @@ class TurnRunner:
     async def _resume_work(
         self, turn: LocalTurn, pending: PendingApproval, answer: asyncio.Future[Answered]
     ) -> TurnEnded:
-        """Continue a turn that waits for an answer."""
+        """Continue a turn of another process when `answer`, the answer to its open approval, is known."""
         result = await self._approvals.wait_for(answer)
         if isinstance(reached := pending.event, LimitReached) and not result.is_yes:
             return await end_at_limit(reached, self._log)
         settings = turn.settings or self._settings_of_turn()
         return await self._work(settings, Resumed(pending.request, result))
 
-    def answer(self, answer: AnswerQuestion, *, until: float) -> asyncio.Future[None]:
-        """Settle the open approval; the future is done when that is durable.
+    def answer(self, answer: SettleApproval, *, until: float) -> asyncio.Future[None]:
+        """Settle the open approval. The future is done when the settlement is durable. The write waits for the
+        write lock until the time `until`.
 
         Raises:
-            UnknownApproval, ApprovalIsSettled: it is not open.
-            ConfigError: the turn would continue, and its settings cannot be used as they are now.
+            UnknownApproval: the conversation never requested the approval.
+            ApprovalIsSettled: the approval has already been settled.
+            MayNotAnswer: the principal is not allowed to answer the approval.
+            ConfigError: the turn would continue, and its settings are no longer valid.
         """
         pending = self._approvals.find(answer.approval_id)
+        if not pending.may_be_answered_by(answer.principal):
+            raise _may_not_answer(pending)
         ends = answer.decision == "abort" or (
             isinstance(pending.event, LimitReached) and not answered(answer.decision, answer.reason).is_yes
         )
@@ -255,6 +267,7 @@ class TurnRunner:
             answer.approval_id,
             answer.decision,
             by=answer.by,
+            principal=answer.principal,
             reason=answer.reason,
             answer_id=answer.answer_id,
             until=until,
@@ -262,28 +275,29 @@ class TurnRunner:
 
     # --- ending ------------------------------------------------------------------------
 
-    def interrupt(self, why: Interruption = "interrupted") -> None:
-        """Tell the turn to end, if there is one."""
+    def interrupt(self, why: Interruption = "interrupted", *, principal: PrincipalRef | None = None) -> None:
+        """Interrupt the turn for the reason `why`. Do nothing if there is none."""
         if (turn := self.turn) is not None and (turn.task is None or self.running is turn):
-            turn.interrupt(why)
-            self._approvals.drop()  # at once: an answer that comes a moment later has nothing to settle
+            turn.interrupt(why, principal=principal)
+            self._approvals.drop(principal)  # drop it at once, so that a late answer does not settle it
 
     def hand_over(self) -> None:
-        """Hand the turn over, unfinished, to another process, if there is one."""
+        """Hand the unfinished turn over to another process. Do nothing if there is none."""
         if self.turn is not None:
             self.turn.handed_over = True
             self._approvals.leave_open()
             self.turn.cancel()
 
     def lose(self, lost: HomeLost) -> None:
-        """Stop the turn, if there is one, without storing its end: nothing can be stored."""
+        """Stop the turn without storing its end, because nothing can be stored. Do nothing if there is none."""
         if self.turn is not None:
             self.turn.lost = lost
             self.hand_over()
 
     def stop(self) -> None:
-        """End the turn because the server shuts down. A turn that waits for an answer is handed over to another
-        process.
+        """End the turn because the server is shutting down.
+
+        A turn that is waiting for an approval is handed over to another process.
         """
         turn = self.turn
         if turn is None or turn.handed_over or turn.cut_short is not None:
@@ -294,7 +308,7 @@ class TurnRunner:
             self.hand_over()
 
     async def ended(self, deadline: Deadline) -> None:
-        """Wait until no turn is ending. Tries again to store an end that could not be stored.
+        """Wait until no turn is ending. Retry an end that could not be stored.
 
         Raises:
             StoreFailed: the end still cannot be stored.
@@ -310,7 +324,7 @@ class TurnRunner:
                 await self._append_end_of(turn, until=deadline.at)
 
     async def over(self) -> None:
-        """Wait for the end of the turn, if there is one."""
+        """Wait for the end of the turn. Return at once if there is none."""
         while (turn := self.turn) is not None:
             if turn.task is not None:
                 await asyncio.wait({turn.over})
@@ -326,7 +340,7 @@ class TurnRunner:
             if not turn.handed_over:
                 await self._end(turn)
         finally:
-            if self.turn is turn:  # another may have started already
+            if self.turn is turn:  # another turn may have started already
                 self.turn = None
                 self._approvals.attach_turn(None)
                 self._log.release_texts()
@@ -340,7 +354,7 @@ class TurnRunner:
                 log.warning("%s: %s", self._log.id, failure)  # the new owner stores the end
             elif not isinstance(failure, StoreFailed | ConfigError | MemoryError):
                 log.error("turn of %s failed", self._log.id, exc_info=failure)
-        while True:  # until it is stored, or the server shuts down: then the next owner recovers the turn
+        while True:  # until the end is stored; on shutdown, the next owner recovers the turn
             try:
                 await self._append_end_of(turn)
             except (LeaseLost, HomeLost):
@@ -355,24 +369,27 @@ class TurnRunner:
     async def _notify(self, turn: LocalTurn, ended: TurnEnded) -> None:
         if ended.why != "done" or turn.settings is None or not turn.settings.notify:
             return
-        said = last_text(self._log.log.entries)
+        last = last_text(self._log.log.entries)
         try:
             messages = [await self._log.entry_at(seq) for seq in self._log.projections.state.inputs.values()]
         except StoreError as error:
             log.warning("%s: the notify program is not run: %s", self._log.id, error)
             return
         inputs = tuple(text_of(_messages.decode(entry.encoded).content) for entry in messages)
-        run_notify_program(turn.settings, turn.event_id, inputs, said)
+        run_notify_program(turn.settings, turn.event_id, inputs, last)
 
     async def _append_end_of(self, turn: LocalTurn, until: float | None = None) -> None:
-        """Append the end of a turn, unless it has one or another process stores it."""
+        """Append the end of a turn, unless the turn has already ended or another process will store its end.
+
+        The write waits for the write lock until the time `until`.
+        """
         if self.running is turn and not isinstance(turn.failure, LeaseLost):
-            self._approvals.drop()
+            self._approvals.drop(turn.interrupted_by)
             await self._log.append(*self._end_of(turn), until=until)
 
     def _end_of(self, turn: LocalTurn) -> tuple[LogPayload, ...]:
         if (failure := turn.failure) is None:
-            return self._end_for(turn.cut_short or "stopped")
+            return self._end_for(turn.cut_short or "stopped", principal=turn.interrupted_by)
         if (limit := limit_reached(failure)) is not None:
             return self._end_for("failed", replace_surrogates(limit), RESOURCE_LIMIT)
         if isinstance(failure, StoreFailed | ConfigError):
@@ -381,13 +398,26 @@ class TurnRunner:
         return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)
 
     def _end_for(
-        self, why: TurnEndReason, message: str | None = None, code: str | UnsetType = UNSET
+        self,
+        why: TurnEndReason,
+        message: str | None = None,
+        code: str | UnsetType = UNSET,
+        *,
+        principal: PrincipalRef | None = None,
     ) -> tuple[LogPayload, ...]:
         return turn_end(
             why,
             message,
-            history=self._log.history,
-            usage=self._log.usage,
+            unanswered=self._log.history.unanswered,
+            unreported=self._log.usage.unreported,
+            queued=self._log.queue.waiting,
             outputs=self._log.log.output_records(),
             code=code,
+            principal=principal,
         )
+
+
+def _may_not_answer(pending: PendingApproval) -> MayNotAnswer:
+    setting, began_by = pending.request.answers_from, pending.began_by or LOCAL
+    is_local = setting == "local" or began_by == LOCAL
+    return MayNotAnswer("local clients" if is_local else f"{began_by.name}, which began the turn,", setting=setting)

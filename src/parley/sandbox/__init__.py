@@ -1,5 +1,5 @@
-"""Runs commands in a sandbox, with the mechanisms of the operating system."""
+"""Runs commands in a sandbox, using mechanisms of the operating system."""
 
-from parley.sandbox.sandboxed import Report, Sandboxed, Tried
+from parley.sandbox.sandboxed import MechanismStatus, Report, Sandboxed
 
-__all__ = ["Report", "Sandboxed", "Tried"]
+__all__ = ["MechanismStatus", "Report", "Sandboxed"]

@@ -1,6 +1,6 @@
 """An assembler for the kernel's packet filter (BPF), with named labels.
 
-Knows the instructions and how far each can jump. Does not know what a program decides; `seccomp` does.
+This module encodes the instructions and the distances of jumps. `seccomp` writes the program.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""The longest distance that a conditional jump covers by itself. Its byte could hold one more, which is needed if
-both targets are too far away and two long jumps follow the condition."""
+"""The maximum distance of a single conditional jump. It is one less than the byte for the distance can hold,
+because both targets may be too far away, and then two long jumps follow the condition.
+"""
 
 
 class _Plain(Struct, frozen=True):
-    """An instruction that continues with the next one, or ends the program."""
+    """An instruction that is followed by the next one or ends the program."""
 
     operation: int
     number: int
@@ -39,7 +40,7 @@ class _Condition(Struct, frozen=True):
     operation: int
     number: int
     then: str | None
-    """The label to jump to; None: continue with the next instruction."""
+    """The label to jump to if the condition holds; None to continue with the next instruction."""
     otherwise: str | None
 
 
@@ -62,11 +63,15 @@ class Code:
         self._steps.append(_Plain(_AND, mask))
 
     def if_equal(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Compare the register with a number, and jump to a label; None: continue with the next instruction."""
+        """Jump to `then` if the register equals a number, else to `otherwise`. None continues with the next
+        instruction.
+        """
         self._steps.append(_Condition(_JUMP_IF_EQUAL, number, then, otherwise))
 
     def if_above(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump as `if_equal` does, if the register is greater than the number; both are unsigned."""
+        """Jump to `then` if the register is greater than a number, else to `otherwise`. The comparison is unsigned.
+        None continues with the next instruction.
+        """
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 
     def answer(self, number: int) -> None:
@@ -84,7 +89,7 @@ class Code:
             ValueError: two labels have the same name.
             KeyError: a jump leads to a label that does not come after it.
         """
-        # From the end to the beginning: so the distance of each jump is known, even if a long jump needs two
+        # Assembled from the end, so that the distance of each jump is known, even if a long jump needs two
         # instructions.
         backwards: list[bytes] = []
         labels: dict[str, int] = {}

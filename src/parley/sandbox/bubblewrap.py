@@ -1,7 +1,7 @@
 """Confinement by bubblewrap: a command has its own mount namespace, in which most mounts are read-only.
 
-Builds the command line of bubblewrap (the launcher) from a resolved policy. `seccomp` builds the filter of system
-calls.
+This module builds the command line of bubblewrap (the launcher) from a resolved policy. `seccomp` builds the filter
+of system calls.
 """
 
 from __future__ import annotations
@@ -38,30 +38,35 @@ __all__ = [
 ]
 
 OLDEST: Final = (0, 4)
-"""The first version that reports how the command ended (`--json-status-fd`)."""
+"""The first version of bubblewrap that reports how the command ended (`--json-status-fd`)."""
 _SIZES_SINCE: Final = (0, 7)
-"""The first version that can limit the size of a tmpfs (`--size`)."""
+"""The first version of bubblewrap that can limit the size of a tmpfs (`--size`)."""
 
 _LAUNCHERS: Final = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _LIMITERS: Final = ("/usr/bin/prlimit", "/bin/prlimit")
 _DEFAULT_PATH: Final = "/bin:/usr/bin"
-"""Search path for programs if the command's environment has no PATH."""
+"""The search path for programs if the command's environment has no PATH."""
 
 _PROCESSES: Final = 512
-"""Limit of processes: more than a parallel build of a large project needs, and few enough for the computer to stay
-usable. The kernel does not apply it to root."""
+"""The maximum number of processes of a command. A parallel build of a large project needs fewer, and the computer
+stays usable at this number. The kernel does not apply this limit to root.
+"""
 _SHARED_MEMORY_BYTES: Final = 64 * 1024 * 1024
-"""Size of `/dev/shm`, as containers have it by default. Its memory is freed when the command ends."""
+"""The size of `/dev/shm` in bytes, which is also the default in containers. Its memory is freed when the command
+ends.
+"""
 _FIRST_DESCRIPTOR: Final = 3
 
 _MAX_ARGUMENTS: Final = 9000
-"""The most arguments that the launcher accepts, including the arguments of the command."""
+"""The maximum number of arguments that the launcher accepts, including the arguments of the command."""
 _MAX_ARGUMENT_BYTES: Final = 128 * 1024
-"""Limit of the kernel for one argument or variable, including the NUL at its end."""
+"""The kernel's limit, in bytes, for one argument or variable, including the NUL at its end."""
 _MAX_TOTAL_BYTES: Final = 6 * 1024 * 1024
-"""Limit of the kernel for all arguments and variables of a program, whatever its stack limit."""
+"""The kernel's limit, in bytes, for all arguments and variables of a program. It applies regardless of the stack
+limit.
+"""
 _POINTER_BYTES: Final = 8
-"""Size of the pointer to each argument or variable, which the kernel counts as well."""
+"""The size, in bytes, of the pointer to each argument or variable. The kernel counts these pointers as well."""
 
 _NAMESPACES: Final = (
     "--unshare-user",
@@ -76,14 +81,16 @@ _NAMESPACES: Final = (
 
 
 def launcher() -> str | None:
-    """Return the path of bubblewrap. `PATH` is not searched, because it may lead into the project."""
+    """Return the path of bubblewrap; None if it is not installed. `PATH` is not searched, because it may lead into
+    the project.
+    """
     return next(filter(is_trustworthy, _LAUNCHERS), None)
 
 
 def limiter() -> str | None:
-    """Return the path of the program that limits the number of processes.
+    """Return the path of `prlimit`, which limits the number of processes; None if it is not installed.
 
-    It runs inside the sandbox, where only the processes of the command count.
+    `prlimit` runs inside the sandbox, where only the processes of the command are counted.
     """
     return next(filter(is_trustworthy, _LIMITERS), None)
 
@@ -106,19 +113,19 @@ def supports_size(path: str, version: tuple[int, ...]) -> bool:
 # --- arguments ---------------------------------------------------------------------------
 
 
-def mounts(policy: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
-    """Yield the options of the launcher for each mount, outer directories first."""
-    hidden_directories = _to_cover(policy.hidden_directories, policy)
-    hidden_files = _to_cover(policy.hidden_files, policy)
+def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
+    """Yield the launcher's options for each mount, outer directories first."""
+    hidden_directories = _to_cover(resolved.hidden_directories, resolved)
+    hidden_files = _to_cover(resolved.hidden_files, resolved)
     words: dict[str, tuple[str, ...]] = {}
-    # A command could rename a directory around a protected path and create another one with a `.git` in its place.
+    # A command could rename a directory that contains a protected path, and create another directory in its place.
     # A mount point cannot be renamed.
-    for place in policy.read_only + hidden_directories + hidden_files:
+    for place in resolved.read_only + hidden_directories + hidden_files:
         for folder in parents(place):
-            if folder not in policy.roots and policy.is_writable(folder) and not _is_its_own(folder):
+            if folder not in resolved.roots and resolved.is_writable(folder) and not _is_its_own(folder):
                 words[folder] = ("--bind", folder, folder)
-    words |= {path: ("--bind", path, path) for path in policy.roots}
-    words |= {path: ("--ro-bind", path, path) for path in policy.read_only}
+    words |= {path: ("--bind", path, path) for path in resolved.roots}
+    words |= {path: ("--ro-bind", path, path) for path in resolved.read_only}
     words |= {path: ("--tmpfs", path) for path in hidden_directories}
     words |= {path: ("--ro-bind", "/dev/null", path) for path in hidden_files}
     for path in sorted(words, key=depth):
@@ -127,7 +134,7 @@ def mounts(policy: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
         yield ("--remount-ro", path)
 
 
-def _to_cover(hidden: Iterable[str], policy: ResolvedPolicy) -> tuple[str, ...]:
+def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...]:
     """Return the hidden paths that need a mount. Paths in `/dev` need none, because a command has its own
     `/dev`.
     """
@@ -137,21 +144,21 @@ def _to_cover(hidden: Iterable[str], policy: ResolvedPolicy) -> tuple[str, ...]:
         if path == "/dev"
         or not is_below(path, "/dev")
         or is_below(path, "/dev/shm")
-        or any(root != "/" and is_below(path, root) for root in policy.roots)
+        or any(root != "/" and is_below(path, root) for root in resolved.roots)
     )
 
 
 def _is_its_own(folder: str) -> bool:
-    """Return whether the launcher mounts a directory here that belongs to the command alone."""
+    """Return whether the launcher creates this directory for the command alone."""
     return folder in ("/dev", "/dev/shm") or is_below(folder, "/proc")
 
 
-def expected_mounts(policy: ResolvedPolicy) -> Iterator[Mount]:
+def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
     """Yield all mounts that the command must have, in the order in which they are mounted."""
-    words = [each for each in mounts(policy) if each[0] != "--remount-ro" and each[-1] != "/"]
-    # No command can create a link in `/proc`, and the launcher covers some of it itself.
+    words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
+    # No command can create a link in `/proc`, and the launcher itself covers parts of it.
     words = [each for each in words if not each[-1].startswith("/proc/")]
-    yield Mount(place="/", source="/", writable="/" in policy.roots)
+    yield Mount(place="/", source="/", writable="/" in resolved.roots)
     yield Mount(place="/dev", source=None, writable=False)
     if all(place != "/dev" for *_, place in words):
         yield Mount(place="/dev/shm", source=None, writable=True)
@@ -161,7 +168,7 @@ def expected_mounts(policy: ResolvedPolicy) -> Iterator[Mount]:
 
 
 def arguments(
-    policy: ResolvedPolicy,
+    resolved: ResolvedPolicy,
     *,
     cwd: str,
     env: Mapping[str, str],
@@ -169,14 +176,17 @@ def arguments(
     has_proc: bool,
     has_size_option: bool,
 ) -> tuple[str, ...]:
-    """Return the options of the launcher, without those that name descriptors."""
-    first, *others = ("--ro-bind", "/", "/"), *mounts(policy)
-    if "/" in policy.roots:
+    """Return the options of the launcher, except the options that name descriptors. `network` is True if the
+    command has network access. `has_proc` is True if the launcher can mount `/proc`. `has_size_option` is True if
+    it can limit the size of a tmpfs.
+    """
+    first, *others = ("--ro-bind", "/", "/"), *mounts(resolved)
+    if "/" in resolved.roots:
         first = ("--bind", "/", "/")
         others.remove(first)
     if not has_proc:
         others = [each for each in others if not each[-1].startswith("/proc/")]
-    # `/proc` is read-only, because root could change settings of the kernel there. If it cannot be mounted, an
+    # `/proc` is read-only, because root could change kernel settings there. If `/proc` cannot be mounted, an
     # empty directory covers the `/proc` of the computer, in which all other processes can be seen.
     proc = ("--proc", "/proc") if has_proc else ("--tmpfs", "/proc")
     size = ("--size", str(_SHARED_MEMORY_BYTES)) if has_size_option else ()
@@ -195,15 +205,15 @@ def arguments(
 
 
 def _as_file(words: Iterable[str]) -> bytes:
-    """Encode arguments for `--args`."""
+    """Encode arguments for the option `--args`, which reads them from a file."""
     return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
 def _refuse_unencodable(command: Command) -> None:
-    """Check that no text of the command could be read as several arguments of the launcher.
+    """Check that each string of the command can be encoded as one argument of the launcher.
 
     Raises:
-        CommandNotStarted: a text cannot be encoded, or the command is empty.
+        CommandNotStarted: a string cannot be encoded, or the command is empty.
     """
     if not command.argv:
         raise CommandNotStarted("command args are empty")
@@ -224,10 +234,11 @@ def _refuse_unencodable(command: Command) -> None:
 
 
 def _refuse_missing(command: Command) -> None:
-    """Check that the program exists and is executable: inside the sandbox, the error would not reach us.
+    """Check that the program exists and is executable, because the error inside the sandbox would not reach the
+    server.
 
     Raises:
-        CommandNotStarted: it does not exist or is not executable; the text has the error of the system.
+        CommandNotStarted: the program does not exist or is not executable. The message contains the system's error.
     """
     name = command.argv[0]
     folders = [""] if "/" in name else command.env.get("PATH", _DEFAULT_PATH).split(":")
@@ -245,10 +256,10 @@ def _refuse_missing(command: Command) -> None:
 
 
 def _refuse_too_long(command: Command, arguments: int) -> None:
-    """Check the limits of the launcher and the kernel for arguments and variables.
+    """Check the launcher's and the kernel's limits on arguments and variables.
 
     Raises:
-        CommandNotStarted: a limit is exceeded; the text has the error of the system.
+        CommandNotStarted: a limit is exceeded. The message contains the system's error.
     """
     texts = [*command.argv, *(f"{name}={value}" for name, value in command.env.items())]
     sizes = [len(os.fsencode(text)) + 1 for text in texts]
@@ -266,7 +277,7 @@ def _refused(number: int) -> CommandNotStarted:
 
 
 def _max_processes() -> int:
-    """Return the limit of processes, which cannot exceed the limit of the server itself."""
+    """Return the limit on the processes of a command. It does not exceed the server's own limit."""
     _, limit = resource.getrlimit(resource.RLIMIT_NPROC)
     return _PROCESSES if limit == resource.RLIM_INFINITY else min(_PROCESSES, limit)
 
@@ -275,7 +286,7 @@ def _max_processes() -> int:
 
 
 class Bubblewrap:
-    """Starts commands with bubblewrap."""
+    """Runs commands in a bubblewrap sandbox."""
 
     def __init__(
         self,
@@ -294,16 +305,18 @@ class Bubblewrap:
         self._has_proc = has_proc
         self._has_sizes = has_size_option
 
-    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """Run a command as `CommandRunner.run` does."""
+    async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult:
+        """Run a command in a sandbox with this policy, and return its result. The command's output is passed to
+        `output`.
+        """
         placeholders: list[GitPlaceholder] = []
         denials = Denials(output)
         try:
             ended = await self._protected.run(
                 self._starter,
-                lambda: self._prepared(command, bounds, placeholders, denials),
+                lambda: self._prepared(command, policy, placeholders, denials),
                 output=denials,
-                roots=[root.path for root in bounds.writable],
+                roots=[root.path for root in policy.writable],
                 accepted=command.accepted,
             )
             return denials.explained(ended)
@@ -312,33 +325,33 @@ class Bubblewrap:
                 await in_thread(lambda: release_all(placeholders), needs_one=False)
 
     def _prepared(
-        self, command: Command, bounds: SandboxPolicy, placeholders: list[GitPlaceholder], denials: Denials
+        self, command: Command, policy: SandboxPolicy, placeholders: list[GitPlaceholder], denials: Denials
     ) -> LaunchSpec:
         _refuse_unencodable(command)
-        policy = resolve(bounds)
-        refuse_hidden_cwd(policy, command.cwd)
-        denials.begin(policy)
+        resolved = resolve(policy)
+        refuse_hidden_cwd(resolved, command.cwd)
+        denials.begin(resolved)
         _refuse_missing(command)
-        policy = add_placeholders(policy, placeholders)
+        resolved = add_placeholders(resolved, placeholders)
         # No mount can cover a link, so links are restored after the command.
-        self._protected.protect(policy, policy.links)
-        return self.start(command, bounds, policy)
+        self._protected.protect(resolved, resolved.links)
+        return self.start(command, policy, resolved)
 
-    def start(self, command: Command, bounds: SandboxPolicy, policy: ResolvedPolicy) -> LaunchSpec:
-        """Return how to start the command."""
+    def start(self, command: Command, policy: SandboxPolicy, resolved: ResolvedPolicy) -> LaunchSpec:
+        """Return the launch specification with which the launcher starts the command."""
         words = arguments(
-            policy,
+            resolved,
             cwd=command.cwd,
             env=command.env,
-            network=bounds.network,
+            network=policy.network,
             has_proc=self._has_proc,
             has_size_option=self._has_sizes,
         )
         filtered = program(
             os.uname().machine,
-            writable=bool(policy.roots),
-            network=bounds.network,
-            unix_sockets=bounds.unix_sockets,
+            writable=bool(resolved.roots),
+            network=policy.network,
+            unix_sockets=policy.unix_sockets,
             namespaces=True,
         )
         first = _FIRST_DESCRIPTOR + len(command.files)
@@ -353,6 +366,6 @@ class Bubblewrap:
             env={"PATH": "/usr/bin:/bin"},
             files=(*command.files, _as_file(words), filtered),
             reports=True,
-            mounts=tuple(expected_mounts(policy)),
+            mounts=tuple(expected_mounts(resolved)),
             timeout_seconds=command.timeout_seconds,
         )

@@ -1,9 +1,8 @@
-"""Placeholders: empty `.git` directories that exist while commands run, so that a command cannot create a `.git`
-there.
-
-A read-only mount needs a directory to cover. The last command that uses a placeholder removes it. A placeholder in
-use is locked (`flock`), so several servers can share it. The kernel releases the locks of a killed process, so the
-next command removes a placeholder that a killed server left.
+"""Manages placeholders: empty `.git` directories that exist while commands are running, so that a command cannot
+create a `.git` there. They are needed because a read-only mount must cover an existing directory. The last command
+that uses a placeholder removes it. A placeholder in use is locked (`flock`), so that several servers can share it.
+The kernel releases the locks of a killed process, so the next command can remove a placeholder that a killed server
+left behind.
 """
 
 from __future__ import annotations
@@ -25,11 +24,13 @@ from parley.wire.text import quoted
 __all__ = ["GitPlaceholder", "add_placeholders", "release_all"]
 
 _ATTEMPTS: Final = 1000
-"""How often locking is tried. An attempt fails only if another process removes the directory at the same time."""
+"""The maximum number of attempts to lock a placeholder. An attempt fails only if another process removes the
+directory at the same time.
+"""
 
 
 class _CannotCreate(SandboxUnavailable):
-    """The placeholder cannot be created, so its directory must not be written to."""
+    """The placeholder cannot be created, so commands must not write to its directory."""
 
 
 class GitPlaceholder:
@@ -43,10 +44,11 @@ class GitPlaceholder:
 
     @classmethod
     def acquire(cls, path: str) -> GitPlaceholder | None:
-        """Create a placeholder, or share it; None if neither the server nor a command can create one.
+        """Create a placeholder, or share an existing one. Return None if neither the server nor a command can
+        create one.
 
         Raises:
-            SandboxUnavailable: the server cannot create it, but a command might.
+            SandboxUnavailable: the server cannot create the placeholder, but a command might.
         """
         folder: int | None = None
         try:
@@ -69,23 +71,24 @@ class GitPlaceholder:
                 os.close(folder)
 
     def release(self) -> None:
-        """Remove the directory, unless another command uses it or it is not empty."""
+        """Release the lock, and remove the directory unless another command uses it or it is not empty."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same(self._name, self._folder, self._descriptor):
                 os.rmdir(self._name, dir_fd=self._folder)
         except OSError:
-            pass  # it is in use, or a repository by now
+            pass  # the directory is in use, or has become a repository
         finally:
             os.close(self._descriptor)
             os.close(self._folder)
 
 
 def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> ResolvedPolicy:
-    """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the changed policy.
+    """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the resulting policy.
 
-    A root of the user in which the server cannot create a placeholder becomes read-only, because a command could
-    change the mode of the root. So does a root in which another user keeps the placeholder locked.
+    A root that belongs to the user and in which the server cannot create a placeholder becomes read-only, because a
+    command could change the mode of the root and create a `.git`. A root in which another user keeps the
+    placeholder locked becomes read-only too.
 
     Raises:
         SandboxUnavailable: a placeholder cannot be acquired.
@@ -112,7 +115,9 @@ def release_all(placeholders: Iterable[GitPlaceholder]) -> None:
 
 
 def _lock_shared(name: str, folder: int) -> int | None:
-    """Create the directory if it does not exist, and lock it; None if another process is removing it."""
+    """Create a directory if it does not exist, lock it, and return its descriptor. Return None if another process
+    is removing it.
+    """
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:

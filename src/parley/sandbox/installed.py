@@ -1,4 +1,4 @@
-"""Explains to the model that commands cannot write where Parley itself is installed."""
+"""Explains to the model that commands cannot write to directories in which Parley itself is installed."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ __all__ = ["Denials", "refuse_installed"]
 
 _READ_ONLY: Final = (b"read-only file system", b"erofs")
 _FORBIDDEN: Final = (b"permission denied", b"eacces")
-"""Texts, in lower case, with which programs report that a mount is read-only or that Landlock denies writing."""
+"""Lower-case phrases with which programs report that Landlock denies writing. `_READ_ONLY` has the phrases for a
+read-only mount.
+"""
 _LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
 _MOST_NAMED: Final = 3
 
 
 def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
-    """Check that the command's working directory does not lie in a root that had to be refused.
+    """Check that the command's working directory is not in a root that commands must not write to.
 
     Raises:
-        SandboxUnavailable: the directory lies in such a root.
+        SandboxUnavailable: the directory is in such a root, because Parley is installed there.
     """
     if not policy.refused:
         return
     try:
         real = os.path.realpath(cwd)
     except ValueError:
-        return  # no directory has such a name; starting the command says so
+        return  # no directory has such a name; starting the command reports the error
     except OSError as error:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
@@ -50,7 +52,9 @@ def _refusal(root: str) -> str:
 
 
 class Denials:
-    """Passes on the output of a command, and notices if the command reports that it may not write."""
+    """Passes on the output of a command, and detects whether the command reports that it is not allowed to
+    write.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -60,7 +64,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, policy: ResolvedPolicy) -> None:
-        """Set the policy of the command, from which the explanations are made."""
+        """Set the policy of the command, which determines the explanations."""
         named = ", ".join(map(quoted, policy.installed[:_MOST_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))
@@ -74,7 +78,9 @@ class Denials:
         self._output(stream, data)
 
     def explained(self, ended: CommandResult) -> CommandResult:
-        """If the command has failed and reported a denial, add the reason to its remarks and to its stderr."""
+        """Return the result of a command. If the command failed and reported a denial, the reason is added to the
+        remarks and to stderr.
+        """
         if not self._is_denied or ended.exit_code == 0:
             return ended
         for sentence in self._sentences:

@@ -1,4 +1,4 @@
-"""Landlock for a thread of the server. Commands are restricted by the fork server instead."""
+"""Restricts a thread of the server with Landlock. Commands are restricted by their supervisors instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["confine"]
 
 
 def confine(rules: Iterable[Rule], roots: Iterable[WritableRoot]) -> None:
-    """Restrict this thread, and every process that it starts, to writing where the rules allow. This is final.
+    """Restrict writing by this thread, and by every process that it starts, to the paths that the rules allow. The
+    restriction cannot be removed.
 
     Raises:
         SandboxUnavailable: the kernel refused, or one of the roots was replaced.
@@ -39,7 +40,7 @@ def _add(ruleset: int, rule: Rule, expected: tuple[int, int] | None) -> None:
     try:
         place = os.open(rule.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return  # missing or out of reach: a rule only grants, so nothing is lost
+        return  # missing or unreachable; a rule only grants rights, so leaving it out is safe
     try:
         found = os.fstat(place)
         if expected is not None and (found.st_dev, found.st_ino) != expected:

@@ -1,9 +1,9 @@
-"""Confinement by Landlock: a command gives up all rights to files except those that rules grant.
+"""Confines commands with Landlock: a command gives up all rights to files except the rights that rules grant.
 
-A rule grants a right to a directory and everything in it, without exceptions. To hide a path, each directory that
-leads to it is listed, and its other entries are granted one by one; no new file can be created in such a directory.
-So `.git` cannot be excluded from a root: the files in it that Git obeys are restored after the command instead
-(`protected_files`).
+A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
+directory that leads to it, and grants the other entries one by one. No new file can be created in such a directory.
+For this reason `.git` is not excluded from a root. Instead, the files in it that control Git are restored after the
+command (`protected_files`).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from parley.sandbox.seccomp import program
 __all__ = ["Entry", "Landlock", "confine_thread", "entries", "read_rules", "restriction", "write_rules"]
 
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
-"""Devices that programs need. No other device is granted, because for root it could be the disk that holds the
-hidden files. Pseudo-terminals are not granted, because the right to `/dev/pts` would include the terminals of
-the user.
+"""Devices that programs need. Access to no other device is granted, because root could read hidden files from a
+disk device. Access to pseudo-terminals is not granted, because a right to `/dev/pts` would include the user's
+terminals.
 """
 
 _LIST: Final = int(Files.READ_DIR)
 _USE_DEVICE: Final = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE | Files.IOCTL_DEV)
 
 _MOST_RULES: Final = 20_000
-"""Limit of rules. Each costs some microseconds when a command starts."""
+"""The maximum number of rules for one command. Each rule adds a few microseconds to the start of a command."""
 
 
 class Entry(Struct, frozen=True):
@@ -56,11 +56,13 @@ class Entry(Struct, frozen=True):
 
 
 Listing = Callable[[str], Iterable[Entry]]
-"""Lists a directory without its links: a right is granted to the target of a link, not to the link."""
+"""A function that lists a directory. It omits links, because a right to a link would be granted to the link's
+target.
+"""
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """Yield the entries of a directory, without links; none if the server cannot list it."""
+    """Yield the entries of a directory, without links. Yield none if the server cannot list the directory."""
     try:
         with os.scandir(folder) as found:
             for entry in found:
@@ -73,33 +75,37 @@ def entries(folder: str) -> Iterator[Entry]:
 # --- rules -------------------------------------------------------------------------------
 
 
-def read_rules(policy: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
-    """Yield rules to read everything except hidden paths and devices. Names of hidden files can still be listed."""
+def read_rules(resolved: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
+    """Yield rules that grant the right to read all files except hidden paths and devices. Commands can still list
+    the names of hidden files.
+    """
     yield Rule("/", _LIST)
-    closed = _closed(policy)
-    ways = _ways(closed)
-    for way in ways:
-        if not policy.hides(way):
-            for entry in listing(way):
-                if entry.path not in closed and entry.path not in ways:
+    closed = _closed(resolved)
+    ancestors = _ancestors(closed)
+    for ancestor in ancestors:
+        if not resolved.hides(ancestor):
+            for entry in listing(ancestor):
+                if entry.path not in closed and entry.path not in ancestors:
                     yield Rule(entry.path, READ)
-    for root in policy.roots:
-        if root not in ways:
+    for root in resolved.roots:
+        if root not in ancestors:
             yield Rule(root, READ)
 
 
-def write_rules(policy: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
-    """Yield rules to write to the roots, except to hidden paths and the directories that lead to them."""
-    closed = _closed(policy)
-    ways = _ways(closed)
-    for root in policy.roots:
-        if root not in ways:
+def write_rules(resolved: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
+    """Yield rules that grant the right to write to the roots, except to hidden paths and the directories that lead
+    to them.
+    """
+    closed = _closed(resolved)
+    ancestors = _ancestors(closed)
+    for root in resolved.roots:
+        if root not in ancestors:
             yield Rule(root, WRITE)
             continue
-        for way in ways:
-            if is_below(way, root) and not policy.hides(way):
-                for entry in listing(way):
-                    if entry.path not in closed and entry.path not in ways:
+        for ancestor in ancestors:
+            if is_below(ancestor, root) and not resolved.hides(ancestor):
+                for entry in listing(ancestor):
+                    if entry.path not in closed and entry.path not in ancestors:
                         yield Rule(entry.path, WRITE if entry.is_folder else WRITE_TO_FILE)
 
 
@@ -108,47 +114,48 @@ def _device_rules() -> Iterator[Rule]:
         yield Rule(f"/dev/{name}", _USE_DEVICE)
 
 
-def _closed(policy: ResolvedPolicy) -> set[str]:
-    """Return the paths that no rule for a directory may include."""
-    return {*policy.hidden, "/dev"}
+def _closed(resolved: ResolvedPolicy) -> set[str]:
+    """Return the hidden paths and `/dev`, which no rule for a directory may include."""
+    return {*resolved.hidden, "/dev"}
 
 
-def _ways(closed: Iterable[str]) -> dict[str, None]:
-    """Return all directories that contain a closed path, at any depth, outer ones first."""
+def _ancestors(closed: Iterable[str]) -> dict[str, None]:
+    """Return all directories that contain one of the `closed` paths, at any depth, outer directories first."""
     return dict.fromkeys(sorted({folder for path in closed for folder in parents(path)}, key=depth))
 
 
 def restriction(
-    policy: ResolvedPolicy, bounds: SandboxPolicy, *, abi: int, machine: str, listing: Listing = entries
+    resolved: ResolvedPolicy, policy: SandboxPolicy, *, abi: int, machine: str, listing: Listing = entries
 ) -> Restriction:
-    """Return the restriction for a command.
+    """Return the Landlock rules and the seccomp filter for a command. `abi` is the version of Landlock, and
+    `machine` is the machine name of `uname`.
 
     Raises:
         SandboxUnavailable: there would be too many rules, or the machine is not supported.
     """
     handled = files_of(abi)
     scoped = scopes_of(abi)
-    if bounds.unix_sockets:
+    if policy.unix_sockets:
         handled &= ~int(Files.RESOLVE_UNIX)
         scoped &= ~int(Scope.ABSTRACT_UNIX_SOCKET)
     granted: dict[str, int] = {}
-    for rules in (read_rules(policy, listing), write_rules(policy, listing), _device_rules()):
+    for rules in (read_rules(resolved, listing), write_rules(resolved, listing), _device_rules()):
         for rule in rules:
             granted[rule.path] = granted.get(rule.path, 0) | rule.rights
             if len(granted) > _MOST_RULES:
                 raise SandboxUnavailable(
-                    "the directories in which something is hidden hold too many files for Landlock"
+                    "the directories that contain hidden paths hold too many files for Landlock"
                 )
     return Restriction(
         handled_files=handled,
-        handled_network=0 if bounds.network else network_of(abi),
+        handled_network=0 if policy.network else network_of(abi),
         scoped=scoped,
         rules=tuple(Rule(path, rights & handled) for path, rights in granted.items()),
         seccomp=program(
             machine,
-            writable=bool(policy.roots),
-            network=bounds.network,
-            unix_sockets=bounds.unix_sockets,
+            writable=bool(resolved.roots),
+            network=policy.network,
+            unix_sockets=policy.unix_sockets,
             namespaces=False,
         ),
     )
@@ -158,33 +165,37 @@ def restriction(
 
 
 class Landlock:
-    """Starts commands with a restriction. Protected files that they change are restored afterwards."""
+    """Runs commands with a Landlock restriction. Protected files that the commands change are restored
+    afterwards.
+    """
 
     def __init__(self, starter: Starter, protected: ProtectedFiles, *, abi: int) -> None:
         self._starter = starter
         self._protected = protected
         self._abi = abi
 
-    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """Run a command as `CommandRunner.run` does. A command that changed protected files counts as failed."""
+    async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult:
+        """Run a command with a restriction for this policy, and return its result. The command's output is passed
+        to `output`. A command that changed protected files counts as failed.
+        """
         denials = Denials(output)
         ended = await self._protected.run(
             self._starter,
-            lambda: self._prepared(command, bounds, denials),
+            lambda: self._prepared(command, policy, denials),
             output=denials,
-            roots=[root.path for root in bounds.writable],
+            roots=[root.path for root in policy.writable],
             accepted=command.accepted,
         )
         return denials.explained(ended)
 
-    def _prepared(self, command: Command, bounds: SandboxPolicy, denials: Denials) -> LaunchSpec:
-        policy = resolve(bounds, protects_installed=False)
-        refuse_hidden_cwd(policy, command.cwd)
-        refuse_installed(policy, command.cwd)
-        denials.begin(policy)
-        restricted = restriction(policy, bounds, abi=self._abi, machine=os.uname().machine)
+    def _prepared(self, command: Command, policy: SandboxPolicy, denials: Denials) -> LaunchSpec:
+        resolved = resolve(policy, protects_installed=False)
+        refuse_hidden_cwd(resolved, command.cwd)
+        refuse_installed(resolved, command.cwd)
+        denials.begin(resolved)
+        restricted = restriction(resolved, policy, abi=self._abi, machine=os.uname().machine)
         self._protected.protect(
-            policy, policy.git_directories + policy.protected + policy.missing_git + policy.links
+            resolved, resolved.git_directories + resolved.protected + resolved.missing_git + resolved.links
         )
         return LaunchSpec(
             argv=command.argv,
@@ -199,8 +210,10 @@ class Landlock:
 # --- a thread of the server --------------------------------------------------------------
 
 
-def confine_thread(bounds: SandboxPolicy) -> bool:
-    """Restrict the calling thread as `CommandRunner.confine_thread` does."""
+def confine_thread(policy: SandboxPolicy) -> bool:
+    """Restrict the calling thread so that it can write only where the policy allows. Return False if the kernel
+    does not support Landlock.
+    """
     from parley.common.landlock import abi_version
     from parley.sandbox.kernel import confine
 
@@ -210,5 +223,5 @@ def confine_thread(bounds: SandboxPolicy) -> bool:
         return False
     if abi < OLDEST:
         return False
-    confine(write_rules(resolve(bounds)), bounds.writable)
+    confine(write_rules(resolve(policy)), policy.writable)
     return True

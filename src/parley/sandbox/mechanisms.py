@@ -1,4 +1,4 @@
-"""Probes the mechanisms: whether each is available on this system, and whether it really confines commands."""
+"""Checks whether each sandbox mechanism is available on this system, and whether it actually confines commands."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ _NO_LANDLOCK: Final = {
 }
 
 _PROC_ERROR: Final = "mount proc"
-"""Part of the launcher's error where the system does not let it mount `/proc`, as in many containers."""
+"""Part of the error that the launcher reports if the system does not allow it to mount `/proc`, as in many
+containers.
+"""
 
 
 class ProbeResult(Struct, frozen=True, kw_only=True):
-    """Whether a mechanism works here."""
+    """The result of probing one mechanism."""
 
     name: Name
     title: str
-    """Its name in a sentence."""
+    """The name of the mechanism in a sentence."""
     mechanism: ConfinementMechanism | None = None
-    """None: it does not work."""
+    """The mechanism; None if it does not work on this system."""
     fault: str | None = None
-    """Why it does not work, as a part of a sentence."""
+    """The reason why the mechanism does not work, as a part of a sentence; None if it works."""
     facts: tuple[tuple[str, str], ...] = ()
     is_known: bool = True
-    """False: another attempt may have another result."""
+    """True if the result is final. False if another attempt may have a different result."""
 
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
-    """Probe a mechanism. Its self test runs in Parley's `home`.
+    """Probe a mechanism and return the result. Its self-test runs in Parley's `home`.
 
     Raises:
-        CommandNotStarted: the probe itself failed; another attempt may succeed.
+        CommandNotStarted: the probe itself failed. Another attempt may succeed.
     """
     match name:
         case "bubblewrap":
@@ -138,7 +140,7 @@ async def _seatbelt(starter: Starter, home: str | None) -> ProbeResult:
 
 
 async def _version(starter: Starter, path: str) -> str:
-    said = bytearray()
+    printed = bytearray()
     start = LaunchSpec(argv=(path, "--version"), cwd="/", env={}, timeout_seconds=_TIMEOUT_SECONDS)
-    await starter.start(start, output=lambda _, data: said.extend(data))
-    return said.decode(errors="replace").strip().removeprefix("bubblewrap ")
+    await starter.start(start, output=lambda _, data: printed.extend(data))
+    return printed.decode(errors="replace").strip().removeprefix("bubblewrap ")

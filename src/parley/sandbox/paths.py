@@ -1,4 +1,4 @@
-"""Functions about paths and files that the modules of this package share. They change nothing."""
+"""Functions on paths and files that the modules of this package share. They change no files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ __all__ = [
     "belongs_to_another",
     "depth",
     "innermost",
-    "is_below_any",
     "is_of_another_user",
     "mode_of",
     "open_directory",
@@ -26,18 +25,18 @@ __all__ = [
 ]
 
 _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_PATH
-"""A descriptor for these flags needs no right to list the directory."""
+"""Flags for opening a directory. Opening a directory with these flags does not require permission to list it."""
 
 
 def parents(path: str) -> Iterator[str]:
-    """Yield all directories that a path lies in, the nearest first."""
+    """Yield all directories that contain a path, the nearest first."""
     while path != "/":
         path = os.path.dirname(path)
         yield path
 
 
 def depth(path: str) -> tuple[int, str]:
-    """Return a sort key: a directory comes before everything in it."""
+    """Return a sort key by which a directory comes before everything in it."""
     return len([part for part in path.split("/") if part]), path
 
 
@@ -45,18 +44,14 @@ def sorted_by_depth(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(paths), key=depth))
 
 
-def is_below_any(path: str, folders: Iterable[str]) -> bool:
-    return any(is_below(path, folder) for folder in folders)
-
-
 def innermost(path: str, folders: Iterable[str]) -> str | None:
-    """Return the deepest of the folders that a path is or lies in."""
+    """Return the deepest folder that is the path or contains it; None if there is none."""
     return max((folder for folder in folders if is_below(path, folder)), key=depth, default=None)
 
 
 def real_path(path: str) -> str | None:
     """Return the path with all links resolved; None if it does not exist or the server cannot reach it."""
-    if not os.path.lexists(path):  # cheaper than `realpath`, which looks at each directory on the way
+    if not os.path.lexists(path):  # cheaper than `realpath`, which examines each directory of the path
         return None
     try:
         return os.path.realpath(path, strict=True)
@@ -68,7 +63,7 @@ def status_of(path: str) -> os.stat_result:
     """Return the status of a file that must exist.
 
     Raises:
-        SandboxUnavailable: the system refuses.
+        SandboxUnavailable: the file does not exist or cannot be examined.
     """
     try:
         return os.stat(path)
@@ -77,10 +72,10 @@ def status_of(path: str) -> os.stat_result:
 
 
 def mode_of(path: str) -> int | None:
-    """Return the mode of a file, not following a link; None if it does not exist.
+    """Return the mode of a file without following a link; None if the file does not exist.
 
     Raises:
-        SandboxUnavailable: the system refuses.
+        SandboxUnavailable: the file cannot be examined.
     """
     try:
         return os.lstat(path).st_mode
@@ -91,13 +86,13 @@ def mode_of(path: str) -> int | None:
 
 
 def belongs_to_another(found: os.stat_result, folder: os.stat_result) -> bool:
-    """Return whether another user created a file in a directory to which all users may write."""
+    """Return whether another user created a file in a directory that all users may write to."""
     return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid != os.geteuid()
 
 
 def is_of_another_user(path: str, folder: os.stat_result) -> bool:
-    """Return whether another user created the file in `folder`, which everyone may write to; False if the file
-    cannot be examined.
+    """Return whether another user created the file at a path, in a directory that all users may write to; False if
+    the file cannot be examined.
     """
     try:
         return bool(folder.st_mode & stat.S_IWOTH) and belongs_to_another(os.lstat(path), folder)
@@ -106,10 +101,10 @@ def is_of_another_user(path: str, folder: os.stat_result) -> bool:
 
 
 def open_directory(path: str) -> int:
-    """Return a descriptor of a directory. No link in the path is followed.
+    """Return a descriptor of a directory without following any link in the path.
 
     Raises:
-        OSError: it does not exist, or a part of the path is a link.
+        OSError: the directory does not exist, or a part of the path is a link.
     """
     folder = os.open("/", _DIRECTORY)
     for part in filter(None, path.split("/")):

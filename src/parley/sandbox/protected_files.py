@@ -1,10 +1,9 @@
-"""Restores protected files that commands have changed, where the sandbox cannot prevent the change.
+"""Restores protected files that commands have changed, if the sandbox cannot prevent the change.
 
 The server takes a snapshot of protected files before the first command that may write to them, and restores them
-after the last one. While such a command runs, the server restores nothing, so changes stay in place until then. A
-change that is made while no command runs is never undone.
-
-Knows which commands run. `snapshot` knows which files are protected, and how to restore them.
+after the last such command. While one of these commands is running, the server restores nothing. A change that is
+made while no command is running is never undone. This module tracks which commands are running. `snapshot` finds
+the protected files and restores them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from parley.common.paths import is_below
+from parley.common.paths import is_below_any
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import CommandResult, LaunchSpec, Output, Starter, unrestored_reason
 from parley.sandbox.resolved_policy import ResolvedPolicy
@@ -30,16 +29,16 @@ __all__ = ["ProtectedFiles", "Running"]
 log: Final = logging.getLogger(__name__)
 
 _FAILED: Final = 1
-"""Exit code of a command that succeeded but changed protected files."""
+"""The exit code of a command that succeeded but changed protected files."""
 _LOCKS: Final = 64
 
 
 class Running:
-    """A command that runs, or is about to start."""
+    """A command that is running or about to start."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self.roots = tuple(roots)
-        """Directories that the command may write to."""
+        """The directories that the command may write to."""
 
 
 class _Unrestored(NamedTuple):
@@ -47,20 +46,22 @@ class _Unrestored(NamedTuple):
 
     snapshot: Snapshot | MissingGit
     state: tuple[int, ...] | None
-    """The metadata of the file at that time."""
+    """The metadata of the file at the time of the failed restoration; None if the file did not exist then."""
 
 
 class ProtectedFiles:
-    """The protected files of all roots in which commands run."""
+    """The protected files of all roots to which running commands may write."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        """Guards the fields below. It is never held while files are read."""
+        """A lock that guards the other fields. It is never held while files are read."""
         self._running: list[Running] = []
         self._snapshots: dict[str, Snapshot | MissingGit] = {}
         self._unrestored: dict[str, _Unrestored] = {}
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
-        """Each is held while files are read or restored whose paths have the same hash."""
+        """Locks, selected by the hash of a path. A lock is held while the files of such paths are read or
+        restored.
+        """
 
     async def run(
         self,
@@ -71,14 +72,16 @@ class ProtectedFiles:
         roots: Sequence[str],
         accepted: Collection[str] = (),
     ) -> CommandResult:
-        """Start a command, and restore protected files when it has ended. A command that changed some has failed.
+        """Run a command, and restore protected files when it has ended. A command that changed protected files
+        counts as failed.
 
-        The command may write to `roots`. A person has `accepted` the files of these paths as they are. `prepare` is
-        called in another thread, and calls `protect`. Files are restored after a cancellation as well.
+        The command may write to `roots`, and its output is passed to `output`. `accepted` lists the paths of files
+        whose current content the user has accepted. `prepare` is called in another thread, and calls `protect`.
+        Files are also restored if the call is cancelled.
 
         Raises:
-            SandboxUnavailable: an earlier command has changed a file that could not be restored, and no person has
-                accepted it.
+            SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
+                not accepted it.
         """
         if not roots:
             return await starter.start(await in_thread(prepare), output=output)
@@ -113,15 +116,16 @@ class ProtectedFiles:
         return prepare()
 
     def register(self, running: Running, accepted: Collection[str] = ()) -> None:
-        """Register a command: from now on, files that it may write to are not restored. Waits for a restoration in
-        progress.
+        """Register a command, so that the files that it may write to are not restored while it is running. Wait for
+        a restoration in progress.
 
         Raises:
-            SandboxUnavailable: as for `run`.
+            SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
+                not accepted it.
         """
         with self._mutex:
             self._running.append(running)
-            known = [path for path in self._snapshots if _is_in(path, running.roots)]
+            known = [path for path in self._snapshots if is_below_any(path, running.roots)]
         for path in known:
             with self._lock(path), self._mutex:
                 if (snapshot := self._snapshots.get(path)) is not None:
@@ -133,10 +137,11 @@ class ProtectedFiles:
                 self._unrestored.pop(path, None)
 
     def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
-        """Take snapshots of these paths, except paths for which a running command already has a snapshot.
+        """Take snapshots of these paths. Skip paths that already have a snapshot because of another running
+        command.
 
         Raises:
-            SandboxUnavailable: something cannot be read, or exceeds the limits.
+            SandboxUnavailable: a file cannot be read, or the files exceed the limits.
         """
         for path in paths:
             with self._lock(path):
@@ -150,18 +155,20 @@ class ProtectedFiles:
                     self._snapshots[path] = taken
 
     def unregister(self, running: Running) -> list[str]:
-        """Remove a command that has ended; return the paths of the snapshots that it may have changed."""
+        """Remove a command that has ended. Return the paths of the snapshots whose files it may have changed."""
         with self._mutex:
             if running in self._running:
                 self._running.remove(running)
-            return [path for path in self._snapshots if _is_in(path, running.roots)]
+            return [path for path in self._snapshots if is_below_any(path, running.roots)]
 
     def restore(self, paths: Iterable[str], results: list[Restored]) -> None:
-        """Restore the files of snapshots to which no running command may write; add the results to the list."""
+        """Restore the files of snapshots at these paths, unless a running command may write to them. Add the
+        results to `results`.
+        """
         for path in paths:
             with self._lock(path):
                 with self._mutex:
-                    is_in_use = any(_is_in(path, other.roots) for other in self._running)
+                    is_in_use = any(is_below_any(path, other.roots) for other in self._running)
                     snapshot = None if is_in_use else self._snapshots.get(path)
                 if snapshot is None:
                     continue
@@ -176,16 +183,17 @@ class ProtectedFiles:
                         self._unrestored |= left
 
     async def unrestored_files(self, roots: Sequence[str]) -> tuple[str, ...]:
-        """Return the result of `unrestored`, computed in another thread so that the event loop is not blocked."""
+        """Return the same paths as `unrestored`, without blocking the event loop."""
         return await in_thread(lambda: self.unrestored(roots)) if self._unrestored else ()
 
     def unrestored(self, roots: Sequence[str]) -> tuple[str, ...]:
         """Return the paths in these roots that a command has changed and that could not be restored.
 
-        A path is no longer returned when it is as it was before the command, or has changed since.
+        A path is no longer returned once it has its content from before the command again, or has been changed
+        since the failed restoration.
         """
         with self._mutex:
-            found = {path: each for path, each in self._unrestored.items() if _is_in(path, roots)}
+            found = {path: each for path, each in self._unrestored.items() if is_below_any(path, roots)}
         dealt_with = [
             path for path, each in found.items() if _state(path) != each.state or not each.snapshot.is_changed(path)
         ]
@@ -198,20 +206,16 @@ class ProtectedFiles:
         return self._locks[hash(path) % _LOCKS]
 
 
-def _is_in(path: str, roots: Iterable[str]) -> bool:
-    return any(is_below(path, root) for root in roots)
-
-
 def _state(path: str) -> tuple[int, ...] | None:
-    """Return metadata that differs after any change of the file or directory at a path; None if there is
-    nothing.
+    """Return metadata that differs after any change to the file or directory at a path; None if the path does not
+    exist.
     """
     try:
         found = os.lstat(path)
     except OSError:
         return None
     identity = (found.st_dev, found.st_ino, found.st_mode)
-    # Programs that work in a directory change its times.
+    # The times of a directory are left out, because programs that work in it change them.
     return identity if os.path.isdir(path) else (*identity, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -220,9 +224,9 @@ def _sentences(results: Iterable[Restored]) -> tuple[str, ...]:
     restored = [quoted(path) for result in results for path in result.restored]
     moved = [f"{quoted(path)} (now {quoted(new)})" for result in results for path, new in result.moved.items()]
     left = [f"{quoted(path)} ({why})" for result in results for path, why in result.left.items()]
-    said = {
+    sentences = {
         "protected files were changed while the command ran, and were restored": restored,
         "protected files were added while the command ran, and were moved aside": moved,
         "protected files were changed while the command ran, and could not be restored": left,
     }
-    return tuple(f"{what}: {listed(paths)}" for what, paths in said.items() if paths)
+    return tuple(f"{what}: {listed(paths)}" for what, paths in sentences.items() if paths)

@@ -1,23 +1,24 @@
-"""Finds the directories at the top of writable roots in which agents keep their settings."""
+"""Finds the directories at the top level of writable roots in which coding agents keep their settings."""
 
 from __future__ import annotations
 
 import os
 from typing import NamedTuple
 
+from parley.common.paths import is_below_any
 from parley.config.protected import AGENTS
-from parley.sandbox.paths import is_below_any, is_of_another_user, real_path, status_of
+from parley.sandbox.paths import is_of_another_user, real_path, status_of
 
 __all__ = ["AgentPaths", "find_agents"]
 
 
 class AgentPaths(NamedTuple):
-    """The existing settings of agents."""
+    """The existing settings of coding agents in the roots."""
 
     paths: set[str]
-    """Paths in the roots, without links."""
+    """The paths of the settings in the roots, with links resolved."""
     links: tuple[str, ...]
-    """Links by which agents find their settings."""
+    """Links in the roots that lead to settings of agents."""
 
 
 def find_agents(roots: tuple[str, ...]) -> AgentPaths:

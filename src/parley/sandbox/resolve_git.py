@@ -1,4 +1,6 @@
-"""Finds the Git directories at the top of writable roots, and the files outside of them that Git obeys."""
+"""Finds the Git directories at the top level of writable roots, and the files outside of these directories that
+control Git.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,20 @@ from typing import Final
 from msgspec import Struct, field
 
 from parley.common.git_files import common_dir, git_dir
+from parley.common.paths import is_below_any
 from parley.config.protected import GIT
 from parley.errors import SandboxUnavailable
-from parley.sandbox.paths import is_below_any, is_of_another_user, mode_of, parents, real_path, status_of
+from parley.sandbox.paths import is_of_another_user, mode_of, parents, real_path, status_of
 from parley.wire.text import quoted
 
 __all__ = ["GitPaths", "find_git", "is_replaceable_git_of_another_user"]
 
 _MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
-"""Files and directories in a Git directory that Git obeys even if they are links."""
+"""Files and directories in a Git directory that control Git even if they are links."""
 
 
 class GitPaths(Struct, kw_only=True):
-    """Paths without links."""
+    """The paths in the roots that control Git. They contain no links, except the paths in `links`."""
 
     directories: set[str] = field(default_factory=set)
     """Git directories in the roots."""
@@ -31,13 +34,13 @@ class GitPaths(Struct, kw_only=True):
     missing: set[str] = field(default_factory=set)
     """Paths of `.git` directories that do not exist or are empty."""
     links: list[str] = field(default_factory=list)
-    """Links in the Git directories that Git follows to files that it obeys."""
+    """Links in the Git directories that lead to files that control Git."""
     targets: set[str] = field(default_factory=set)
-    """Where these links lead, if that is in a root."""
+    """The targets of `links` that are in a root."""
 
 
 def find_git(roots: tuple[str, ...]) -> GitPaths:
-    """Find `.git` in each root. A `.git` that is a root itself may be written to.
+    """Find the `.git` of each root. A `.git` that is itself a root is not protected.
 
     Raises:
         SandboxUnavailable: a `.git` is a link, or the directory that it names cannot be protected.
@@ -62,9 +65,9 @@ def _add(git: str, root: str, roots: tuple[str, ...], found: GitPaths) -> None:
     if mode is None or _is_missing(git, mode):
         found.missing.add(git)
     elif is_of_another_user(git, status_of(root)):
-        pass  # commands cannot replace it, and Git obeys no repository of another user
+        pass  # commands cannot replace it, and Git ignores repositories of other users
     elif stat.S_ISLNK(mode):
-        raise SandboxUnavailable(f"{quoted(git)} is a symbolic link, and what it leads to cannot be protected")
+        raise SandboxUnavailable(f"{quoted(git)} is a symbolic link, and its target cannot be protected")
     elif stat.S_ISDIR(mode):
         found.directories.add(git)
     else:
@@ -73,7 +76,7 @@ def _add(git: str, root: str, roots: tuple[str, ...], found: GitPaths) -> None:
 
 
 def is_replaceable_git_of_another_user(root: str, folder: os.stat_result) -> bool:
-    """Return whether a root has a `.git` of another user that a command could replace."""
+    """Return whether a root contains a `.git` that belongs to another user and that a command could replace."""
     git = os.path.join(root, GIT)
     is_sticky = folder.st_mode & stat.S_ISVTX and folder.st_uid != os.geteuid()
     return not is_sticky and is_of_another_user(git, folder) and not _is_missing(git, mode_of(git))
@@ -97,7 +100,11 @@ def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
 
 
 def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
-    """Return the path without links; None if it does not exist and a command cannot create it."""
+    """Return the path with links resolved; None if it does not exist and a command cannot create it.
+
+    Raises:
+        SandboxUnavailable: a command could replace the path.
+    """
     path = os.path.normpath(path)
     real = real_path(path)
     is_replaceable = any(is_below_any(each, roots) for each in (path, real or path))
@@ -109,10 +116,10 @@ def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths in the roots to which links of a Git directory lead.
+    """Yield the targets of these links that are in the roots.
 
     Raises:
-        SandboxUnavailable: a command could create or replace one of them, or has just removed it.
+        SandboxUnavailable: a command could create or replace a target, or has just removed it.
     """
     for link in links:
         try:
@@ -126,7 +133,7 @@ def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
 
 
 def _is_missing(git: str, mode: int | None) -> bool:
-    """Return whether a `.git` does not exist or is an empty directory, as a placeholder is."""
+    """Return whether a `.git` does not exist or is an empty directory, such as a placeholder."""
     return mode is None or (stat.S_ISDIR(mode) and _is_empty(git))
 
 

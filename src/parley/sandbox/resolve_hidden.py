@@ -16,9 +16,9 @@ class Hidden(NamedTuple):
     """Hidden files and directories that exist."""
 
     modes: dict[str, int]
-    """By paths without links."""
+    """The modes of the hidden files and directories, keyed by paths without links."""
     links: tuple[str, ...]
-    """The configured paths of hidden files that contain links."""
+    """The configured hidden paths that contain links."""
 
     def outermost(self, roots: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the hidden directories and files that no other hidden directory covers.
@@ -38,7 +38,7 @@ def find_hidden(paths: Iterable[str]) -> Hidden:
     """Return the hidden paths that exist.
 
     Raises:
-        SandboxUnavailable: `/` is among them, or one cannot be examined.
+        SandboxUnavailable: `/` is one of the paths, or a path cannot be examined.
     """
     real = {path: found for path in paths if (found := real_path(path)) is not None}
     modes = {path: mode for path in real.values() if (mode := mode_of(path)) is not None}

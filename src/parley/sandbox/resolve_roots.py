@@ -1,4 +1,4 @@
-"""Resolves the directories that commands may write to, and where Parley itself is installed in them."""
+"""Resolves the directories that commands may write to, and finds the installed files of Parley in them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import stat
 from collections.abc import Collection, Iterable
 
-from parley.common.paths import is_below
+from parley.common.paths import is_below, is_below_any
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import WritableRoot
-from parley.sandbox.paths import innermost, is_below_any, real_path, sorted_by_depth, status_of
+from parley.sandbox.paths import innermost, real_path, sorted_by_depth, status_of
 from parley.sandbox.resolve_git import is_replaceable_git_of_another_user
 from parley.wire.text import quoted
 
@@ -19,20 +19,21 @@ __all__ = ["find_installed", "find_roots"]
 def find_roots(roots: Iterable[WritableRoot], hidden: Collection[str]) -> tuple[str, ...]:
     """Return the paths of the roots that exist and are not hidden.
 
-    A root in which a command could replace the `.git` of another user is left out.
+    A root in which a command could replace another user's `.git` is left out.
 
     Raises:
-        SandboxUnavailable: a root was replaced, or lies in another root and would have to be left out.
+        SandboxUnavailable: a root was replaced, or a root that must be left out lies in another root.
     """
     paths = sorted_by_depth(root.path for root in roots if _exists(root) and root.path not in hidden)
     return tuple(root for root in paths if not _is_left_out(root, paths))
 
 
 def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the outermost paths in the roots where Parley is installed, without links to them.
+    """Return the outermost paths in the roots where Parley is installed. Links to them are not included.
 
     Raises:
-        SandboxUnavailable: a root is such a path or lies in one, or a command could create one that is missing.
+        SandboxUnavailable: a root is such a path or lies in one, or a command could create such a path that is
+            missing.
     """
     for root in roots:
         if (place := next((path for path in paths if is_below(root, path) and path != "/"), None)) is not None:
@@ -51,10 +52,10 @@ def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str,
 
 
 def _exists(root: WritableRoot) -> bool:
-    """Return whether a root exists.
+    """Return whether a root still exists.
 
     Raises:
-        SandboxUnavailable: it was replaced by a link or by another directory.
+        SandboxUnavailable: the root was replaced by a link or by another directory.
     """
     try:
         found = os.lstat(root.path)

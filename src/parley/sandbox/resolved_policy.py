@@ -1,6 +1,6 @@
 """A sandbox policy resolved against the existing files: writable, protected and hidden paths.
 
-Examines files and changes nothing. Each mechanism decides how to enforce the result.
+The module examines files and changes nothing. Each mechanism enforces the result in its own way.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from parley.common.paths import is_below, is_below_any
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import SandboxPolicy
-from parley.sandbox.paths import innermost, is_below_any, sorted_by_depth
+from parley.sandbox.paths import innermost, sorted_by_depth
 from parley.sandbox.resolve_agents import find_agents
 from parley.sandbox.resolve_git import find_git
 from parley.sandbox.resolve_hidden import find_hidden
@@ -24,18 +25,20 @@ from parley.wire.text import quoted
 __all__ = ["ResolvedPolicy", "refuse_hidden_cwd", "resolve"]
 
 _MAX_LINKS: Final = 40
-"""Links that the system follows in one path."""
+"""The maximum number of links that the system follows in one path."""
 
 
 class ResolvedPolicy(Struct, frozen=True, kw_only=True):
-    """Absolute paths without links, each tuple sorted by depth. The deepest one that a path lies in decides."""
+    """A sandbox policy as absolute paths without links. Each tuple is sorted by depth. The deepest entry that
+    contains a path applies to that path.
+    """
 
     roots: tuple[str, ...] = ()
-    """Directories that may be written to."""
+    """Directories that commands may write to."""
     git_directories: tuple[str, ...] = ()
     """Git directories in the roots."""
     protected: tuple[str, ...] = ()
-    """Other files and directories in the roots that must not change."""
+    """Files and directories in the roots, other than Git directories, that must not change."""
     missing_git: tuple[str, ...] = ()
     """Paths of `.git` directories that do not exist or are empty."""
     installed: tuple[str, ...] = ()
@@ -43,8 +46,9 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
     """Directories that are not writable because Parley is installed in them and cannot be protected there."""
     links: tuple[str, ...] = ()
-    """Links in the roots that lead to a protected or hidden path. No mount can cover a link, so a change is only
-    found after the command."""
+    """Links in the roots that lead to a protected or hidden path. No mount can cover a link, so a change is
+    detected only after the command.
+    """
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
 
@@ -58,28 +62,29 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
         return self.git_directories + self.protected + self.missing_git + self.installed
 
     def hides(self, path: str) -> bool:
-        """Return whether a path is hidden."""
+        """Return whether this policy hides a path from commands."""
         return innermost(path, self.roots + self.hidden) in self.hidden
 
     def is_writable(self, path: str) -> bool:
-        """Return whether a path may be written to."""
+        """Return whether commands may write to a path."""
         return innermost(path, self.roots + self.read_only + self.hidden) in self.roots
 
 
-def resolve(bounds: SandboxPolicy, *, protects_installed: bool = True) -> ResolvedPolicy:
-    """Resolve a policy. Without `protects_installed`, a root in which Parley is installed is refused.
+def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> ResolvedPolicy:
+    """Resolve a policy against the existing files. If `protects_installed` is False, a root in which Parley is
+    installed is not writable.
 
     Raises:
-        SandboxUnavailable: a root was replaced, or something in it cannot be protected.
+        SandboxUnavailable: a root was replaced, or a path in it cannot be protected.
     """
-    hidden = find_hidden(bounds.hidden)
-    roots = find_roots(bounds.writable, hidden.modes)
-    installed = find_installed(bounds.installed, roots)
-    refused = () if protects_installed else tuple(r for r in roots if any(is_below_any(p, (r,)) for p in installed))
+    hidden = find_hidden(policy.hidden)
+    roots = find_roots(policy.writable, hidden.modes)
+    installed = find_installed(policy.installed, roots)
+    refused = () if protects_installed else tuple(r for r in roots if any(is_below(p, r) for p in installed))
     roots = tuple(root for root in roots if root not in refused)
     hidden_directories, hidden_files = hidden.outermost(roots)
     git, agents = find_git(roots), find_agents(roots)
-    policy = ResolvedPolicy(
+    resolved = ResolvedPolicy(
         roots=roots, refused=refused, hidden_directories=hidden_directories, hidden_files=hidden_files
     )
     protected = git.files | agents.paths
@@ -89,50 +94,50 @@ def resolve(bounds: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
     def outermost(paths: Iterable[str]) -> Iterator[str]:
         """Yield the paths that are neither hidden nor covered by another protected path."""
         for path in paths:
-            if not policy.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
+            if not resolved.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
                 yield path
 
-    # A target in a Git directory is added although it is covered: only files that Git obeys by name are restored.
-    targets = {path for path in git.targets if not policy.hides(path)}
-    policy = replace(
-        policy,
+    # A target inside a Git directory is added as well, because only named files of a Git directory are restored.
+    targets = {path for path in git.targets if not resolved.hides(path)}
+    resolved = replace(
+        resolved,
         git_directories=sorted_by_depth(outermost(git.directories)),
         protected=sorted_by_depth({*outermost(protected), *targets} - git.directories),
         missing_git=sorted_by_depth(outermost(git.missing)),
-        installed=sorted_by_depth(p for p in installed if is_below_any(p, roots) and not policy.hides(p)),
+        installed=sorted_by_depth(p for p in installed if is_below_any(p, roots) and not resolved.hides(p)),
     )
     named = (
         *hidden.links,
-        *(path for path in bounds.installed if is_below_any(path, roots)),
+        *(path for path in policy.installed if is_below_any(path, roots)),
         *agents.links,
         *git.links,
     )
     links = {link for path in named for link in _links_in(path)} if roots else set[str]()
     return replace(
-        policy, links=sorted_by_depth(link for link in links if policy.is_writable(os.path.dirname(link)))
+        resolved, links=sorted_by_depth(link for link in links if resolved.is_writable(os.path.dirname(link)))
     )
 
 
-def refuse_hidden_cwd(policy: ResolvedPolicy, cwd: str) -> None:
-    """Check that a working directory is not hidden.
+def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
+    """Check that a command's working directory is not hidden.
 
     Raises:
-        SandboxUnavailable: it is hidden, or cannot be examined now.
+        SandboxUnavailable: the directory is hidden, or cannot be examined.
     """
     try:
         real = os.path.realpath(cwd)
     except ValueError:
-        return  # no directory has such a name; starting the command reports that
+        return  # no directory has such a name; starting the command reports the error
     except OSError as error:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
         ) from None
-    if policy.hides(real):
+    if resolved.hides(real):
         raise SandboxUnavailable(f"the working directory {quoted(cwd)} is hidden from commands")
 
 
 def _links_in(path: str) -> Iterator[str]:
-    """Yield the links that the system follows in a path, each as a path without links."""
+    """Yield the links that the system follows in a path. Each is yielded as a path that contains no other link."""
     here, waiting, followed = "/", path.split("/")[::-1], 0
     while waiting and followed < _MAX_LINKS:
         part = waiting.pop()

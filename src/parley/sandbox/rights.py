@@ -1,4 +1,4 @@
-"""The rights that Landlock controls, by the version of its interface in the kernel (ABI)."""
+"""The rights that Landlock controls, which depend on the version of its kernel interface (ABI)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = [
 ]
 
 OLDEST: Final = 3
-"""The first version that controls truncation of files."""
+"""The first version of Landlock that controls the truncation of files."""
 
 
 class Files(IntFlag):
-    """Rights to files and directories, as bits of the kernel's interface."""
+    """Rights to files and directories, as bit values of the kernel interface."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -51,7 +51,7 @@ class Network(IntFlag):
 
 
 class Scope(IntFlag):
-    """Means of communication that are limited to processes with the same restriction."""
+    """Kinds of communication that can be limited to processes with the same restriction."""
 
     ABSTRACT_UNIX_SOCKET = 1 << 0
     SIGNAL = 1 << 1
@@ -60,7 +60,7 @@ class Scope(IntFlag):
 # Plain integers, because they are combined for every rule of every command.
 
 READ: Final = int(Files.READ_FILE | Files.EXECUTE)
-"""The rights to read and run a file. Listing a directory is another right."""
+"""The rights to read and run a file. Listing a directory is a separate right."""
 
 WRITE_TO_FILE: Final = int(Files.WRITE_FILE | Files.TRUNCATE)
 
@@ -76,16 +76,18 @@ WRITE: Final = int(
     | Files.REFER
     | Files.TRUNCATE
 )
-"""The rights to write. They do not include creating devices: for root, a device may be the whole disk."""
+"""The rights to write. They do not include the right to create devices, because root could write to the whole disk
+through a device.
+"""
 
 _SINCE: Final = {Files.REFER: 2, Files.TRUNCATE: 3, Files.IOCTL_DEV: 5, Files.RESOLVE_UNIX: 9}
 _NETWORK_SINCE: Final = 4
 SCOPES_SINCE: Final = 6
-"""The first version that can keep a command from sending signals to other processes of the user."""
+"""The first version of Landlock that can prevent a command from sending signals to the user's other processes."""
 
 
 def files_of(abi: int) -> int:
-    """Return all rights to files that this version controls."""
+    """Return all rights to files that a version of Landlock controls."""
     return sum(int(right) for right in Files if _SINCE.get(right, 1) <= abi)
 
 

@@ -1,7 +1,7 @@
 """Runs commands under their sandbox policy, or not at all.
 
-Chooses among the mechanisms of this system, and runs the self-test of a mechanism before it is used. Does not know
-how they work: their modules are imported when they are needed, so that a server without a sandbox starts quickly.
+The module chooses among the mechanisms of this system, and runs the self-test of a mechanism before it is used. The
+modules of the mechanisms are imported when they are needed, so that a server that uses no sandbox starts quickly.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from parley.common.paths import is_below_any
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Command, CommandResult, LaunchSpec, Output, SandboxPolicy, Starter
 
@@ -21,42 +22,42 @@ if TYPE_CHECKING:
     from parley.sandbox.protected_files import ProtectedFiles
     from parley.sandbox.self_test import ConfinementMechanism
 
-__all__ = ["Report", "Sandboxed", "Tried"]
+__all__ = ["MechanismStatus", "Report", "Sandboxed"]
 
 _MECHANISMS: Final[Mapping[str, tuple[Name, ...]]] = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
-"""The mechanisms of each system, the best one first."""
+"""The mechanisms of each operating system, the best one first."""
 
 _WARNINGS: Final[Mapping[Name, str]] = {
     "landlock": "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they "
     "are undone when the commands have ended. bubblewrap prevents them"
 }
-"""Warnings for the person who runs the server, by mechanism."""
+"""Warnings for the operator of the server, keyed by mechanism."""
 
 
 def _ignore(sentence: str) -> None:
-    """Ignore a warning."""
+    """Ignore a warning. This is the default of `warn`."""
 
 
 def _load_nothing() -> None:
-    """Do nothing, for callers that have imported all modules."""
+    """Do nothing. This is the default of `preload`, for callers that have already imported all modules."""
 
 
-class Tried(Struct, frozen=True, kw_only=True):
-    """The state of a mechanism, for a person to read."""
+class MechanismStatus(Struct, frozen=True, kw_only=True):
+    """The state of a mechanism, for display."""
 
     name: str
     fault: str | None
-    """Why it cannot be used; None: it works."""
+    """The reason why the mechanism cannot be used; None if it works."""
     facts: tuple[tuple[str, str], ...]
-    """Facts about it, by name."""
+    """Names and values of facts about the mechanism."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Which mechanism confines commands here, and why."""
+    """The mechanism that confines commands on this system, and the reason for the choice."""
 
     used: str | None
     why_none: str | None
-    tried: tuple[Tried, ...]
+    tried: tuple[MechanismStatus, ...]
     hidden: tuple[str, ...]
     """The hidden paths that exist."""
 
@@ -73,11 +74,14 @@ class Sandboxed:
         preload: Callable[[], object] = _load_nothing,
         platform: str = sys.platform,
     ) -> None:
-        """Create the runner. `starter` is called when the first command runs. `home` is called for a self-test
-        and returns Parley's home, to which no command can write. `warn` is called when a mechanism that prevents
-        less than another is first used. `preload` is called in another thread before the first command with a root
-        in which Parley is installed. It imports all modules, so that none is imported later from a directory that a
-        command may have changed.
+        """Create the runner.
+
+        `starter` is called when the first command runs. `home` is called for a self-test and returns Parley's home,
+        which no command can write to. `warn` is called when a mechanism that prevents less than another is first
+        used.
+
+        `preload` is called in another thread before the first command with a root in which Parley is installed. It
+        imports all modules, so that no module is imported later from a directory that a command may have changed.
         """
         self._make_starter, self._home, self._warn, self._preload = starter, home, warn, preload
         self._loading = asyncio.Lock()
@@ -90,16 +94,16 @@ class Sandboxed:
         self._probing = asyncio.Lock()
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
-        if command.bounds is None:
+        if command.policy is None:
             return await self._starter.start(_plain(command), output=output)
-        mechanism = await self._chosen(command.bounds)
+        mechanism = await self._chosen(command.policy)
         if isinstance(mechanism, str):
             raise SandboxUnavailable(f"no sandbox is available on this system: {mechanism}")
-        await self._load_all(command.bounds)
-        return await mechanism.run(command, command.bounds, output=output)
+        await self._load_all(command.policy)
+        return await mechanism.run(command, command.policy, output=output)
 
-    async def _load_all(self, bounds: SandboxPolicy) -> None:
-        if self._is_loaded or not _surrounds_installation(bounds):
+    async def _load_all(self, policy: SandboxPolicy) -> None:
+        if self._is_loaded or not _surrounds_installation(policy):
             return
         from parley.sandbox.threads import in_thread
 
@@ -108,36 +112,36 @@ class Sandboxed:
                 await in_thread(self._preload)
                 self._is_loaded = True
 
-    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
-        mechanism = await self._chosen(bounds)
+    async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
+        mechanism = await self._chosen(policy)
         return mechanism if isinstance(mechanism, str) else None
 
-    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
+    async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
         if self._protected is None:
             return ()
-        return await self._protected.unrestored_files([root.path for root in bounds.writable])
+        return await self._protected.unrestored_files([root.path for root in policy.writable])
 
-    def confine_thread(self, bounds: SandboxPolicy) -> bool:
+    def confine_thread(self, policy: SandboxPolicy) -> bool:
         if self._platform != "linux":
             return False
         from parley.sandbox.landlock import confine_thread
 
-        return confine_thread(bounds)
+        return confine_thread(policy)
 
-    async def report(self, bounds: SandboxPolicy) -> Report:
-        """Probe all mechanisms, and report which one is used for these bounds."""
+    async def report(self, policy: SandboxPolicy) -> Report:
+        """Probe all mechanisms, and report which one is used for this policy."""
         from parley.sandbox.resolved_policy import resolve
 
-        choice = self._choice(bounds)
+        choice = self._choice(policy)
         tried = [await self._probe(name) for name in _MECHANISMS.get(self._platform, ())]
         wanted = [found for found in tried if found.name in choice]
         decisive = next((found for found in wanted if found.mechanism is not None or not found.is_known), None)
         used = None if decisive is None or decisive.mechanism is None else decisive.name
         return Report(
             used=used,
-            why_none=None if used else self._reason(bounds, wanted),
-            tried=tuple(Tried(name=each.name, fault=each.fault, facts=each.facts) for each in tried),
-            hidden=resolve(SandboxPolicy(hidden=bounds.hidden)).hidden,
+            why_none=None if used else self._reason(policy, wanted),
+            tried=tuple(MechanismStatus(name=each.name, fault=each.fault, facts=each.facts) for each in tried),
+            hidden=resolve(SandboxPolicy(hidden=policy.hidden)).hidden,
         )
 
     async def close(self) -> None:
@@ -151,17 +155,17 @@ class Sandboxed:
             self._made_starter = self._make_starter()
         return self._made_starter
 
-    def _choice(self, bounds: SandboxPolicy) -> Sequence[Name]:
+    def _choice(self, policy: SandboxPolicy) -> Sequence[Name]:
         known = _MECHANISMS.get(self._platform, ())
-        return [name for name in known if bounds.mechanism in ("auto", name)]
+        return [name for name in known if policy.mechanism in ("auto", name)]
 
-    async def _chosen(self, bounds: SandboxPolicy) -> ConfinementMechanism | str:
-        """Return the first mechanism that works, or why there is none.
+    async def _chosen(self, policy: SandboxPolicy) -> ConfinementMechanism | str:
+        """Return the first mechanism that works, or the reason why none works.
 
-        A lesser mechanism is not used while it is unknown whether a better one works.
+        A mechanism is not used while it is unknown whether a better one works.
         """
         tried: list[ProbeResult] = []
-        for name in self._choice(bounds):
+        for name in self._choice(policy):
             found = await self._probe(name)
             if found.mechanism is not None:
                 self._warn_once(name)
@@ -169,7 +173,7 @@ class Sandboxed:
             tried.append(found)
             if not found.is_known:
                 break
-        return self._reason(bounds, tried)
+        return self._reason(policy, tried)
 
     def _warn_once(self, name: Name) -> None:
         if name in _WARNINGS and name not in self._warned:
@@ -177,7 +181,7 @@ class Sandboxed:
             self._warn(_WARNINGS[name])
 
     async def _probe(self, name: Name) -> ProbeResult:
-        """Return the result of a probe, which is repeated until it is known whether the mechanism works."""
+        """Probe a mechanism once and return the result. An inconclusive probe is repeated on the next call."""
         async with self._probing:
             if name not in self._results:
                 from parley.sandbox import mechanisms
@@ -192,17 +196,17 @@ class Sandboxed:
                     return mechanisms.not_probed(name, error.detail)
             return self._results[name]
 
-    def _reason(self, bounds: SandboxPolicy, tried: Sequence[ProbeResult]) -> str:
+    def _reason(self, policy: SandboxPolicy, tried: Sequence[ProbeResult]) -> str:
         if tried:
             return "; ".join(f"{found.title}: {found.fault}" for found in tried)
         if self._platform in _MECHANISMS:
-            return f"{bounds.mechanism} is not for this system"
+            return f"{policy.mechanism} does not exist on this system"
         return "no mechanism for this system; run Parley inside WSL2"
 
 
-def _surrounds_installation(bounds: SandboxPolicy) -> bool:
-    roots = [root.path.rstrip("/") + "/" for root in bounds.writable]
-    return any(path.startswith(root) for path in bounds.installed for root in roots)
+def _surrounds_installation(policy: SandboxPolicy) -> bool:
+    roots = [root.path for root in policy.writable]
+    return any(is_below_any(path, roots) for path in policy.installed)
 
 
 def _plain(command: Command) -> LaunchSpec:

@@ -1,10 +1,9 @@
-"""Confinement on macOS: a profile for Seatbelt, and the launcher that applies it.
+"""Confines commands on macOS with a Seatbelt profile, which a launcher applies. A profile is a script that allows
+certain operations and denies all others. It contains no path, because paths are passed as named parameters. A
+protected path is an exception in the rule that allows writing to its root, so the order of rules does not matter.
+Only the rules that keep directories from being moved deny operations, and they come last.
 
-A profile is a text that allows operations and denies all others. It contains no path: paths are passed as named
-parameters. A protected path is an exception within the rule that allows the rest, so the order of rules does not
-matter. Only the rules that keep directories from being moved deny something, and they come last.
-
-The file system does not distinguish `.GIT` from `.git`. So each protected path is protected in every spelling.
+The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every spelling.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.common.paths import is_below
+from parley.common.paths import is_below, is_below_any
 from parley.config.protected import AGENTS, GIT
 from parley.ports.commands import Command, CommandResult, LaunchSpec, Output, SandboxPolicy, Starter
 from parley.sandbox.paths import parents
@@ -25,7 +24,7 @@ from parley.sandbox.threads import in_thread
 __all__ = ["LAUNCHER", "Profile", "Seatbelt", "profile", "words"]
 
 LAUNCHER: Final = "/usr/bin/sandbox-exec"
-"""`PATH` is not searched, because it may lead into the project."""
+"""The path of the launcher. `PATH` is not searched, because it may lead into the project."""
 
 _BASE: Final = r"""(version 1)
 (deny default)
@@ -62,13 +61,13 @@ _BASE: Final = r"""(version 1)
   (sysctl-name "sysctl.proc_cputype")
   (sysctl-name "vm.loadavg"))
 """
-"""Operations that every command may do. A service resolves names of users. The readable system values do not
-include arguments and variables of other processes (`kern.procargs2`). A command may use only terminals that it
-created.
+"""The part of a profile that allows the operations of every command. The only service that it allows resolves user
+names. The readable system values do not include the arguments and variables of other processes (`kern.procargs2`).
+A command may use only terminals that it created.
 """
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
-"""Terminals of other processes, whose input a command must not read."""
+"""A filter for the terminals of other processes, whose input a command must not read."""
 
 _NETWORK: Final = """(allow system-socket)
 (allow network-outbound (remote ip "*:*"))
@@ -81,7 +80,9 @@ _NETWORK: Final = """(allow system-socket)
   (global-name "com.apple.trustd.agent"))
 (allow sysctl-read (sysctl-name-prefix "net.routetable."))
 """
-"""Internet addresses, and the one unix socket that resolves host names."""
+"""The part of a profile that allows connections to internet addresses, and to the unix socket that resolves host
+names.
+"""
 
 _UNIX_SOCKETS: Final = """(allow network-outbound (remote unix-socket))
 (allow network-inbound (local unix-socket))
@@ -90,32 +91,34 @@ _UNIX_SOCKETS: Final = """(allow network-outbound (remote unix-socket))
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """A Seatbelt profile."""
+    """A Seatbelt profile: its text, and the values of its parameters."""
 
     text: str
     parameters: dict[str, str]
-    """Values of the parameters, by their names in the text."""
+    """The values of the parameters, keyed by their names in the text."""
 
 
 class Seatbelt:
-    """Starts commands with `sandbox-exec`."""
+    """Runs commands under a Seatbelt profile, with `sandbox-exec`."""
 
     name: Final = "seatbelt"
 
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
 
-    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        """Run a command as `CommandRunner.run` does."""
-        start = await in_thread(lambda: _prepared(command, bounds))
+    async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult:
+        """Run a command under a profile for this policy, and return its result. The command's output is passed to
+        `output`.
+        """
+        start = await in_thread(lambda: _prepared(command, policy))
         return await self._starter.start(start, output=output)
 
 
-def _prepared(command: Command, bounds: SandboxPolicy) -> LaunchSpec:
-    policy = resolve(bounds)
-    refuse_hidden_cwd(policy, command.cwd)
+def _prepared(command: Command, policy: SandboxPolicy) -> LaunchSpec:
+    resolved = resolve(policy)
+    refuse_hidden_cwd(resolved, command.cwd)
     return LaunchSpec(
-        argv=words(profile(policy, network=bounds.network, unix_sockets=bounds.unix_sockets), command.argv),
+        argv=words(profile(resolved, network=policy.network, unix_sockets=policy.unix_sockets), command.argv),
         cwd=command.cwd,
         env=command.env,
         files=command.files,
@@ -129,15 +132,17 @@ def words(profile: Profile, argv: Sequence[str]) -> tuple[str, ...]:
     return (LAUNCHER, "-p", profile.text, *parameters, "--", *argv)
 
 
-def profile(policy: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> Profile:
-    """Return the profile for a resolved policy."""
+def profile(resolved: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> Profile:
+    """Return the Seatbelt profile that enforces a resolved policy. `network` and `unix_sockets` are as in
+    `SandboxPolicy`.
+    """
     named = _Named()
     parts = [_BASE]
     if network:
         parts.append(_NETWORK)
     if unix_sockets:
         parts.append(_UNIX_SOCKETS)
-    parts += [*_reading(policy, named), *_writing(policy, named)]
+    parts += [*_reading(resolved, named), *_writing(resolved, named)]
     return Profile(text="\n".join(parts), parameters=named.parameters)
 
 
@@ -145,14 +150,14 @@ def profile(policy: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> Pro
 
 
 class _Named:
-    """The parameters of a profile. Each gets its name when it is first needed."""
+    """The parameters of a profile. A parameter gets its name when it is first used."""
 
     def __init__(self) -> None:
         self.parameters: dict[str, str] = {}
         self._names: dict[tuple[str, str], str] = {}
 
     def name(self, kind: str, value: str) -> str:
-        """Return the expression for a value in the text."""
+        """Return the expression that stands for a value in the text of the profile."""
         known = (kind, value)
         if known not in self._names:
             count = sum(other == kind for other, _ in self._names)
@@ -161,48 +166,52 @@ class _Named:
         return f'(param "{self._names[known]}")'
 
     def at(self, path: str) -> str:
-        """Return a filter for a path alone."""
+        """Return a filter that matches only a path itself."""
         return f"(literal {self.name('PATH', path)})"
 
     def below(self, path: str) -> str:
-        """Return a filter for a path and everything in it."""
+        """Return a filter that matches a path and everything in it."""
         return f"(subpath {self.name('PATH', path)})"
 
     def in_any_spelling(self, path: str) -> str:
-        """Return a filter for a path and everything in it, in upper and lower case."""
+        """Return a filter that matches a path and everything in it, in any combination of upper and lower case."""
         return f"(regex {self.name('SPELLING', _any_spelling(path))})"
 
 
-def _reading(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Yield rules to read everything except hidden paths, and roots inside hidden directories."""
-    yield _allow("file-read*", _except((), [*_filters(policy.hidden, named), _OTHER_TERMINALS]))
-    for root in policy.roots:
-        if any(is_below(root, hidden) for hidden in policy.hidden):
-            hidden = [path for path in policy.hidden if path != root and is_below(path, root)]
+def _reading(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
+    """Yield rules that allow reading everything except hidden paths. Roots inside hidden directories may be read
+    too.
+    """
+    yield _allow("file-read*", _except((), [*_filters(resolved.hidden, named), _OTHER_TERMINALS]))
+    for root in resolved.roots:
+        if is_below_any(root, resolved.hidden):
+            hidden = [path for path in resolved.hidden if path != root and is_below(path, root)]
             yield _allow("file-read*", _except([named.below(root)], _filters(hidden, named)))
 
 
-def _writing(policy: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Yield rules that allow writing to the roots except protected paths, and deny moving directories that
+def _writing(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
+    """Yield rules that allow writing to the roots except to protected paths, and that deny moving directories that
     contain protected paths.
     """
-    by_name = {f"{root.rstrip('/')}/{name}" for root in policy.roots for name in (GIT, *AGENTS)}
-    protected = {*policy.read_only, *policy.hidden, *by_name} - {*policy.roots}
-    for root in policy.roots:
+    by_name = {f"{root.rstrip('/')}/{name}" for root in resolved.roots for name in (GIT, *AGENTS)}
+    protected = {*resolved.read_only, *resolved.hidden, *by_name} - {*resolved.roots}
+    for root in resolved.roots:
         inside = sorted(path for path in protected if is_below(path, root))
         yield _allow("file-write*", _except([named.below(root)], _filters(inside, named)))
     pinned = {
         folder
-        for path in (*policy.roots, *protected)
+        for path in (*resolved.roots, *protected)
         for folder in parents(path)
-        if any(is_below(folder, root) for root in policy.roots)
+        if is_below_any(folder, resolved.roots)
     }
-    for folder in sorted(pinned | {*policy.roots}):
+    for folder in sorted(pinned | {*resolved.roots}):
         yield f"(deny file-write-unlink {named.at(folder)})\n"
 
 
 def _filters(paths: Sequence[str], named: _Named) -> list[str]:
-    """Return filters for protected paths. The literal filter matches even a path that does not exist yet."""
+    """Return filters that match protected paths and everything in them. They also match paths that do not exist
+    yet.
+    """
     return [kind(path) for path in paths for kind in (named.at, named.below, named.in_any_spelling)]
 
 
@@ -211,7 +220,7 @@ def _allow(operation: str, condition: str) -> str:
 
 
 def _except(filters: Sequence[str], exceptions: Sequence[str]) -> str:
-    """Return a condition: all of the filters hold, and none of the exceptions."""
+    """Return a condition that holds if all filters hold and no exception holds."""
     conditions = [*filters, *(f"(require-not {exception})" for exception in exceptions)]
     return "(require-all\n    {})".format("\n    ".join(conditions))
 
@@ -222,14 +231,16 @@ _ANY_CHARACTER: Final = "[^/]"
 _ANY_CHARACTERS: Final = "[^/]+"
 
 _PIECES: Final = re.compile(r"[\x20-\x7E]|[^\x20-\x7E]+")
-"""Splits a path into characters with a single encoding, and runs of other characters."""
+"""The pattern that splits a path into single ASCII characters and runs of other characters. Only ASCII characters
+have a single encoding.
+"""
 
 
 def _any_spelling(path: str) -> str:
-    """Return a regular expression for a path and everything in it, in upper and lower case.
+    """Return a regular expression for a path and everything in it, in any combination of upper and lower case.
 
-    A character that cannot be written plainly in an expression is replaced by any character. So the expression may
-    protect a few more names.
+    A character that cannot be written literally in the expression is replaced with a pattern for any character, so
+    the expression may match a few more names.
     """
     return f"^{''.join(map(_expression, _PIECES.findall(path.rstrip('/'))))}(/|$)"
 

@@ -1,11 +1,11 @@
-"""The system call filter of confined commands, as a program that the kernel runs before each call.
+"""Builds the system call filter for confined commands, which is a program that the kernel runs before each call.
 
-Both Linux mechanisms use the same rules, which cover what neither mounts nor Landlock control. A filter sees the
-number and the arguments of a call, but not the memory that a pointer refers to.
+Both Linux mechanisms use the same rules, which cover operations that neither mounts nor Landlock control. A filter
+sees the number and the arguments of a call, but not the memory that a pointer refers to.
 
-A call has one of four results. It is made. It fails with EPERM. It fails with ENOSYS, so that programs use an older
-call whose arguments the filter can see. Or it ends the process, if it uses the calling convention of another
-machine, in which the numbers have other meanings.
+The filter has one of four results. The call is made. The call fails with EPERM. The call fails with ENOSYS, so that
+programs use an older call whose arguments the filter can see. Or the process is ended, because the call uses the
+calling convention of another machine, in which the numbers have other meanings.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["program"]
 
 _ALLOW: Final = 0x7FFF0000
 _REFUSE: Final = 0x00050001
-"""Fail with EPERM."""
+"""The result that makes a call fail with EPERM."""
 _MISSING: Final = 0x00050026
-"""Fail with ENOSYS."""
+"""The result that makes a call fail with ENOSYS."""
 _KILL: Final = 0x80000000
-"""End the whole process."""
+"""The result that ends the whole process."""
 
 _NUMBER_AT: Final = 0
 _ARCHITECTURE_AT: Final = 4
 _ARGUMENTS_AT: Final = 16
-"""Offsets in a `struct seccomp_data`. An argument has eight bytes, the lower half first."""
+"""The offset of the arguments in a `struct seccomp_data`. An argument has eight bytes, the lower half first."""
 
 _AF_UNIX: Final = 1
 _AF_INET: Final = 2
@@ -47,12 +47,12 @@ _STREAM: Final = 1
 _DATAGRAM: Final = 2
 _SEQPACKET: Final = 5
 _SOCKET_TYPE: Final = 0xF
-"""The bits of a socket's type; the other bits are flags."""
+"""The bits of a socket's type. The other bits are flags."""
 
 _CLONE_NAMESPACES: Final = 0x7E020000
 """The flags of `clone` that create a namespace."""
 _UNSHARE_HARMLESS: Final = 0x00050F00
-"""The flags of `unshare` that create none: memory, files, directory, signals, thread, semaphores."""
+"""The flags of `unshare` that create no namespace: memory, files, directory, signals, thread, semaphores."""
 
 _FILE_TYPE: Final = 0xF000
 _NO_DEVICES: Final = (0x0000, 0x8000, 0x1000, 0xC000)
@@ -61,19 +61,24 @@ _NO_DEVICES: Final = (0x0000, 0x8000, 0x1000, 0xC000)
 _SPECIAL_MODES: Final = 0o6000
 """The set-user-id and set-group-id bits of a mode."""
 _CREATES: Final = 0o100 | 0o20000000
-"""O_CREAT and __O_TMPFILE: the kernel reads the mode of `open` if one of them is set."""
+"""The flags O_CREAT and __O_TMPFILE. The kernel reads the mode of `open` if one of them is set."""
 
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
-"""The two requests that insert input into a terminal."""
+"""One of the two terminal requests, with `_TIOCSTI`, that insert input into a terminal."""
 _IOCTL_TYPE: Final = 0xFF00
 _FILE_SYSTEM: Final = (0x6600, 0x9400)
-"""Types of requests to file systems: `f`, attributes, encryption and sealing; 0x94, subvolumes."""
+"""Types of `ioctl` requests to file systems: `f` for attributes, encryption and sealing, and 0x94 for
+subvolumes.
+"""
 _FILE_SYSTEM_HARMLESS: Final = (0x80086601, 0xC020660B, 0x40049409, 0x4020940D)
-"""Allowed requests of these types: FS_IOC_GETFLAGS and FS_IOC_FIEMAP, which read; FICLONE and FICLONERANGE, which
-copy into a file that is open for writing."""
+"""Allowed `ioctl` requests to file systems. FS_IOC_GETFLAGS and FS_IOC_FIEMAP only read. FICLONE and FICLONERANGE
+copy into a file that is open for writing.
+"""
 _FILE_SYSTEM_ELSEWHERE: Final = (0x401C5820, 0x40087602, 0x40047602, 0xC0045877, 0xC0045878, 0xC0185879)
-"""Refused requests of other types: FS_IOC_FSSETXATTR, FS_IOC_SETVERSION in two sizes, FIFREEZE, FITHAW, FITRIM."""
+"""Refused `ioctl` requests to file systems whose type is not in `_FILE_SYSTEM`: FS_IOC_FSSETXATTR,
+FS_IOC_SETVERSION in two sizes, FIFREEZE, FITHAW, FITRIM.
+"""
 
 _PRIO_PROCESS: Final = 0
 _IOPRIO_WHO_PROCESS: Final = 1
@@ -86,7 +91,7 @@ _EVERY_BIT: Final = 0xFFFFFFFF
 
 
 class _Test(Struct, frozen=True, kw_only=True):
-    """Compares one half of an argument, after a mask, with some numbers."""
+    """A test that applies a mask to one half of an argument, and compares the result with some numbers."""
 
     at: int
     mask: int = _EVERY_BIT
@@ -95,13 +100,17 @@ class _Test(Struct, frozen=True, kw_only=True):
 
 
 _Rule = tuple[tuple[_Test, ...], ...]
-"""Alternatives: a call is made if all tests of one of them hold, and refused otherwise."""
+"""Alternatives, each of which consists of tests. A call is made if all tests of one alternative hold, and is
+refused otherwise.
+"""
 
 _NEVER: Final[_Rule] = ()
 
 
 def _is(argument: int, *numbers: int, mask: int = _EVERY_BIT) -> _Test:
-    """Test an argument that the kernel reads as an `int`, ignoring the upper half."""
+    """Return a test that checks that an argument, after the mask, is one of the numbers. The kernel reads the
+    argument as an `int`, so its upper half is ignored.
+    """
     return _Test(at=_ARGUMENTS_AT + 8 * argument, mask=mask, numbers=numbers)
 
 
@@ -114,24 +123,26 @@ def _upper_is_zero(argument: int) -> _Test:
 
 
 def _is_plain_mode(argument: int) -> _Test:
-    """Test that a mode has neither the set-user-id nor the set-group-id bit."""
+    """Return a test that checks that a mode has neither the set-user-id nor the set-group-id bit."""
     return _is(argument, 0, mask=_SPECIAL_MODES)
 
 
 def _creates_plain(flags: int, mode: int) -> _Rule:
-    """Return a rule for `open`: it creates no file, or one with a plain mode."""
+    """Return a rule for `open`: it creates no file, or a file without the set-user-id and set-group-id bits."""
     return (_is(flags, 0, mask=_CREATES),), (_is_plain_mode(mode),)
 
 
 def _is_null(argument: int) -> tuple[_Test, _Test]:
-    """Test both halves of a pointer."""
+    """Return tests that check that both halves of a pointer are zero."""
     return _is(argument, 0), _upper_is_zero(argument)
 
 
 # --- the rules ---------------------------------------------------------------------------
 
 _MISSING_CALLS: Final = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup", "openat2")
-"""Calls whose arguments a filter cannot see: they are passed by a pointer, or in the memory of a ring."""
+"""Calls whose arguments a filter cannot see, because the arguments are in memory that a pointer refers to or in a
+ring buffer. They fail with ENOSYS.
+"""
 
 _REFUSED_CALLS: Final = (
     # memory, descriptors and actions of other processes
@@ -155,13 +166,13 @@ _CALLS_ON_ATTRIBUTES: Final = (
     *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
 )
-"""Calls on file attributes, which Landlock does not control."""
+"""Calls that change file attributes, which Landlock does not control."""
 
 _CALLS_ON_SHARED_MEMORY_AND_QUEUES: Final = (
     *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
     *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
 )
-"""Calls on objects that have numbers or names outside of the file system."""
+"""Calls on shared memory, semaphores and message queues, whose numbers or names are outside of the file system."""
 
 _ALWAYS: Final[Mapping[str, _Rule]] = {
     "clone": ((_is(0, 0, mask=_CLONE_NAMESPACES),),),
@@ -176,7 +187,7 @@ _ALWAYS: Final[Mapping[str, _Rule]] = {
     "openat": _creates_plain(2, 3),
     "mknod": ((_is(1, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(1)),),
     "mknodat": ((_is(2, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(2)),),
-    # A process can also be named by its own number, which the filter does not know.
+    # Only 0 for the current process is allowed, because the filter does not know the number of the process.
     "prlimit64": ((_is(0, _ITSELF),), _is_null(2)),
     "setpriority": ((_is(0, _PRIO_PROCESS), _is(1, _ITSELF)),),
     "ioprio_set": ((_is(0, _IOPRIO_WHO_PROCESS), _is(1, _ITSELF)),),
@@ -186,7 +197,9 @@ _SCHEDULING: Final = ("sched_setaffinity", "sched_setattr", "sched_setparam", "s
 
 
 def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: bool) -> Iterator[tuple[str, _Rule]]:
-    """Yield each restricted call with its rule."""
+    """Yield the name and the rule of each restricted system call. The parameters are the same as those of
+    `program`.
+    """
     for name in _REFUSED_CALLS:
         yield name, _NEVER
     yield from _ALWAYS.items()
@@ -198,7 +211,7 @@ def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: boo
             yield name, _NEVER
         for name in _SCHEDULING:
             yield name, ((_is(0, _ITSELF),),)
-        yield "file_setattr", _NEVER  # does the same as requests that `_ioctl` refuses
+        yield "file_setattr", _NEVER  # has the same effect as requests that `_ioctl` refuses
     yield "ioctl", _ioctl(namespaces=namespaces)
     yield from _sockets(writable=writable, network=network, unix_sockets=unix_sockets)
 
@@ -213,16 +226,17 @@ def _ioctl(*, namespaces: bool) -> _Rule:
 
 
 def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[tuple[str, _Rule]]:
-    """Yield rules for sockets. A filter cannot see an address, so it restricts which sockets can be created.
+    """Yield rules for sockets. A filter cannot see an address, so the rules restrict which sockets can be created.
+    The parameters are the same as those of `program`.
 
-    A unix datagram socket, even one of a pair, can send each message to another address. A stream socket of a pair
-    keeps its peer.
+    A unix datagram socket can send each message to another address, even if it was created as one of a pair. A
+    stream socket of a pair can only communicate with its peer.
     """
     stream = _is(0, _AF_UNIX), _is(1, _STREAM, _SEQPACKET, mask=_SOCKET_TYPE)
     yield "socketpair", (stream,)
     if network:
         internet = _is(0, _AF_INET, _AF_INET6), _is(1, _STREAM, _DATAGRAM, mask=_SOCKET_TYPE)
-        # The C library uses this to ask for the addresses of this computer.
+        # The C library uses this socket to list the addresses of this computer.
         routes = _is(0, _AF_NETLINK), _is(2, _NETLINK_ROUTE)
         # `connect` is needed for the network, so no unix socket may be created that it could connect.
         yield "socket", (internet, routes, stream) if unix_sockets else (internet, routes)
@@ -240,10 +254,11 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
 
 
 def program(machine: str, *, writable: bool, network: bool, unix_sockets: bool, namespaces: bool) -> bytes:
-    """Return the filter for a command, as `struct sock_filter`s.
+    """Return the filter for a command, as a sequence of `struct sock_filter`.
 
-    `machine` is the machine of `uname`. `writable`: the command has a writable root. `network` and `unix_sockets`
-    are as in `SandboxPolicy`. `namespaces`: the command has its own namespaces for mounts, processes and memory.
+    `machine` is the machine name of `uname`. `writable` is True if the command has a writable root. `network` and
+    `unix_sockets` are as in `SandboxPolicy`. `namespaces` is True if the command has its own namespaces for mounts,
+    processes and memory.
 
     Raises:
         SandboxUnavailable: this machine is not supported.
@@ -288,7 +303,7 @@ def _build(machine: str, *, writable: bool, network: bool, unix_sockets: bool, n
 
 
 def _write(code: Code, name: str, rule: _Rule) -> None:
-    """Add the part of the program that decides about one call."""
+    """Add the instructions that apply a rule to one system call."""
     code.label(name)
     for count, tests in enumerate(rule, 1):
         failed = f"{name} after {count}"

@@ -19,9 +19,9 @@ from parley.ports.commands import Command, CommandResult, Output, SandboxPolicy,
 __all__ = ["ConfinementMechanism", "run_self_test"]
 
 _TIMEOUT_SECONDS: Final = 20.0
-"""Timeout of a command that takes a tenth of a second on an idle computer."""
+"""The timeout, in seconds, for the test command. The command takes a tenth of a second on an idle computer."""
 _MAX_ERROR_BYTES: Final = 300
-"""Bytes of an error message that are passed on."""
+"""The maximum number of bytes of an error message that are reported."""
 _TRANSIENT: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
     os.strerror(errno.ETIMEDOUT),
@@ -29,14 +29,17 @@ _TRANSIENT: Final = (
     "it was replaced by another directory",
     "Can't find source",
 )
-"""Parts of errors that say nothing about the mechanism: the system lacks a resource, or another process has changed
-the directories of the test."""
+"""Parts of error messages that are unrelated to the mechanism. They mean that the system lacks a resource, or that
+another process has changed the directories of the test.
+"""
 
 _FALLBACK: Final = "/var/tmp"
-"""A directory that is writable for commands only if the settings name it. `/tmp` is a root by default, so commands
-of another server could change the directories of the test there."""
+"""The directory of the test if Parley's home cannot be used. Commands can write to it only if the settings name it.
+`/tmp` is not used, because it is a root by default and commands of another server could change the directories of
+the test there.
+"""
 _UNUSABLE: Final = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
-"""Errors that mean that the server cannot create a directory here at any time."""
+"""Error numbers which mean that the server can never create a directory at the given path."""
 
 _SCRIPT: Final = """
 import os, sys
@@ -71,18 +74,19 @@ print("confined")
 
 
 class ConfinementMechanism(Protocol):
-    """A mechanism that confines commands."""
+    """A mechanism that confines commands, such as bubblewrap."""
 
-    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult: ...
+    async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult: ...
 
 
 async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = None) -> str | None:
-    """Return why a mechanism does not work here, as a part of a sentence; None if it works.
+    """Return the reason why a mechanism does not work on this system, as a part of a sentence; None if it works.
 
-    The test uses directories in Parley's `home`, to which no command can write, if the home exists and is writable.
+    The test creates its directories in Parley's `home`, which no command can write to, if the home exists and is
+    writable.
 
     Raises:
-        CommandNotStarted: the test could not be run; another attempt may succeed.
+        CommandNotStarted: the test could not be run. Another attempt may succeed.
     """
     try:
         with _directories(home) as directories:
@@ -93,7 +97,7 @@ async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = N
 
 async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidden: str) -> str | None:
     found = os.stat(inside)
-    bounds = SandboxPolicy(
+    policy = SandboxPolicy(
         writable=(WritableRoot(path=inside, device=found.st_dev, inode=found.st_ino),),
         hidden=(hidden,),
     )
@@ -102,27 +106,27 @@ async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidd
         cwd="/",
         env={},
         timeout_seconds=_TIMEOUT_SECONDS,
-        bounds=bounds,
+        policy=policy,
     )
-    said = bytearray()
+    printed = bytearray()
     try:
-        ended = await mechanism.run(command, bounds, output=lambda _, data: said.extend(data))
+        ended = await mechanism.run(command, policy, output=lambda _, data: printed.extend(data))
     except SandboxUnavailable as error:
-        return _permanent(_last_line(said) or error.detail)
+        return _permanent(_last_line(printed) or error.detail)
     if ended.timed_out:
         raise CommandNotStarted(f"a first command took more than {_TIMEOUT_SECONDS:g} seconds")
     if ended.signal == signal.SIGKILL or ended.exit_code == 128 + signal.SIGKILL:
         raise CommandNotStarted("a first command was killed")
-    if ended.exit_code == 0 and said == b"confined\n":
+    if ended.exit_code == 0 and printed == b"confined\n":
         return None
-    return _permanent(_last_line(said) or f"a first command ended with {ended.exit_code}")
+    return _permanent(_last_line(printed) or f"a first command ended with {ended.exit_code}")
 
 
 def _permanent(fault: str) -> str:
-    """Return the fault if it is permanent.
+    """Return the fault of a mechanism if another attempt would find the same fault.
 
     Raises:
-        CommandNotStarted: it is transient.
+        CommandNotStarted: the fault is transient.
     """
     if any(words in fault for words in _TRANSIENT):
         raise CommandNotStarted(fault)
@@ -131,7 +135,7 @@ def _permanent(fault: str) -> str:
 
 @contextmanager
 def _directories(home: str | None) -> Iterator[tuple[str, str, str]]:
-    """Create a writable directory, another directory and a hidden file; remove them afterwards."""
+    """Create a writable directory, another directory and a hidden file, and remove them after the block."""
     place = os.path.realpath(_new_directory(home))
     try:
         inside, outside, hidden = (os.path.join(place, name) for name in ("inside", "outside", "hidden"))
@@ -154,6 +158,6 @@ def _new_directory(home: str | None) -> str:
     return tempfile.mkdtemp(prefix="parley-self-test-")
 
 
-def _last_line(said: bytearray) -> str:
-    lines = said[-_MAX_ERROR_BYTES:].decode(errors="replace").strip().splitlines()
+def _last_line(printed: bytearray) -> str:
+    lines = printed[-_MAX_ERROR_BYTES:].decode(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("bwrap: ") if lines else ""

@@ -1,7 +1,8 @@
-"""Snapshots of files that Git and agents obey: taken before a command runs, compared and restored after it.
+"""Takes snapshots of files that control Git and coding agents before a command runs, and compares and restores the
+files after the command.
 
-Knows which files of a Git directory Git obeys. Every directory is opened by its descriptor without following a
-link. Does not know which commands run; `protected_files` does, and restores only when none of them is left.
+This module lists the files of a Git directory that control Git. Every directory is opened by descriptor without
+following a link. `protected_files` restores a snapshot when no running command can write to its files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from parley.common.guarded_files import DirFds, UnexpectedSymlink
 from parley.common.os_errors import os_detail
-from parley.common.paths import is_below
+from parley.common.paths import is_below, is_below_any
 from parley.errors import SandboxUnavailable
 from parley.sandbox.git_placeholders import GitPlaceholder
 from parley.sandbox.paths import belongs_to_another
@@ -51,32 +52,34 @@ _OBEYED: Final = (
     "commondir",
     "gitdir",
 )
-"""Files and directories that Git obeys in a Git directory. Everything else there is data."""
+"""Files and directories in a Git directory that control Git. Everything else in a Git directory is data."""
 _DATA_IN_INFO: Final = frozenset({"refs"})
-"""A list of branches that `git gc` writes. Git does not read it."""
+"""Names in `info` that are data: a list of branches that `git gc` writes, and that Git does not read."""
 _GIT_MARKS: Final = ("HEAD", "config")
-"""A directory below `modules` that has one of these is a Git directory."""
+"""Names of files that mark a directory below `modules` as a Git directory."""
 
 _MAX_ENTRIES: Final = 4096
 _MAX_BYTES: Final = 32 * 1024 * 1024
-"""Limits of one snapshot. A hook may be a compiled program."""
+"""The maximum size, in bytes, of one snapshot. The limit is high because a hook may be a compiled program."""
 _MAX_ADDED: Final = 256
-"""Files added to one directory that are moved aside one by one."""
+"""The maximum number of added files in one directory that are moved aside one by one."""
 
 
 _Role = Literal["git", "holder", "worktrees", "info", "tree"]
-"""How a directory is read: as a Git directory, as one below `modules`, as `worktrees`, as `info`, or completely."""
+"""The way in which a directory is read: as a Git directory, as a directory below `modules`, as `worktrees`, as
+`info`, or completely.
+"""
 
 
 class Restored(Struct, kw_only=True):
-    """What was done to the protected files after a command."""
+    """The result of restoring a snapshot after a command."""
 
     restored: list[str] = field(default_factory=list)
-    """Paths of files that had changed and are as before."""
+    """Paths of files that had changed and were restored."""
     moved: dict[str, str] = field(default_factory=dict)
-    """New paths of files that were moved aside, by their old paths."""
+    """New paths of files that were moved aside, keyed by their old paths."""
     left: dict[str, str] = field(default_factory=dict)
-    """Reasons why files could not be restored, by their paths."""
+    """Reasons why files could not be restored, keyed by their paths."""
 
 
 # --- a path that must not exist ----------------------------------------------------------
@@ -90,7 +93,7 @@ class MissingGit:
         self.roots: set[str] = set()
 
     def restore(self) -> Restored:
-        """Move aside the file or directory that is there now."""
+        """Move aside the file or directory that a command created at this path."""
         result = Restored()
         try:
             if self._is_added():
@@ -136,17 +139,17 @@ class Snapshot:
     """The protected files of one Git directory, or one protected file or directory."""
 
     def __init__(self, path: str, *, is_git: bool) -> None:
-        """Read the files.
+        """Take the snapshot by reading the protected files. `is_git` is True if the path is a Git directory.
 
         Raises:
-            SandboxUnavailable: they cannot be read, or exceed the limits.
+            SandboxUnavailable: the files cannot be read, or exceed the limits.
         """
         self.path = path
         self.roots: set[str] = set()
-        """Roots of the commands that may have changed the files."""
+        """The roots of the commands that may have changed the files."""
         self._is_git = is_git
         self._entries: dict[str, Entry] = {}
-        """By path; a directory comes before its entries."""
+        """The entries of the snapshot, keyed by path. A directory comes before its entries."""
         self._bytes = 0
         try:
             with DirFds() as folders:
@@ -186,7 +189,7 @@ class Snapshot:
         return replace(entry, names=names - data, data=data, identity=identity)
 
     def _inside(self, path: str, entry: Directory, role: _Role, folders: DirFds) -> Iterator[tuple[str, _Role]]:
-        """Yield the paths in a directory that are protected."""
+        """Yield the protected paths in a directory, each with the role in which it is read."""
         if role == "git":
             for name in _OBEYED:
                 yield _first_link(folders, path, name), "info" if name == "info" else "tree"
@@ -236,9 +239,9 @@ class Snapshot:
     # --- restoring -----------------------------------------------------------------------
 
     def restore(self) -> Restored:
-        """Replace files that differ, and move aside files that were added.
+        """Restore the files that differ from the snapshot, and move aside files that were added.
 
-        No command may run that can write to the files.
+        Call this method only while no command that can write to the files is running.
         """
         result = Restored()
         if next(self._changed(), None) is None:
@@ -257,13 +260,13 @@ class Snapshot:
         return result
 
     def _clear_way(self, path: str, result: Restored) -> None:
-        """Move aside a link or file that was put in place of a directory on the way to a path."""
+        """Move aside a link or file with which a command has replaced a directory in the given path."""
         try:
             with DirFds() as folders:
                 folders.open(os.path.dirname(path))
         except (UnexpectedSymlink, NotADirectoryError) as error:
             blocking = os.fsdecode(error.filename)
-            if not any(is_below(os.path.dirname(blocking), root) for root in self.roots):
+            if not is_below_any(os.path.dirname(blocking), self.roots):
                 raise
             self._move_aside(blocking, result)
         except FileNotFoundError:
@@ -300,12 +303,12 @@ class Snapshot:
 
     def _move_aside(self, path: str, result: Restored) -> None:
         inside = self._is_git and path != self.path and is_below(path, self.path)
-        # Not beside a submodule: its name would be one of a submodule again.
+        # Not beside a submodule, because the file would then look like another submodule.
         result.moved[path] = move_aside(path, self.path if inside else os.path.dirname(path))
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the paths that do not lie below another of them, sorted."""
+    """Return the paths that do not lie below another path of the list, sorted."""
     found: list[str] = []
     for path in sorted(set(paths), key=lambda path: path.split("/")):
         if not found or not is_below(path, found[-1]):
@@ -325,7 +328,9 @@ def _added(folders: DirFds, path: str, before: Directory) -> frozenset[str] | No
 
 
 def _first_link(folders: DirFds, git: str, name: str) -> str:
-    """Return the path of a protected file, or of a link in place of a directory on the way to it."""
+    """Return the path of a protected file in a Git directory. If a directory in that path is a link, return the
+    path of the link.
+    """
     path = git
     for part in name.split("/")[:-1]:
         path = os.path.join(path, part)

@@ -1,6 +1,7 @@
-"""The entries of a snapshot: reads files, links and directories by descriptor, compares them, and restores them.
+"""Reads, compares and restores the entries of a snapshot: files, links and directories, which are opened by
+descriptor.
 
-No link in the path of an entry is followed. Does not know which files are protected; `snapshot` does.
+No link in the path of an entry is followed. `snapshot` decides which files are protected.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 _MOVED_ASIDE: Final = ".refused-"
-"""Prefix of the name of a file that was moved aside. Git and agents read no file of such a name."""
+"""The name prefix of a file that was moved aside. Git and coding agents read no file with such a name."""
 
 _MAX_NAME_BYTES: Final = 255
 _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,19 +43,19 @@ _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLO
 
 
 class Absent(Struct, frozen=True):
-    """There is nothing of this name."""
+    """The entry of a path at which no file or directory exists."""
 
 
 class File(Struct, frozen=True, kw_only=True):
     mode: int
     content: bytes | None
-    """None: the file cannot be read, or is larger than expected."""
+    """The content; None if the file cannot be read or is larger than expected."""
     links: int
-    """Number of hard links."""
+    """The number of hard links to the file."""
     owner: tuple[int, int]
-    """User and group."""
+    """The user id and group id of the file."""
     has_writer: bool
-    """A process has it open for writing."""
+    """True if a process has the file open for writing."""
 
 
 class Link(Struct, frozen=True):
@@ -64,11 +65,13 @@ class Link(Struct, frozen=True):
 class Directory(Struct, frozen=True, kw_only=True):
     mode: int
     identity: Identity | None
-    """None: the snapshot holds everything in the directory, so that it can be created again."""
+    """The identity of the directory. It is None if the snapshot holds everything in the directory, so that the
+    directory can be created again.
+    """
     names: frozenset[str] | None = None
-    """Its entries; None: entries may be added."""
+    """The names of the entries; None if commands may add entries."""
     data: frozenset[str] = frozenset()
-    """Names in it that are not protected."""
+    """Names of entries that are not protected."""
 
 
 class Special(Struct, frozen=True):
@@ -84,10 +87,10 @@ ABSENT: Final = Absent()
 
 
 def look(folders: DirFds, path: str, *, at_most: int) -> Entry:
-    """Return the entry at a path. The content of a file of more than `at_most` bytes is None.
+    """Return the entry at a path. The content of a file with more than `at_most` bytes is None.
 
     Raises:
-        OSError: the directory cannot be opened, or is a link.
+        OSError: the directory that contains the path cannot be opened, or is a link.
     """
     folder, name = os.path.split(path)
     try:
@@ -108,10 +111,11 @@ def look(folders: DirFds, path: str, *, at_most: int) -> Entry:
 
 
 def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
-    """Return the content of a regular file, or None if it is larger or cannot be read; and whether it has a writer.
+    """Return the content of a regular file, and whether a process has the file open for writing. The content is
+    None if it is longer than `at_most` bytes or cannot be read.
 
-    The content is read after the check for writers: a process that closes the file after the check may have changed
-        it before.
+    The content is read after the check for writers, so that a change by a writer that closes the file before the
+    check is included.
     """
     try:
         descriptor = os.open(name, _READ, dir_fd=folder)
@@ -131,12 +135,12 @@ def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
 
 
 def _has_writer(descriptor: int) -> bool:
-    """Return whether a process has this file open for writing; False if the file system does not say.
+    """Return whether a process has this file open for writing; False if the file system does not report it.
 
     The kernel grants a read lease only on a file that no process has open for writing.
     """
     try:
-        # Should a process open the file in this moment, the kernel notifies us. SIGIO would end the server.
+        # If a process opens the file at this moment, the kernel sends a signal. SIGIO would end the server.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -164,7 +168,7 @@ def names_in(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | No
 
 def is_same(before: Entry, now: Entry) -> bool:
     if isinstance(before, File) and isinstance(now, File):
-        # By a second name, or by a descriptor that a command of another root holds, it could be changed later.
+        # The file could be changed later through a second name, or through a descriptor of another command.
         can_change = now.links > before.links or now.has_writer > before.has_writer
         return (before.mode, before.content) == (now.mode, now.content) and not can_change
     if isinstance(before, Directory) and isinstance(now, Directory):
@@ -177,7 +181,7 @@ def with_mode(entry: Entry, mode: int) -> Entry:
 
 
 def create(path: str, entry: Entry) -> bool:
-    """Create a file, link or directory again; return False if the snapshot does not hold enough for that.
+    """Create a file, link or directory again. Return False if the entry does not hold enough data for that.
 
     An existing file or link is replaced atomically.
     """
@@ -214,7 +218,7 @@ def create(path: str, entry: Entry) -> bool:
 
 
 def set_mode(path: str, entry: Entry) -> None:
-    """Set the mode of a directory. Other entries get theirs when they are created."""
+    """Set the mode of a directory. Entries of other types get their mode when they are created."""
     if not isinstance(entry, Directory):
         return
     folder, name = os.path.split(path)

@@ -10,16 +10,18 @@ from msgspec import Struct
 __all__ = ["LAST_KNOWN", "MACHINES", "Machine"]
 
 LAST_KNOWN: Final = 469
-"""The highest number in Linux 6.17, the same on all machines. What calls with higher numbers do is unknown."""
+"""The highest system call number in Linux 6.17, the same on all machines. The effects of calls with higher numbers
+are unknown.
+"""
 
 
 class Machine(Struct, frozen=True):
-    """A processor architecture, as the kernel sees it."""
+    """A processor architecture, with the numbers that the kernel uses for it."""
 
     architecture: int
-    """The `AUDIT_ARCH_` number by which the kernel marks calls in the machine's own convention."""
+    """The `AUDIT_ARCH_` number by which the kernel marks calls in the machine's own calling convention."""
     numbers: Mapping[str, int]
-    """Numbers by name. A call that is missing does not exist on this machine."""
+    """The numbers of system calls, keyed by name. A call that is missing here does not exist on this machine."""
 
 
 _NUMBERS: Final[Mapping[str, tuple[int, int | None]]] = {
@@ -134,10 +136,10 @@ _NUMBERS: Final[Mapping[str, tuple[int, int | None]]] = {
     "utimes": (235, None),
     "vhangup": (153, 58),
 }
-"""The numbers of each call on x86-64 and on aarch64."""
+"""The numbers of each call on x86-64 and on aarch64; None if the call does not exist there."""
 
 MACHINES: Final[Mapping[str, Machine]] = {
     "x86_64": Machine(0xC000003E, {name: number for name, (number, _) in _NUMBERS.items()}),
     "aarch64": Machine(0xC00000B7, {name: number for name, (_, number) in _NUMBERS.items() if number is not None}),
 }
-"""The supported machines, by their names in `uname`."""
+"""The supported machines, keyed by their names in `uname`."""

@@ -16,20 +16,22 @@ __all__ = ["in_thread"]
 T = TypeVar("T")
 
 _MOST_IDLE: Final = 4
-"""The most idle threads that are kept. Starting a thread can take as long as the work itself."""
+"""The maximum number of idle threads that are kept. They are kept because starting a thread can take as long as the
+work itself.
+"""
 
 _idle: Final[list[_Worker]] = []
 
 
 async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
-    """Run `work` in another thread and return its result. The work itself must be bounded.
+    """Run `work` in another thread and return its result. The work must end by itself.
 
-    A cancellation is raised when the work is done. Work that a file system blocks does not block other work, and
-    the end of the process does not wait for it. Without `needs_one`, the work is done in the calling thread if the
-    system allows no more threads, or memory is short.
+    If the call is cancelled, the cancellation is raised when the work is done. Work that is blocked by a file
+    system does not block other work, and the process does not wait for it before it exits. If `needs_one` is False,
+    the work is done in the calling thread when no thread can be started.
 
     Raises:
-        CommandNotStarted: the system allows no more threads; the work was not begun.
+        CommandNotStarted: no thread can be started and `needs_one` is True. The work was not begun.
     """
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     try:
@@ -46,7 +48,7 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
 
 
 class _Worker:
-    """A thread that does one piece of work after the other."""
+    """A thread that does pieces of work one after another."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()

@@ -1,3 +1,3 @@
-"""Turns requests of clients into calls of the runtime, and sends answers and events back."""
+"""Handles client requests by means of the runtime, and sends answers and events to clients."""
 
 __all__: list[str] = []

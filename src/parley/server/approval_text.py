@@ -1,4 +1,6 @@
-"""Writes the texts of an approval, for clients of each version and for the list of open approvals."""
+"""Writes the descriptions of approvals, for clients at each version and for the list of open approvals, and reads
+the answers of clients.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +8,56 @@ from functools import partial
 from typing import Final
 
 from msgspec import UNSET, Raw
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from parley.agent.policy import RETRY
 from parley.conversation.approvals import PendingApproval
-from parley.conversation.records import Changed, QuestionAsked
+from parley.conversation.records import ApprovalRequest, Changed
+from parley.errors import ApprovalIsSettled
+from parley.runtime.approvals import DISMISSED
 from parley.server.hosts import FULL, Features
-from parley.server.sanitize import one_line, quoted_command, quoted_words
+from parley.server.sanitize import escape_for_display, one_line, quoted_command, quoted_words
 from parley.server.times import iso
 from parley.wire import tools
-from parley.wire.elicitation import FULL_SCHEMA, PLAIN_SCHEMA, ElicitationParams, QuestionFields
-from parley.wire.events import ApplyPatchApprovalRequest, ExecApprovalRequest, FileChange, LimitReached
+from parley.wire.elicitation import (
+    FULL_SCHEMA,
+    PLAIN_SCHEMA,
+    SESSION_FIRST_SCHEMA,
+    ApprovalFields,
+    ElicitationParams,
+    is_dismissal,
+    read_answer,
+)
+from parley.wire.events import ApplyPatchApprovalRequest, Decision, ExecApprovalRequest, FileChange, LimitReached
 from parley.wire.ids import ConversationId
-from parley.wire.jsonrpc import encode
+from parley.wire.jsonrpc import Message, encode
+from parley.wire.tasks import RelatedTask
 from parley.wire.text import quoted
 
-__all__ = ["elicitation", "listed", "what_is_asked"]
+__all__ = ["decision_of", "elicitation", "listed", "settled_text", "what_is_asked"]
+
+
+def decision_of(answer: Message, features: Features) -> tuple[Decision, str | None]:
+    """Return the decision and the escaped reason in the answer of a client; the reason is None if there is none.
+
+    A dismissal is a denial if the features of the client say so.
+    """
+    decision, reason = read_answer(answer)
+    if features.dismissal_denies and is_dismissal(answer):
+        decision, reason = "denied", DISMISSED
+    return decision, escape_for_display(reason or "")
+
 
 _Action = ExecApprovalRequest | ApplyPatchApprovalRequest
 
 _FULL_FORM: Final = Raw(encode(FULL_SCHEMA))
+_SESSION_FIRST_FORM: Final = Raw(encode(SESSION_FIRST_SCHEMA))
+_LAST_REQUEST: Final = "\nThis call can ask no more. Approve for this session to avoid further questions."
 _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
 
 LISTED_FILES: Final = 10
-"""How many files of a patch the message names; the fields name all."""
+"""The maximum number of files of a patch that the message names. The fields of the request name all files."""
 
 
 _ASKED_AGAIN: Final[dict[Changed, str]] = {
@@ -39,30 +66,43 @@ _ASKED_AGAIN: Final[dict[Changed, str]] = {
     "files": "A file or directory of this patch was changed after it was approved.",
     "unknown": "Something was changed after this was approved.",
 }
-"""The first line of an approval that is requested again."""
+"""The first line of an approval that is requested again, by the kind of change."""
 
 
 def elicitation(
-    approval: PendingApproval, conversation: ConversationId, *, request: str, features: Features
+    approval: PendingApproval,
+    conversation: ConversationId,
+    *,
+    request: str,
+    features: Features,
+    task_id: str | None = None,
+    session_first: bool = False,
 ) -> ElicitationParams:
     """Return the parameters of `elicitation/create`.
 
-    `request` is the id of the client's first request that concerned the conversation.
+    `request` is the id of the client's first request that concerned the conversation. `task_id` is the id of the
+    task that the approval belongs to, or None. With `session_first`, the form offers approval for the session
+    before approval for a single action, because the client cannot be asked again for this call.
     """
     fields = _fields(approval, conversation, request=request, features=features)
+    form = _FULL_FORM if features.describes_approvals else _PLAIN_FORM
     return ElicitationParams(
-        message=_message(approval, features),
-        requested_schema=_FULL_FORM if features.full_version else _PLAIN_FORM,
-        meta=fields if features.full_version else UNSET,
+        message=_message(approval, features) + (_LAST_REQUEST if session_first else ""),
+        requested_schema=_SESSION_FIRST_FORM if session_first else form,
+        meta=_with_task(fields, task_id) if features.describes_approvals else UNSET,
         **asdict(fields),
     )
 
 
-def listed(approval: PendingApproval, conversation: ConversationId) -> tools.Question:
-    """Return an open approval as the tools show it."""
+def _with_task(fields: ApprovalFields, task_id: str | None) -> ApprovalFields:
+    return fields if task_id is None else replace(fields, related_task=RelatedTask(task_id=task_id))
+
+
+def listed(approval: PendingApproval, conversation: ConversationId) -> tools.ListedApproval:
+    """Return an open approval in the form that the tools return."""
     asked = approval.request
     is_command = asked.kind == "exec"
-    return tools.Question(
+    return tools.ListedApproval(
         approval_id=asked.approval_id,
         conversation_id=conversation,
         call_id=asked.call_id,
@@ -80,7 +120,7 @@ def _message(approval: PendingApproval, features: Features) -> str:
     if isinstance(shown, LimitReached):
         return f"{one_line(shown.limit)} reached ({shown.used} of {shown.allowed}). Go on?"
     again = "" if approval.request.changed is None else f"{_ASKED_AGAIN[approval.request.changed]}\n"
-    if not features.full_version:
+    if not features.describes_approvals:
         reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, features) else ""
         return f"{again}{reason}Allow Codex to {_what(shown)}?"
     outside = ", outside the sandbox" if approval.request.leaves_sandbox else ""
@@ -88,7 +128,7 @@ def _message(approval: PendingApproval, features: Features) -> str:
 
 
 def _why(reason: str) -> str:
-    """Return the line with the reason. A reason of the model is quoted and marked as the model's words."""
+    """Return the line with the reason. A reason given by the model is quoted and marked as the model's words."""
     if not reason:
         return ""
     return f"{reason}\n" if reason == RETRY else f"The model says: {quoted_words(reason)}\n"
@@ -114,8 +154,8 @@ def _change(path: str, change: FileChange) -> str:
     return f"update {quoted(path)}" if target is None else f"move {quoted(path)} to {quoted(target)}"
 
 
-def what_is_asked(asked: QuestionAsked) -> str:
-    """Return what an approval allows, as a clause without a subject."""
+def what_is_asked(asked: ApprovalRequest) -> str:
+    """Return the action that an approval allows, as a clause without a subject."""
     match asked.kind:
         case "exec":
             return f"run `{quoted_command(asked.command)}` in `{quoted(asked.cwd)}`"
@@ -127,6 +167,17 @@ def what_is_asked(asked: QuestionAsked) -> str:
             return "go beyond a limit of the settings"
 
 
+def settled_text(error: ApprovalIsSettled, features: Features) -> str:
+    """Return a description of how an approval was settled.
+
+    Clients without the additions get only the decision.
+    """
+    if not features.additions:
+        return str(error)
+    who = "" if error.principal is None else f" by {one_line(error.principal)}"
+    return f"{error}{who} ({error.by})"
+
+
 def _what(shown: _Action) -> str:
     match shown:
         case ExecApprovalRequest(command=command, cwd=cwd):
@@ -136,18 +187,21 @@ def _what(shown: _Action) -> str:
 
 
 def _is_given_reasons(shown: _Action, features: Features) -> bool:
-    """Return whether the client gets the reason; clients at older versions get it for patches only."""
-    return features.full_version or isinstance(shown, ApplyPatchApprovalRequest)
+    """Return whether the client gets the reason for an approval request.
+
+    Clients at older versions get it only for patches.
+    """
+    return features.describes_approvals or isinstance(shown, ApplyPatchApprovalRequest)
 
 
 def _fields(
     approval: PendingApproval, conversation: ConversationId, *, request: str, features: Features
-) -> QuestionFields:
+) -> ApprovalFields:
     shown = approval.event
-    approval_id = approval.approval_id if features.full_version else UNSET
-    conversation_id = conversation if features.full_version else UNSET
+    approval_id = approval.approval_id if features.describes_approvals else UNSET
+    conversation_id = conversation if features.describes_approvals else UNSET
     if isinstance(shown, LimitReached):
-        return QuestionFields(
+        return ApprovalFields(
             codex_elicitation="limit",
             codex_mcp_tool_call_id=request,
             codex_event_id=approval.event_id,
@@ -156,7 +210,7 @@ def _fields(
             parley_conversation_id=conversation_id,
         )
     fields = partial(
-        QuestionFields,
+        ApprovalFields,
         codex_mcp_tool_call_id=request,
         codex_event_id=approval.event_id,
         codex_call_id=shown.call_id,

@@ -1,9 +1,12 @@
-"""The context of a request: the server, the sender, and the reply channel."""
+"""The context of a request: the server, the sender, and the channel for the answer."""
 
 from __future__ import annotations
 
+import secrets
+from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cached_property
 from itertools import count
 from typing import Final, Protocol
 
@@ -11,16 +14,33 @@ from msgspec import Struct
 
 from parley.config.load import Loader
 from parley.ports.outbox import Outbox
+from parley.ports.store import Viewer
 from parley.runtime.registry import ConversationRegistry
 from parley.server.hosts import Features
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import RequestId
+from parley.wire.modern import ModernMeta
+from parley.wire.principals import LOCAL, PrincipalRef
 
-__all__ = ["LOCAL_USER", "OutboxReply", "Principal", "Reply", "RequestContext", "Role", "ServerContext"]
+__all__ = [
+    "LOCAL_USER",
+    "RESERVED_NAMES",
+    "OutboxReply",
+    "Principal",
+    "Reply",
+    "RequestContext",
+    "Role",
+    "ServerContext",
+]
+
+RESERVED_NAMES: Final = ("local", "serve")
+"""The names of principals without a stored token: the user who runs the server, and the holder of a token that is
+valid while the server is running.
+"""
 
 
 class ServerContext:
-    """What all clients of a server share."""
+    """The parts of a server that all its clients share."""
 
     def __init__(
         self,
@@ -28,15 +48,30 @@ class ServerContext:
         conversations: ConversationRegistry,
         loader: Loader,
         on_initialized: Callable[[], None] = lambda: None,
+        find_key: Callable[[], bytes] | None = None,
     ) -> None:
-        """Create the context. `on_initialized` is called after an `initialize` was answered, for work that
-        start-up postponed.
+        """Create the context.
+
+        `on_initialized` is called after each answer to an `initialize`, for work that start-up postponed.
+        `find_key` returns the signing key and is called once. By default, a new key is created.
         """
         self.conversations = conversations
         self.loader = loader
         self.request_ids = count()
-        """Ids of the requests that the server sends, unique among all its clients."""
+        """The ids of the requests that the server sends. They are unique across all its clients."""
+        self.subscribed = Counter[str]()
+        """The number of subscriptions to resources, by the key of the principal."""
         self.on_initialized = on_initialized
+        self._find_key = find_key
+
+    @cached_property
+    def signing_key(self) -> bytes:
+        """The key that seals request states and event ids, which clients send back.
+
+        Raises:
+            OSError: the key of the home directory cannot be read or created.
+        """
+        return secrets.token_bytes(32) if self._find_key is None else self._find_key()
 
 
 class Role(IntEnum):
@@ -47,16 +82,56 @@ class Role(IntEnum):
     APPROVER = 3
     ADMIN = 4
 
+    @property
+    def label(self) -> str:
+        """The name of the role, in lower case, as in messages to users."""
+        return self.name.lower()
+
 
 class Principal(Struct, frozen=True, kw_only=True):
     """The authenticated sender of a request."""
 
     name: str
     role: Role
+    conversation: ConversationId | None = None
+    """The only conversation that the principal may see; None if it may see all conversations."""
+    token_id: str = ""
+    """An id that distinguishes the token from a revoked token with the same name. It is not secret, and it is empty
+    only for `LOCAL_USER`.
+    """
+    since: float = 0.0
+    """The time when the token was created, in seconds since the epoch; 0 for a principal without a stored token."""
+
+    @property
+    def ref(self) -> PrincipalRef:
+        """The reference to the principal in logs and events."""
+        return PrincipalRef(name=self.name, token_id=self.token_id)
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the role is below admin. The principal then cannot loosen settings."""
+        return self.role < Role.ADMIN
+
+    @property
+    def identity(self) -> str:
+        """The string that identifies the principal in stored data, across restarts of the server."""
+        return self.name if self.name in RESERVED_NAMES else self.token_id
+
+    @property
+    def viewer(self) -> Viewer:
+        """The principal in the form that queries of the store use. Turns that ended before its token was created
+        count as read.
+        """
+        return Viewer(identity=self.identity, since=self.since)
+
+    @property
+    def key(self) -> str:
+        """The string that identifies the principal and its token in data that outlives a request."""
+        return f"{self.token_id}:{self.name}"
 
 
-LOCAL_USER: Final = Principal(name="local", role=Role.ADMIN)
-"""The user who runs the server: clients over stdio and unix sockets."""
+LOCAL_USER: Final = Principal(name=LOCAL.name, role=Role.ADMIN)
+"""The user who runs the server. This is the principal of clients over stdio and Unix sockets."""
 
 
 class Reply(Protocol):
@@ -68,30 +143,34 @@ class Reply(Protocol):
         ...
 
     @property
-    def questions(self) -> Outbox:
+    def server_requests(self) -> Outbox:
         """The outbox for requests of the server, such as approval requests."""
         ...
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
-        """Return the outbox for the events of a call. `event_id` returns the id of its events now."""
+        """Return the outbox for the events of a call. `event_id` returns the id of the next events."""
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` when the client has closed the channel. Never called if the channel lasts as long as the
-        client.
+        """Call `do` when the client has closed the channel.
+
+        It is never called if the channel stays open until the client leaves.
         """
         ...
 
     def answer(self, frame: bytes | None) -> None:
-        """Send the answer; None: the request was dropped and gets none. Called once for each request."""
+        """Send the answer; None means that the request was dropped and gets no answer.
+
+        This is called once for each request.
+        """
         ...
 
 
 class OutboxReply:
-    """The reply of a client that has one connection for everything."""
+    """The reply channel of a client that has one connection for all messages."""
 
     def __init__(self, out: Outbox) -> None:
-        self.notifications = self.questions = out
+        self.notifications = self.server_requests = out
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
         return self.notifications
@@ -101,12 +180,15 @@ class OutboxReply:
 
     def answer(self, frame: bytes | None) -> None:
         if frame is not None:
-            self.questions.send(frame)
+            self.server_requests.send(frame)
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
-    """Who sent one request, what its client sees, and where its answer goes."""
+    """The sender of one request, the features of its client, and the destination of its answer."""
 
     principal: Principal
     features: Features
+    """The features of the client at the protocol version of this request."""
     reply: Reply
+    meta: ModernMeta | None = None
+    """The `_meta` of a request at version 2026-07-28; None for earlier versions."""

@@ -1,9 +1,9 @@
-"""Requests in, answers out: ids, concurrency, cancellation. Knows no method.
+"""Requests and their answers: ids, concurrency and cancellation. The handlers of the methods are passed in.
 
-Messages of a client take effect in the order of arrival. Each request runs as a task of its own, so reading never
+The messages of a client take effect in the order of arrival. Each request runs as its own task, so reading never
 waits for a handler. A request is answered exactly once, or dropped when a cancellation has ended it. It can be
-cancelled while any part of it, such as a stream or a turn, is active, even long after its answer. Answers of the
-client go to the code that sent the request.
+cancelled while any part of it, such as a stream or a turn, is active, even long after its answer. An answer from
+the client is passed to the code that sent the request.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
+from parley.common.spelling import shortened
 from parley.ports.outbox import Outbox
 from parley.server.context import OutboxReply, Reply, RequestContext
 from parley.server.errors import (
+    MOST_SHOWN,
     InternalError,
     MessageNestedTooDeeply,
     MessageTooLarge,
@@ -30,6 +33,7 @@ from parley.server.errors import (
     ResourceLimitReached,
     UnknownMethod,
 )
+from parley.server.modern.results import ResultType, completed
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, Overlong
 from parley.wire.jsonrpc import (
@@ -37,6 +41,7 @@ from parley.wire.jsonrpc import (
     NestedTooDeeply,
     Outline,
     RequestId,
+    TooManySurrogates,
     decode_lenient,
     decode_message,
     error_response,
@@ -44,6 +49,7 @@ from parley.wire.jsonrpc import (
     response,
 )
 from parley.wire.mcp import Cancelled
+from parley.wire.modern import ModernMeta
 
 __all__ = ["Call", "Dispatch", "Handler", "Notice"]
 
@@ -53,24 +59,30 @@ _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 
 
 class Call:
-    """One request of the client."""
+    """One request from the client."""
 
     context: RequestContext
-    """The context; set when the handler begins, because an earlier `initialize` decides the features."""
+    """The context of the request. It is set when the handler begins, because an earlier `initialize` determines the
+    features.
+    """
 
-    def __init__(self, request_id: RequestId, params: Raw | UnsetType, dispatch: Dispatch, reply: Reply) -> None:
-        self.id, self.params = request_id, params
+    def __init__(
+        self, request_id: RequestId, method: str, params: Raw | UnsetType, dispatch: Dispatch, reply: Reply
+    ) -> None:
+        self.id, self.method, self.params = request_id, method, params
         self.closed = False
-        """True when the request was answered or dropped."""
+        """True if the request has been answered or dropped."""
         self.cancelled = False
-        """True when the client has cancelled the request, whether or not that had an effect."""
+        """True if the client has cancelled the request, even if the cancellation had no effect."""
         self.cancel_reason: str | None = None
-        """The reason that the client gave with its cancellation."""
+        """The reason that the client gave with its cancellation; None if it gave none."""
         self._dispatch, self._reply = dispatch, reply
         self._on_cancel: Callable[[], None] | None = None
 
-    def answer(self, result: bytes) -> None:
-        """Send the result. A request has one answer."""
+    def answer(self, result: bytes, result_type: ResultType = "complete") -> None:
+        """Send the result as the answer. A request has at most one answer."""
+        if self.context.meta is not None:
+            result = completed(self.method, result, result_type)
         self._settle(response(self.id, result))
 
     def fail(self, refused: RequestRefused) -> None:
@@ -78,14 +90,14 @@ class Call:
         self._settle(_encode_error(self.id, refused, self.context))
 
     def on_cancel(self, do: Callable[[], None]) -> None:
-        """Call `do` when the client cancels the request, at once if it already has."""
+        """Call `do` when the client cancels the request. If it already has, call it at once."""
         self._on_cancel = do
-        self._dispatch.remember(self)  # its answer may have been sent before
+        self._dispatch.remember(self)  # the request may be answered already
         if self.cancelled:
             self.cancel()
 
     def stop_on_cancel(self) -> None:
-        """Let a cancellation from now on stop the current task, which handles the request, and drop the request."""
+        """Let a cancellation stop the current task, which handles the request, and drop the request."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -95,16 +107,23 @@ class Call:
 
         self.on_cancel(stop)
 
+    def hold(self, end: Callable[[], None]) -> None:
+        """Keep the request open, as a stream does.
+
+        `end` is called when the server shuts down, and answers the request.
+        """
+        self._dispatch.hold(self, end)
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark that the handler only waits, and is to be stopped when the client leaves."""
+        """Mark the handler as only waiting during the block, so that it is stopped when the client leaves."""
         task = asyncio.current_task()
         assert task is not None
         with self._dispatch.waiting(task):
             yield
 
     def cancel(self, reason: str | None = None) -> None:
-        """Cancel the request. The second and later calls have no effect."""
+        """Cancel the request. Later calls have no effect."""
         if not self.cancelled:
             self.cancelled, self.cancel_reason = True, reason
         if (do := self._on_cancel) is not None:
@@ -112,7 +131,7 @@ class Call:
             do()
 
     def finished(self) -> None:
-        """Record that no part of the request is active: a cancellation has no effect from now on."""
+        """Record that no part of the request is active. A cancellation then has no effect."""
         self._on_cancel = None
         if self.closed:
             self._dispatch.forget(self)
@@ -137,7 +156,7 @@ class Call:
 
 Handler = Callable[[Call], Awaitable[None]]
 Notice = Callable[[Raw], None]
-"""Handles the parameters of a notification."""
+"""A function that handles the parameters of a notification."""
 
 
 class Dispatch:
@@ -148,26 +167,35 @@ class Dispatch:
         out: Outbox,
         requests: Mapping[str, Handler],
         *,
-        context: Callable[[Reply], RequestContext],
+        context: Callable[[Reply, ModernMeta | None], RequestContext],
         own: OutgoingRequests,
         tasks: asyncio.TaskGroup,
         notices: Mapping[str, Notice] = MappingProxyType({}),
+        modern_requests: Mapping[str, Handler] = MappingProxyType({}),
+        meta_of: Callable[[Raw | UnsetType], ModernMeta | None] = lambda params: None,
     ) -> None:
-        """Create the dispatcher. `context` makes the context of a request from its reply; `own` handles answers
-        of the client to requests of the server.
+        """Create the dispatcher.
+
+        `context` makes the context of a request from its reply channel and its `_meta`. `notices` handles
+        notifications. `own` handles the client's answers to requests of the server. `meta_of` returns the `_meta`
+        of a request at version 2026-07-28 from its parameters, and None for other requests; it raises
+        RequestRefused. `modern_requests` handles requests at version 2026-07-28.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices
-        self._tasks = tasks
+        self._modern_requests, self._meta_of = modern_requests, meta_of
+        self._tasks, self._log = tasks, LimitedLog(log)
         self._calls: dict[RequestId, Call] = {}
         self._handling: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
+        self._held: dict[Call, Callable[[], None]] = {}
+        """The requests that stay open until they are ended, each with the function that ends it."""
 
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
-        """Handle one frame of the client; an invalid one does not affect the next.
+        """Handle one frame from the client. An invalid frame does not affect the next one.
 
-        The answer goes to `reply`, by default to the outbox of the client.
+        The answer is sent to `reply`, by default to the outbox of the client.
         """
         reply = reply or self._reply
         if isinstance(frame, Overlong):
@@ -184,8 +212,11 @@ class Dispatch:
         except NestedTooDeeply:
             self._skip(_outline(frame), MessageNestedTooDeeply(), reply)
             return
+        except TooManySurrogates as error:
+            self._skip(_outline(frame), MessageTooLarge(f"message {error}"), reply)
+            return
         except msgspec.DecodeError as error:
-            log.warning("ignored a line that is not a message: %s", error)
+            self._log.warning("ignored a line that is not a message: %s", shortened(str(error), MOST_SHOWN))
             outline = _outline(frame)
             if outline.id is not None and outline.is_answer:
                 self._refuse_answer(outline.id)
@@ -198,29 +229,41 @@ class Dispatch:
             self._request(message.id, message.method, message.params, reply)
 
     def resume(self, request_id: RequestId, reply: Reply) -> Call:
-        """Return a call that continues an earlier request, whose answer goes to `reply`."""
-        call = self._calls[request_id] = Call(request_id, UNSET, self, reply)
-        call.context = self._context(reply)
+        """Return a call that continues an earlier request. Its answer is sent to `reply`."""
+        call = self._calls[request_id] = Call(request_id, "", UNSET, self, reply)
+        call.context = self._context(reply, None)
+        return call
+
+    def resume_answered(self, request_id: RequestId) -> Call:
+        """Return a call for an earlier request that has been answered, so that the request can still be
+        cancelled.
+        """
+        call = self.resume(request_id, self._reply)
+        call.closed = True
         return call
 
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
-        """Refuse a message that cannot be decoded; its outline says whether it is a request, a notification or an
-        answer."""
-        log.warning("%s: it was skipped", refused)
+        """Refuse a message that cannot be decoded, with the error `refused`.
+
+        The outline shows whether the message is a request, a notification or an answer.
+        """
+        self._log.warning("%s: it was skipped", shortened(str(refused), MOST_SHOWN))
         request_id, is_answer = outline
         if request_id is None:
             return
         if is_answer or (is_answer is None and request_id in self._own):
             self._refuse_answer(request_id)
         else:
-            reply.answer(_encode_error(request_id, refused, self._context(reply)))
+            reply.answer(_encode_error(request_id, refused, self._context(reply, None)))
 
     def _refuse_answer(self, request_id: RequestId) -> None:
-        """Treat an unreadable answer as a failure of the request that it answers."""
+        """Treat an answer that cannot be decoded as a failure of the answered request."""
         self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_order(self, do: Callable[[Message], None], message: Message) -> None:
-        """Handle a message after the requests that came before it, whose tasks begin in the next loop tick."""
+        """Call `do` with a message in the next tick of the event loop, because the tasks of requests that arrived
+        before it begin in that tick.
+        """
         asyncio.get_running_loop().call_soon(self._do, do, message)
 
     def _do(self, do: Callable[[Message], None], message: Message) -> None:
@@ -230,7 +273,7 @@ class Dispatch:
             log.exception("failed to handle a message")
 
     def settled(self) -> None:
-        """Record that a request was answered or dropped."""
+        """Record that a request has been answered or dropped."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:
@@ -239,19 +282,30 @@ class Dispatch:
         self.settled()
 
     def remember(self, call: Call) -> None:
-        """Let the request be cancelled by its id until `forget`."""
+        """Allow the request to be cancelled by its id until `forget` is called."""
         self._calls[call.id] = call
 
     def forget(self, call: Call) -> None:
         """Free the id of a request."""
+        self._held.pop(call, None)
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
 
     async def all_answered(self) -> None:
-        """Wait until every request is answered or dropped."""
-        while any(not call.closed for call in self._calls.values()):
+        """Wait until every request is answered or dropped, except those that were passed to `hold`."""
+        while any(not call.closed and call not in self._held for call in self._calls.values()):
             self._settled.clear()
             await self._settled.wait()
+
+    def hold(self, call: Call, end: Callable[[], None]) -> None:
+        """Record that a request stays open until `end` is called."""
+        self._held[call] = end
+        self.settled()
+
+    def end_held(self) -> None:
+        """End the requests that were passed to `hold`."""
+        for end in tuple(self._held.values()):
+            end()
 
     @contextmanager
     def waiting(self, task: asyncio.Task[None]) -> Iterator[None]:
@@ -263,43 +317,54 @@ class Dispatch:
             self._waiting.discard(task)
 
     def stop_waiting(self) -> None:
-        """Stop the handlers that only wait. The other handlers finish their requests."""
+        """Stop the handlers that are only waiting. Other handlers finish their requests."""
         for task in self._waiting:
             task.cancel()
 
     def abandon(self) -> None:
-        """Stop all handlers."""
+        """Stop all handlers without answering their requests."""
         for task in self._handling:
             task.cancel()
 
     def _request(self, request_id: RequestId, method: str, params: Raw | UnsetType, reply: Reply) -> None:
         before = self._calls.get(request_id)
         if before is not None and not before.closed:
-            log.warning("request id %r is in use and was refused", request_id)
-            reply.answer(_encode_error(request_id, RequestIdInUse(), self._context(reply)))
+            self._log.warning("request id %s is in use and was refused", _shown_id(request_id))
+            reply.answer(_encode_error(request_id, RequestIdInUse(), self._context(reply, None)))
             return
-        handler = self._requests.get(method)
-        if handler is None:
-            reply.answer(_encode_error(request_id, UnknownMethod(method), self._context(reply)))
-            return
-        call = self._calls[request_id] = Call(request_id, params, self, reply)
         try:
-            task = self._tasks.create_task(self._run(handler, call, reply))
+            meta = self._meta_of(params)
+        except RequestRefused as refused:
+            reply.answer(_encode_error(request_id, refused))
+            return
+        handler = (self._requests if meta is None else self._modern_requests).get(method)
+        if handler is None:
+            reply.answer(_encode_error(request_id, UnknownMethod(method), self._context(reply, meta)))
+            return
+        call = self._calls[request_id] = Call(request_id, method, params, self, reply)
+        try:
+            task = self._tasks.create_task(self._run(handler, call, reply, meta))
         except MemoryError:
             self.forget(call)
             raise
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
-    async def _run(self, handler: Handler, call: Call, reply: Reply) -> None:
-        call.context = self._context(reply)
+    async def _run(self, handler: Handler, call: Call, reply: Reply, meta: ModernMeta | None) -> None:
+        call.context = self._context(reply, meta)
         try:
             await handler(call)
         except RequestRefused as refused:
-            call.fail(refused)
+            if not call.closed:
+                call.fail(refused)
         except Exception as error:
             why = limit_reached(error)
-            log.error("request %r failed: %s", call.id, why or error, exc_info=why is None)
+            log.error(
+                "request %s failed: %s",
+                _shown_id(call.id),
+                shortened(str(why or error), MOST_SHOWN),
+                exc_info=why is None,
+            )
             if not call.closed:
                 call.fail(InternalError() if why is None else ResourceLimitReached(why))
 
@@ -313,16 +378,23 @@ class Dispatch:
         try:
             cancelled = decode_lenient(_cancelled_decoder, bytes(message.params))
         except msgspec.DecodeError:
-            log.warning("ignored a cancellation that names no request")
+            self._log.warning("ignored a cancellation that names no request")
             return
         if (call := self._calls.get(cancelled.request_id)) is not None:
             reason = cancelled.reason
             call.cancel(reason if isinstance(reason, str) else None)
 
 
-def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext) -> bytes:
-    code = refused.code if context.features.additions else None
-    return error_response(request_id, refused.number, str(refused), code=code)
+def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext | None = None) -> bytes:
+    """Encode an error as the answer to a request. Without a context, use the form for clients with the
+    additions.
+    """
+    code = refused.code if context is None or context.features.additions else None
+    return error_response(request_id, refused.number, str(refused), code=code, details=refused.details)
+
+
+def _shown_id(request_id: RequestId) -> str:
+    return repr(shortened(request_id) if isinstance(request_id, str) else request_id)
 
 
 def _outline(frame: bytes) -> Outline:

@@ -1,7 +1,7 @@
 """Asks a client to decide approvals.
 
-An elicitor delivers an approval to one client and passes the decision on. Which clients are asked, and what an
-answer does, is decided by `runtime/approvals.py`.
+An elicitor delivers an approval to one client and passes the decision on. The module `runtime/approvals.py` decides
+which clients are asked, and handles the answers.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ import logging
 from functools import partial
 from typing import Final, Protocol
 
-from parley.conversation.approvals import PendingApproval
-from parley.errors import ApprovalIsSettled, ParleyError
+from parley.conversation.approvals import PendingApproval, SettledApproval
+from parley.errors import ParleyError
 from parley.ports.outbox import Outbox
-from parley.runtime.approvals import DISMISSED
 from parley.runtime.conversation import Conversation
-from parley.server.approval_text import elicitation
+from parley.server.approval_text import decision_of, elicitation, settled_text
 from parley.server.hosts import Features
 from parley.server.outgoing_requests import OutgoingRequests
-from parley.server.sanitize import escape_for_display
-from parley.wire.elicitation import ElicitationParams, is_dismissal, read_answer
-from parley.wire.events import Settlement
+from parley.wire.elicitation import ElicitationParams
 from parley.wire.ids import ApprovalId
 from parley.wire.jsonrpc import Message, RequestId, encode
+from parley.wire.principals import PrincipalRef
 
 __all__ = ["NO_ELICITOR", "Elicitor", "FormElicitor"]
 
@@ -31,32 +29,58 @@ log = logging.getLogger(__name__)
 
 
 class Elicitor(Protocol):
-    """The interface that asks one client for decisions."""
+    """The interface for asking one client for decisions."""
 
     @property
     def can_ask(self) -> bool:
         """True if the client can be asked at all."""
         ...
 
-    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str, out: Outbox) -> None:
-        """Deliver an open approval, unless it was delivered before.
+    def ask(
+        self,
+        conversation: Conversation,
+        approval: PendingApproval,
+        *,
+        request: str,
+        out: Outbox,
+        task_id: str | None = None,
+    ) -> None:
+        """Deliver an open approval, unless it has already been delivered.
 
-        `request` is the id of the client's first request that concerned the conversation; `out` carries the
-        approval request.
+        `request` is the id of the client's first request that concerned the conversation. The approval request is
+        sent to `out`. It names the task `task_id`, if there is one.
+        """
+        ...
+
+    def withdraw(self, conversation: Conversation, *, reason: str) -> None:
+        """Withdraw the approvals of a conversation, and send the client the reason.
+
+        Other clients may still answer them.
         """
         ...
 
     def close(self) -> None:
-        """Withdraw all approvals: the client has left, and others may answer them."""
+        """Withdraw all approvals because the client has left. Other clients may still answer them."""
         ...
 
 
 class _NoElicitor:
-    """A client that cannot be asked."""
+    """The elicitor of a client that cannot be asked."""
 
     can_ask = False
 
-    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str, out: Outbox) -> None:
+    def ask(
+        self,
+        conversation: Conversation,
+        approval: PendingApproval,
+        *,
+        request: str,
+        out: Outbox,
+        task_id: str | None = None,
+    ) -> None:
+        pass
+
+    def withdraw(self, conversation: Conversation, *, reason: str) -> None:
         pass
 
     def close(self) -> None:
@@ -67,35 +91,47 @@ NO_ELICITOR: Final = _NoElicitor()
 
 
 class FormElicitor:
-    """Asks with the request `elicitation/create`, which has a form."""
+    """Asks the client with the request `elicitation/create`, which contains a form."""
 
     can_ask = True
 
-    def __init__(self, requests: OutgoingRequests, features: Features) -> None:
-        self._requests, self._features = requests, features
+    def __init__(self, requests: OutgoingRequests, principal: PrincipalRef, features: Features) -> None:
+        self._requests, self._principal, self._features = requests, principal, features
         self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
-        """Delivered and undecided approvals."""
+        """The delivered and undecided approvals, each with the request and the conversation."""
 
-    def ask(self, conversation: Conversation, approval: PendingApproval, *, request: str, out: Outbox) -> None:
+    def ask(
+        self,
+        conversation: Conversation,
+        approval: PendingApproval,
+        *,
+        request: str,
+        out: Outbox,
+        task_id: str | None = None,
+    ) -> None:
         approval_id = approval.approval_id
         if approval_id in self._open:
             return
-        if approval.request.kind == "limit" and not self._features.full_version:
-            return  # the client sees the turn end instead (docs/protocol.md#limits)
-        params = elicitation(approval, conversation.id, request=request, features=self._features)
+        if approval.request.kind == "limit" and not self._features.knows_limits:
+            return  # for this client, the turn ends at the limit (docs/protocol.md#limits)
+        params = elicitation(approval, conversation.id, request=request, features=self._features, task_id=task_id)
         answered = partial(self._settle, conversation, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), out=out, answered=answered)
         self._open[approval_id] = request_id, conversation
         conversation.delivered_to(self)
 
     def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
-        """Pass on an answer. Called only while the approval is open: the answer to a withdrawn request is
-        ignored."""
-        decision, reason = read_answer(answer)
-        if self._features.dismissal_denies and is_dismissal(answer):
-            decision, reason = "denied", DISMISSED
+        """Settle an approval with the client's answer.
+
+        This is called only while the approval is open. An answer to a withdrawn request is ignored.
+        """
+        decision, reason = decision_of(answer, self._features)
         settled = conversation.answer_with_retry(
-            approval_id, decision, by="client", reason=escape_for_display(reason or "")
+            approval_id,
+            decision,
+            by="client",
+            principal=self._principal,
+            reason=reason,
         )
         settled.add_done_callback(partial(self._answered, conversation, approval_id))
 
@@ -103,22 +139,32 @@ class FormElicitor:
         """Forget the approval if the answer was refused, so that the client can be asked again."""
         if not settled.cancelled() and (error := settled.exception()) is not None:
             known, is_open = isinstance(error, ParleyError), _is_open(conversation, approval_id)
-            level = logging.WARNING if is_open or not known else logging.DEBUG  # another client was faster
+            level = (
+                logging.WARNING if is_open or not known else logging.DEBUG
+            )  # DEBUG: another client answered first
             log.log(level, "an answer was refused: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
             conversation.withdrawn_from(self)
 
-    def settled(self, approval_id: ApprovalId, decision: Settlement) -> None:
-        """Withdraw an approval that was decided, unless this client decided it.
+    def settled(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
+        """Withdraw an approval that has been decided, unless this client decided it.
 
-        If the approval ended with its turn, clients at older versions are not told: they see the end of the turn.
+        If the approval ended with its turn, clients at older versions get no withdrawal, because they see the end
+        of the turn.
         """
         if (delivered := self._open.pop(approval_id, None)) is None:
             return
-        if decision == "dropped" and not self._features.full_version:
+        if settled.decision == "dropped" and not self._features.describes_approvals:
             self._requests.ignore(delivered[0])
         else:
-            self._requests.withdraw(delivered[0], reason=str(ApprovalIsSettled(decision)))
+            self._requests.withdraw(delivered[0], reason=settled_text(settled.error(), self._features))
+
+    def withdraw(self, conversation: Conversation, *, reason: str) -> None:
+        for approval_id, (request_id, asked_by) in tuple(self._open.items()):
+            if asked_by is conversation:
+                del self._open[approval_id]
+                self._requests.withdraw(request_id, reason=reason)
+        conversation.withdrawn_from(self)
 
     def close(self) -> None:
         self._requests.forget()

@@ -1,8 +1,8 @@
 """Encodes events as notifications, for streams and for `codex` calls.
 
-An event is encoded once for all readers. An encoder adds the bytes around it, which it caches for each type of
-event. `wire/notifications.py` has the same shapes as structs, and tests compare the two. A stream as log messages
-has the same bytes in a longer envelope.
+An event is encoded once for all readers. An encoder adds the bytes around it, which it caches for each event type.
+The module `wire/notifications.py` defines the same messages as structs, and tests compare the two. A stream that is
+sent as log messages has the same bytes in a longer envelope.
 """
 
 from __future__ import annotations
@@ -34,23 +34,36 @@ Send = Callable[[bytes], None]
 
 
 def hidden_events(features: Features) -> frozenset[str]:
-    """Return the types of events that a client is not sent."""
+    """Return the event types that a client does not get."""
     return frozenset() if features.additions else FOR_FULL_VERSION_ONLY
 
 
 def encoded_event(entry: Entry, features: Features) -> bytes:
-    """Return the encoded event of an entry as a client sees it."""
+    """Return the encoded event of an entry in the form for a client."""
     return entry.encoded if features.additions else plain_event(entry.type, entry.encoded)
 
 
 class StreamEncoder:
-    """Encodes a streamed conversation: `{"msg"}`, with `_meta` if the client wants or needs it."""
+    """Encodes a streamed conversation as `{"msg"}`, with `_meta` if the client wants or needs it."""
 
     sends_records = False
 
     def __init__(
-        self, conversation: ConversationId, features: Features, *, event_meta: bool, as_log: bool = False
+        self,
+        conversation: ConversationId,
+        features: Features,
+        *,
+        event_meta: bool,
+        as_log: bool = False,
+        before: Seq | None = None,
     ) -> None:
+        """Create the encoder.
+
+        With `event_meta`, events have a `_meta`. With `as_log`, they are sent as log messages. `before` is the
+        position before which `conversationRead` returns the events that the snapshot leaves out; None if it leaves
+        out none.
+        """
+        self._before = b"" if before is None else b',"before":%d' % before
         self.hidden = hidden_events(features)
         self._features = features
         self._event_meta = event_meta
@@ -58,13 +71,18 @@ class StreamEncoder:
         self._conversation = b'"conversationId":%b' % encode(conversation)
         self._heads: dict[str, bytes] = {}
         self._item: ItemId | None = None
-        """The item of the last delta with `_meta`."""
+        """The id of the item to which the last delta with `_meta` belongs; None before the first delta."""
         self._item_format = b""
-        """The format of its deltas: only offset and event differ. The hot path."""
+        """The format of the deltas of `_item`, which differ only in the offset and the event. It is cached because
+        it is used in a hot path.
+        """
         self._named = False
 
     def name_conversation(self, named: bool) -> None:
-        """Set whether each event names its conversation, which is necessary while several are streamed."""
+        """Make each event name its conversation or, if `named` is false, stop doing so.
+
+        The name is necessary while several conversations are streamed.
+        """
         if named is not self._named:
             self._named = named
             self._heads.clear()
@@ -89,7 +107,7 @@ class StreamEncoder:
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
         """Encode all entries and open texts as one notification."""
-        # Joined once: an event may be as large as a message.
+        # The parts are joined once, because an event may be as large as a message.
         events = self._events(entries)
         events += self._deltas(open_deltas)
         if events:
@@ -97,16 +115,17 @@ class StreamEncoder:
         return b"".join((self.snapshot_begin(last), *events, self.snapshot_end()))
 
     def snapshot_begin(self, last: Seq) -> bytes:
-        """Encode the begin of a snapshot up to a position, for one that is sent in parts."""
+        """Encode the beginning of a snapshot that is sent in parts. `last` is the last position of the snapshot."""
         meta = b'%b,"seq":%d' % (self._conversation, last) if self._event_meta else self._conversation
         begin = self._begin % InitialState.METHOD.encode()
-        return b'%b"_meta":{%b},"initial_state":{"events":[' % (begin, meta)
+        return b'%b"_meta":{%b%b},"initial_state":{"events":[' % (begin, meta, self._before)
 
     def snapshot_part(
         self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta] = (), *, is_first: bool
     ) -> bytes:
-        """Encode the next events of a snapshot; empty if clients see none of the entries. `is_first`: no event
-        was encoded before.
+        """Encode the next events of a snapshot. The result is empty if clients see none of the entries.
+
+        `is_first` is True if no event has been encoded before.
         """
         events = self._events(entries)
         events += self._deltas(open_deltas)
@@ -115,7 +134,7 @@ class StreamEncoder:
         return b"".join(events)
 
     def snapshot_end(self) -> bytes:
-        """Encode the end of a snapshot."""
+        """Encode the end of a snapshot that is sent in parts."""
         return b"]}%b" % self._end
 
     def _events(self, entries: Iterable[Entry]) -> list[bytes]:
@@ -139,7 +158,7 @@ class StreamEncoder:
         return [b",%b" % piece(delta) for delta in deltas]
 
     def disconnected(self, reason: str, code: str) -> bytes:
-        """Encode the notification that the server ends the stream."""
+        """Encode the notification with which the server ends the stream."""
         return b'%b"_meta":{%b},"reason":%b%b%b' % (
             self._begin % StreamDisconnected.METHOD.encode(),
             self._conversation,
@@ -149,7 +168,7 @@ class StreamEncoder:
         )
 
     def _format_of(self, event: str, item: ItemId) -> bytes:
-        """Return the format of a delta of one item, with `_meta`."""
+        """Return the format of the deltas of one item, with `_meta`."""
         head = b'%b,"item":"%b","offset":' % (self._head(event), item.encode())
         return b'%b%%d},"msg":%%b%b' % (head.replace(b"%", b"%%"), self._end)
 
@@ -184,7 +203,7 @@ def _without_place(delta: Delta | OutputDelta) -> bytes:
 
 
 class CodexEncoder:
-    """Encodes the events of a `codex` call: each as `codex/event`, and again under its own name."""
+    """Encodes the events of a `codex` call: each as `codex/event`, and again with its type as the method."""
 
     sends_records = False
 
@@ -195,7 +214,7 @@ class CodexEncoder:
         self.event_id = event_id
 
     def change_event_id(self, event_id: EventId) -> None:
-        """Set the id of the events of a turn that begins."""
+        """Set the event id of the turn that is beginning."""
         self.event_id = event_id
         self._heads.clear()
 
@@ -203,7 +222,7 @@ class CodexEncoder:
         self.event(entry.type, encoded_event(entry, self._features), send)
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
-        # As `event`, without one more call: the hot path.
+        # Does the same as `event`, but without a further call, because this is a hot path.
         kind = delta.item.type
         first, second = self._heads.get(kind) or self._make_heads(kind)
         ended = encoded + b"}}"
@@ -211,7 +230,7 @@ class CodexEncoder:
         send(second + ended)
 
     def event(self, event: str, encoded: bytes, send: Send) -> None:
-        """Send an event that may be for this call alone."""
+        """Send an encoded event of the type `event`. The event may belong only to this call."""
         first, second = self._heads.get(event) or self._make_heads(event)
         send(b"%b%b}}" % (first, encoded))
         send(b"%b%b}}" % (second, encoded))

@@ -1,7 +1,8 @@
-"""Turns errors of tools into results.
+"""Converts errors of tools into results.
 
-Tools fail in different shapes, which clients of the original server know: text, a typed value, or a flag alone. The
-row of a tool names its shape (`Faults`). Clients with the additions also get the code of the error.
+The results of failed tools have different shapes, which clients of Codex expect: a string, a typed value, or only a
+flag. The row of a tool in the tool table names its shape (`ErrorShape`). Clients with the additions also get the
+error code.
 """
 
 from __future__ import annotations
@@ -12,20 +13,29 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
-from parley.errors import BadArguments, BadSetting, ConfigError, ParleyError, UnknownConversation
+from parley.errors import (
+    ApprovalIsSettled,
+    BadArguments,
+    BadSetting,
+    ConfigError,
+    ParleyError,
+    UnknownConversation,
+)
+from parley.server.approval_text import settled_text
 from parley.server.errors import BadCursor, PositionBeyondEnd, error_code
 from parley.server.hosts import Features
+from parley.server.times import iso
 from parley.wire.mcp import CallToolResult, TextContent, typed_result
-from parley.wire.tools import CreateFailed, Failed
+from parley.wire.tools import AnswerFailed, CreateFailed, Failed
 
-__all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "TEXT_FAULTS", "Faults", "failure"]
+__all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "TEXT_SHAPES", "ErrorShape", "failure"]
 
 NO_ARGUMENTS: Final = "no arguments"
-"""The detail of a call that has no `arguments` at all."""
+"""The detail of the error for a call without `arguments`."""
 
 
-class Faults(Enum):
-    """The shape in which a tool fails."""
+class ErrorShape(Enum):
+    """The shape of the result of a failed tool."""
 
     CODEX = auto()
     CREATE = auto()
@@ -33,36 +43,53 @@ class Faults(Enum):
     STREAM = auto()
     PLAIN = auto()
     TYPED = auto()
+    ANSWER = auto()
 
 
-FAILED_VALUES: Final[Mapping[Faults, type[Struct]]] = {
-    faults: CreateFailed if faults is Faults.CREATE else Failed for faults in Faults
+FAILED_VALUES: Final[Mapping[ErrorShape, type[Struct]]] = {
+    **dict.fromkeys(ErrorShape, Failed),
+    ErrorShape.CREATE: CreateFailed,
+    ErrorShape.ANSWER: AnswerFailed,
 }
 """The types of the structured content of failures, for clients with the additions."""
 
 
-TEXT_FAULTS: Final = frozenset({Faults.CODEX, Faults.STREAM, Faults.PLAIN})
-"""Shapes that are a text for clients without the additions."""
+TEXT_SHAPES: Final = frozenset({ErrorShape.CODEX, ErrorShape.STREAM, ErrorShape.PLAIN})
+"""The shapes that consist of text for clients without the additions."""
 
 
-def failure(tool: str, faults: Faults, error: ParleyError, features: Features) -> CallToolResult:
-    """Return the result of a call that failed with `error`."""
+def failure(tool: str, shape: ErrorShape, error: ParleyError, features: Features) -> CallToolResult:
+    """Return the result of a call to `tool` that failed with `error`, in the given shape."""
     code = error_code(error) if features.additions else UNSET
     text: str | None
-    match faults:
-        case Faults.CREATE:
+    match shape:
+        case ErrorShape.CREATE:
             return typed_result(CreateFailed(message=_create_text(tool, error), code=code), is_error=True)
-        case Faults.SEND | Faults.TYPED:
-            return typed_result(Failed(message=_typed_text(tool, faults, error), code=code), is_error=True)
-        case Faults.STREAM if isinstance(error, UnknownConversation):
+        case ErrorShape.ANSWER if isinstance(error, ApprovalIsSettled) and features.additions:
+            return typed_result(_settled(error, features), is_error=True)
+        case ErrorShape.SEND | ErrorShape.TYPED | ErrorShape.ANSWER:
+            return typed_result(Failed(message=_typed_text(tool, shape, error), code=code), is_error=True)
+        case ErrorShape.STREAM if isinstance(error, UnknownConversation):
             text = "Conversation does not exist" if features.additions else None
-        case Faults.CODEX:
+        case ErrorShape.CODEX:
             text = _codex_text(tool, error, features)
-        case Faults.STREAM | Faults.PLAIN:
+        case ErrorShape.STREAM | ErrorShape.PLAIN:
             text = _text(tool, error)
     content = () if text is None else (TextContent(text=text),)
     structured = UNSET if code is UNSET else Failed(message=text or "", code=code)
     return CallToolResult(content=content, is_error=True, structured_content=structured)
+
+
+def _settled(error: ApprovalIsSettled, features: Features) -> AnswerFailed:
+    return AnswerFailed(
+        message=settled_text(error, features),
+        code=error.code,
+        decision=error.decision,
+        by=error.by,
+        principal=UNSET if error.principal is None else error.principal,
+        reason=UNSET if error.reason is None else error.reason,
+        settled_at=iso(error.at),
+    )
 
 
 def _text(tool: str, error: ParleyError) -> str:
@@ -73,9 +100,9 @@ def _text(tool: str, error: ParleyError) -> str:
     return str(error)
 
 
-def _typed_text(tool: str, faults: Faults, error: ParleyError) -> str:
+def _typed_text(tool: str, shape: ErrorShape, error: ParleyError) -> str:
     if isinstance(error, UnknownConversation):
-        return "Session does not exist" if faults is Faults.SEND else "Conversation does not exist"
+        return "Session does not exist" if shape is ErrorShape.SEND else "Conversation does not exist"
     return _text(tool, error)
 
 
@@ -91,7 +118,7 @@ def _codex_text(tool: str, error: ParleyError, features: Features) -> str:
         case BadArguments(detail=detail):
             return f"Failed to parse configuration for Codex tool: {detail}"
         case BadSetting(source=str(source)) if features.additions and source.startswith("/"):
-            return f"Failed to load config: {error}"  # of a file, which no call overrides
+            return f"Failed to load config: {error}"  # an error in a file, which no argument overrides
         case ConfigError():
             return f"Failed to load Codex configuration from overrides: {error}"
         case UnknownConversation(conversation=conversation):

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, InvalidRequest, ParleyError, VisibleError
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from parley.common.spelling import shortened
+from parley.errors import (
+    INTERNAL_ERROR,
+    RESOURCE_LIMIT,
+    ApprovalIsSettled,
+    InvalidRequest,
+    ParleyError,
+    VisibleError,
+)
 from parley.wire import jsonrpc
-from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from parley.wire.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
+from parley.wire.modern import MISSING_CAPABILITY, MODERN_VERSION, SERVED_VERSIONS, UNSUPPORTED_VERSION
+from parley.wire.peers import PeerSettlement
 
 __all__ = [
+    "AccessTooNarrow",
     "AlreadyInitialized",
     "BadCursor",
+    "BadPrompt",
     "BadSessionId",
     "InternalError",
     "InvalidParams",
     "MessageNestedTooDeeply",
     "MessageTooLarge",
+    "MethodFailed",
+    "MissingCapability",
     "NoContent",
+    "NoLogMessages",
     "PeerRefusal",
     "PositionBeyondEnd",
     "RequestIdInUse",
     "RequestRefused",
     "ResourceLimitReached",
+    "RoleTooLow",
+    "TaskHasEnded",
+    "TaskNotPossible",
+    "TooManySubscriptions",
     "ToolNotOffered",
     "UnknownMethod",
+    "UnknownResource",
+    "UnknownTask",
     "UnknownTool",
+    "UnsupportedVersion",
     "error_code",
 ]
 
+MOST_SHOWN: Final = 200
+"""The maximum number of characters of a client's text that an error repeats."""
+
 
 class ToolNotOffered(InvalidRequest):
-    """This tool is not offered to the client."""
+    """Raised when a tool is not offered to the client."""
 
     code = "tool_not_offered"
 
@@ -37,18 +65,68 @@ class ToolNotOffered(InvalidRequest):
         self.tool, self.setting = tool, setting
 
 
+class RoleTooLow(InvalidRequest):
+    """Raised when the role of the principal does not allow the request."""
+
+    code = "role_too_low"
+
+    def __init__(self, needed: str, *, name: str, role: str) -> None:
+        super().__init__(f"this needs the role {needed}; {name} has the role {role}")
+        self.needed, self.role = needed, role
+
+
+class TooManySubscriptions(InvalidRequest):
+    """Raised when the client has reached the maximum number of subscriptions."""
+
+    code = "too_many_subscriptions"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"a client may subscribe to {most} resources")
+        self.most = most
+
+
+class AccessTooNarrow(InvalidRequest):
+    """Raised when the principal is bound to one conversation and the request needs access to others."""
+
+    code = "access_too_narrow"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has access to one conversation only, and cannot create others")
+        self.name = name
+
+
+class UnknownTask(InvalidRequest):
+    """Raised when no task has this id, or the principal is not allowed to see the conversation of the task."""
+
+    code = "unknown_task"
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__("Task not found")
+        self.task_id = task_id
+
+
+class TaskHasEnded(InvalidRequest):
+    """Raised when a client cancels a task that has ended."""
+
+    code = "task_has_ended"
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"Cannot cancel task: it is {status}")
+        self.status = status
+
+
 class UnknownTool(InvalidRequest):
-    """No tool has this name."""
+    """Raised when no tool has this name."""
 
     code = "unknown_tool"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown tool '{name}'")
+        super().__init__(f"Unknown tool '{shortened(name)}'")
         self.name = name
 
 
 class NoContent(InvalidRequest):
-    """The message has no content items."""
+    """Raised when a message has no content items."""
 
     code = "no_content"
 
@@ -57,7 +135,7 @@ class NoContent(InvalidRequest):
 
 
 class BadCursor(InvalidRequest):
-    """The page cursor was not issued by this server."""
+    """Raised when a page cursor was not issued by this server."""
 
     code = "bad_cursor"
 
@@ -66,34 +144,54 @@ class BadCursor(InvalidRequest):
         self.cursor = cursor
 
 
+class BadPrompt(InvalidRequest):
+    """Raised when there is no such prompt, or its arguments are invalid."""
+
+    code = "bad_prompt"
+
+
 class BadSessionId(InvalidRequest):
-    """The session id is not a uuid."""
+    """Raised when the session id is not a UUID."""
 
     code = "bad_session_id"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"Failed to parse session_id: {session_id!r} is not a uuid")
+        super().__init__(f"Failed to parse session_id: {shortened(session_id)!r} is not a uuid")
         self.session_id = session_id
 
 
+class NoLogMessages(InvalidRequest):
+    """Raised when a request asks for log messages and its protocol version has none."""
+
+    code = "no_log_messages"
+
+    def __init__(self) -> None:
+        super().__init__(
+            f'`as: "log"` does not exist at {MODERN_VERSION}; read the notifications of the call, or connect with '
+            "`initialize` at 2025-11-25"
+        )
+
+
 class PositionBeyondEnd(InvalidRequest):
-    """The position is beyond the end of the log."""
+    """Raised when a position is beyond the end of the log."""
 
     code = "position_beyond_end"
 
-    def __init__(self, *, after: int, last: int) -> None:
-        super().__init__(f"after is {after}, but the conversation ends at {last}")
-        self.after, self.last = after, last
+    def __init__(self, *, position: int, last: int, argument: str = "after") -> None:
+        super().__init__(f"{argument} is {position}, but the conversation ends at {last}")
+        self.position, self.last = position, last
 
 
 class RequestRefused(VisibleError):
-    """A request that is answered with a JSON-RPC error, whose code is `number`."""
+    """Raised to answer a request with a JSON-RPC error, whose code is `number`."""
 
     number: int
+    details: Mapping[str, object] | None = None
+    """Further members of the error's `data`."""
 
 
 class RequestIdInUse(RequestRefused):
-    """The id belongs to a request that is not answered yet."""
+    """Raised when the id belongs to a request that has not been answered yet."""
 
     code, number = "request_id_in_use", INVALID_REQUEST
 
@@ -102,7 +200,7 @@ class RequestIdInUse(RequestRefused):
 
 
 class AlreadyInitialized(RequestRefused):
-    """The client sent a second `initialize`."""
+    """Raised when the client sends a second `initialize`."""
 
     code, number = "already_initialized", INVALID_REQUEST
 
@@ -111,13 +209,13 @@ class AlreadyInitialized(RequestRefused):
 
 
 class MessageTooLarge(RequestRefused):
-    """The message exceeds the size limit or the available memory."""
+    """Raised when a message exceeds the size limit or the available memory."""
 
     code, number = "message_too_large", INVALID_REQUEST
 
 
 class MessageNestedTooDeeply(RequestRefused):
-    """The JSON of the message has too many levels."""
+    """Raised when the JSON of a message has too many levels."""
 
     code, number = "nested_too_deeply", INVALID_REQUEST
 
@@ -126,25 +224,86 @@ class MessageNestedTooDeeply(RequestRefused):
 
 
 class UnknownMethod(RequestRefused):
-    """No method has this name, or the client's version of the protocol does not have it."""
+    """Raised when no method has this name, or the client's protocol version does not have the method."""
 
     code, number = "method_not_found", METHOD_NOT_FOUND
 
     def __init__(self, method: str) -> None:
-        super().__init__(f"method not found: {method}")
+        super().__init__(f"method not found: {shortened(method)}")
 
 
 class InvalidParams(RequestRefused):
-    """The parameters do not match the schema of the method."""
+    """Raised when the parameters do not match the schema of the method."""
 
     code, number = "invalid_params", INVALID_PARAMS
 
-    def __init__(self, detail: Exception) -> None:
-        super().__init__(f"invalid params: {detail}")
+    def __init__(self, detail: Exception | str) -> None:
+        super().__init__(f"invalid params: {shortened(str(detail), MOST_SHOWN)}")
+
+
+class TaskNotPossible(RequestRefused):
+    """Raised when a tool cannot be called as a task."""
+
+    code, number = "task_not_possible", METHOD_NOT_FOUND
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(f"{tool} cannot be called as a task")
+        self.tool = tool
+
+
+class UnknownResource(RequestRefused):
+    """Raised when no resource has this address, or the principal is not allowed to see the resource."""
+
+    code, number = "unknown_resource", RESOURCE_NOT_FOUND
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Resource not found: {shortened(uri, MOST_SHOWN)}")
+        self.uri = uri
+
+
+class MethodFailed(RequestRefused):
+    """Raised when a method other than `tools/call` failed with `error`.
+
+    It has the text and the code of that error.
+    """
+
+    def __init__(self, error: ParleyError) -> None:
+        super().__init__(str(error))
+        self.code = error_code(error)
+        if isinstance(error, RoleTooLow):
+            self.number = INVALID_REQUEST
+        else:
+            self.number = INVALID_PARAMS if isinstance(error, InvalidRequest) else jsonrpc.INTERNAL_ERROR
+
+
+class UnsupportedVersion(RequestRefused):
+    """Raised when a request names a protocol version that the server does not serve without `initialize`."""
+
+    code, number = "unsupported_version", UNSUPPORTED_VERSION
+
+    def __init__(self, version: str, *, supported: Sequence[str] = SERVED_VERSIONS) -> None:
+        super().__init__("Unsupported protocol version")
+        self.details = {"supported": supported, "requested": shortened(version)}
+
+
+class MissingCapability(RequestRefused):
+    """Raised when a request needs a capability that the request does not declare."""
+
+    code, number = "missing_capability", MISSING_CAPABILITY
+
+    def __init__(self, *path: str) -> None:
+        """Create the error. `path` contains the names of the members that lead to the capability, beginning with
+        the outermost.
+        """
+        super().__init__(f"the client must declare the capability {'.'.join(path)} in this request")
+        required: dict[str, object] = {}
+        for name in reversed(path):
+            required = {name: required}
+        self.details = {"requiredCapabilities": required}
 
 
 class InternalError(RequestRefused):
-    """A bug of the server."""
+    """Raised when a request failed because of a bug in the server."""
 
     code, number = INTERNAL_ERROR, jsonrpc.INTERNAL_ERROR
 
@@ -153,17 +312,20 @@ class InternalError(RequestRefused):
 
 
 class ResourceLimitReached(RequestRefused):
-    """The server reached a limit of the operating system, which the text names."""
+    """Raised when the server has reached a limit of the operating system. The text names the limit."""
 
     code, number = RESOURCE_LIMIT, jsonrpc.INTERNAL_ERROR
 
 
 class PeerRefusal(RequestRefused):
-    """The refusal of a request of another process that failed with `error`; it has the code of that error."""
+    """Raised when a request from another process failed with `error`. It has the code of that error."""
 
     def __init__(self, number: int, error: ParleyError, detail: str | None = None) -> None:
         super().__init__(detail or str(error))
         self.number, self.code = number, error_code(error)
+        if isinstance(error, ApprovalIsSettled):
+            facts = PeerSettlement.__struct_fields__
+            self.details = {name: getattr(error, name) for name in facts}
 
 
 def error_code(error: ParleyError) -> str:

@@ -1,19 +1,36 @@
-"""The file `history.jsonl` of the original server. Clients are told its inode and its length."""
+"""The file `history.jsonl` of Codex. The event `session_configured` contains its inode number and its length."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from typing import Final
 
-from parley.common.files import read_file
+from parley.common.files import open_file, read_now
 
 __all__ = ["history_file"]
 
+PART_BYTES: Final = 1024 * 1024
+MOST_BYTES: Final = 256 * PART_BYTES
+"""The maximum size of the part of the file in which lines are counted, in bytes."""
 
-def history_file(home: str) -> tuple[int, int]:
-    """Return the inode and the number of lines; 0 and 0 without the file."""
+
+async def history_file(home: str) -> tuple[int, int]:
+    """Return the inode number and the number of lines of the file; two zeros if there is no such file."""
     path = os.path.join(home, "history.jsonl")
+    return await asyncio.to_thread(_count, path) if _exists(path) else (0, 0)
+
+
+def _exists(path: str) -> bool:
+    return os.path.exists(path)
+
+
+def _count(path: str) -> tuple[int, int]:
+    lines, size, last = 0, 0, b"\n"
     try:
-        lines = len(read_file(path).splitlines())
-        return os.stat(path).st_ino, lines
+        with open_file(path) as file:
+            while size < MOST_BYTES and (part := read_now(file, limit=PART_BYTES)):
+                lines, size, last = lines + part.count(b"\n"), size + len(part), part[-1:]
+            return os.fstat(file.fileno()).st_ino, lines + (last != b"\n")
     except OSError:
         return 0, 0

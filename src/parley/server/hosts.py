@@ -1,7 +1,7 @@
 """The known hosts, and the features of each client.
 
-A host is a coding agent that starts Parley as a tool server: its model calls our tools, and no program reads our
-notifications. Only this table knows the peculiarities of hosts. All other code uses `Features`.
+A host is a coding agent that starts Parley as a tool server: its model calls Parley's tools, and no program reads
+the notifications. Only this table describes the peculiarities of hosts. All other code uses `Features`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from msgspec import Struct
 
 from parley.config.types import McpSettings
 from parley.wire.mcp import FULL_VERSION
+from parley.wire.modern import MODERN_VERSION
 
 __all__ = ["FULL", "KNOWN_HOSTS", "PLAIN", "Features", "KnownHost", "features_of"]
 
 _SDK_TIMEOUT: Final = "Request timed out"
-"""The reason that clients built on the TypeScript SDK give when they stop waiting for an answer."""
+"""The cancellation reason that clients built on the TypeScript SDK send when they stop waiting for an answer."""
 
 
 class KnownHost(Struct, frozen=True, kw_only=True):
-    """One coding agent."""
+    """A coding agent that is known as a host."""
 
     title: str
     timeout_reasons: tuple[str, ...]
-    """Substrings of cancellation reasons that mean that the client stopped waiting. Such a cancellation does not
-    stop the turn.
+    """Substrings of cancellation reasons that mean that the client has stopped waiting. Such a cancellation does
+    not stop the turn.
     """
 
 
@@ -39,55 +40,87 @@ KNOWN_HOSTS: Final[Mapping[str, KnownHost]] = MappingProxyType(
         "gemini-cli-mcp-client": KnownHost(title="Gemini CLI", timeout_reasons=(_SDK_TIMEOUT,)),
     }
 )
-"""By the `clientInfo.name` of `initialize`."""
+"""The known hosts, by the `clientInfo.name` of `initialize`."""
 
 
 class Features(Struct, frozen=True, kw_only=True):
-    """What one client sees. The negotiated version, the host and `[mcp] features` decide."""
+    """The parts of the protocol that one client sees.
 
-    additions: bool = False
-    """Parley's additions to the protocol: annotations, output schemas, instructions, structured results, codes."""
-    full_version: bool = False
-    """True if the client negotiated 2025-11-25, which decides what the protocol itself allows.
-
-    It also decides that a cancelled request gets no answer, and that an answered send cannot be cancelled.
+    They depend on the negotiated version, the host and the setting `[mcp] features`.
     """
+
+    modern: bool = False
+    """True for a request at version 2026-07-28. Such a request is independent of earlier requests. The server sends
+    no requests, and answers a stream when it ends. A cancellation only ends the waiting; the turn continues.
+    """
+    additions: bool = False
+    """True if the client gets Parley's additions to the protocol: annotations, output schemas, instructions,
+    structured results and error codes.
+    """
+    full_version: bool = False
+    """True at version 2025-11-25 and newer. It determines what the protocol itself allows."""
     event_notifications: bool = True
-    """True if events are sent. Hosts ignore events."""
+    """True if events are sent to the client. It is False for hosts, because they ignore events."""
     explains_results: bool = False
-    """True if results of `codex` and `codex-reply` also tell the host's model how to continue."""
+    """True if results of `codex` and `codex-reply` also explain to the host's model how to continue."""
     may_answer_approvals: bool = True
-    """True if the client is offered `approvalAnswer`. In a host, the model would answer."""
+    """True if the client is offered `approvalAnswer`. For a host, the settings decide, because its model could call
+    the tool.
+    """
     dismissal_denies: bool = False
-    """True if a cancelled elicitation denies the action instead of stopping the turn. A host without a person
-    cancels every elicitation.
+    """True if a cancelled elicitation denies the action instead of stopping the turn, because a host without a
+    person cancels every elicitation.
     """
     timeout_reasons: tuple[str, ...] = ()
+
+    @property
+    def knows_limits(self) -> bool:
+        """True if the client is asked whether a turn may exceed a limit. Otherwise the turn ends at the limit."""
+        return self.full_version
+
+    @property
+    def cancels_requests(self) -> bool:
+        """True if a cancelled request gets no answer, and an answered send cannot be cancelled.
+
+        Otherwise a cancellation only interrupts the turn.
+        """
+        return self.full_version
+
+    @property
+    def describes_approvals(self) -> bool:
+        """True if approval requests have ids, reasons, files and a form with all decisions."""
+        return self.full_version
 
     def is_timeout(self, reason: str | None) -> bool:
         """Return whether a cancellation with this reason is a timeout of the client, after which the turn
         continues.
+
+        At version 2026-07-28, every cancellation counts as a timeout, because it cannot be distinguished from a
+        lost connection.
         """
-        return reason is not None and any(part in reason for part in self.timeout_reasons)
+        return self.modern or (reason is not None and any(part in reason for part in self.timeout_reasons))
 
 
 PLAIN: Final = Features()
-"""Features of a client at 2025-06-18 or older, or before `initialize`."""
+"""The features of a client at version 2025-06-18 or older, or before `initialize`."""
 
 FULL: Final = Features(additions=True, full_version=True)
-"""Features of a client at 2025-11-25."""
+"""The features of a client at version 2025-11-25."""
 
 
 def features_of(version: str, client_name: str | None, settings: McpSettings) -> Features:
-    """Return the features of a client that negotiated `version` and has the name `client_name`."""
-    full_version = version == FULL_VERSION
+    """Return the features of a client with the name `client_name` that negotiated `version`."""
+    modern = version == MODERN_VERSION
+    full_version = modern or version == FULL_VERSION
     host = KNOWN_HOSTS.get(client_name or "")
     may_answer = host is None or settings.model_may_answer
     if settings.features == "plain":
-        return Features(full_version=full_version, may_answer_approvals=may_answer)
+        return Features(modern=modern, full_version=full_version, may_answer_approvals=may_answer)
     if host is None:
-        return Features(additions=full_version or settings.features == "full", full_version=full_version)
+        additions = full_version or settings.features == "full"
+        return Features(modern=modern, additions=additions, full_version=full_version)
     return Features(
+        modern=modern,
         additions=True,
         full_version=full_version,
         event_notifications=False,

@@ -1,34 +1,45 @@
-"""The methods of MCP that Parley serves."""
+"""The MCP methods that Parley supports."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, UnsetType
 
-from parley.config.load import Loader
-from parley.config.types import McpSettings
-from parley.errors import ConfigError, OwnerUnresponsive, ParleyError, ShuttingDown, StoreError
-from parley.server.context import ServerContext
+from parley.errors import OwnerUnresponsive, ParleyError, ShuttingDown, StoreError
+from parley.server.access import may_call_approval_answer
+from parley.server.completion import completion_methods
+from parley.server.context import Principal, ServerContext
 from parley.server.dispatch import Call, Handler
-from parley.server.error_mapping import Faults, failure
-from parley.server.errors import AlreadyInitialized, InvalidParams, UnknownMethod, UnknownTool
+from parley.server.error_mapping import ErrorShape, failure
+from parley.server.errors import AlreadyInitialized, InvalidParams, TaskNotPossible, UnknownMethod, UnknownTool
 from parley.server.hosts import Features, features_of
+from parley.server.mcp_settings import mcp_settings
+from parley.server.modern.listen import ListenParams, listen
+from parley.server.modern.rounds import RequestStates, Rounds
+from parley.server.modern.tasks import modern_task_methods, wants_tasks
+from parley.server.params import by_version, params_of, since_full_version
+from parley.server.prompts import prompt_methods
+from parley.server.resources.methods import resource_methods
+from parley.server.resources.subscriptions import ResourceSubscriptions
 from parley.server.session import Session
 from parley.server.streams import Streams
+from parley.server.task_methods import task_methods
 from parley.server.toolcall import ToolCall
 from parley.server.tools import TOOLS
 from parley.version import __version__
-from parley.wire.jsonrpc import decode_lenient, encode
+from parley.wire.jsonrpc import encode
 from parley.wire.mcp import (
     FULL_CAPABILITIES,
     FULL_VERSION,
     KNOWN_VERSIONS,
+    MODERN_CAPABILITIES,
     PLAIN_CAPABILITIES,
+    SERVER_NAME,
+    SERVER_TITLE,
     CallToolParams,
     Implementation,
     InitializeParams,
@@ -36,11 +47,11 @@ from parley.wire.mcp import (
     ListToolsResult,
     Ping,
     SetLevelParams,
+    TaskRequest,
 )
+from parley.wire.modern import SERVED_VERSIONS, DiscoverResult
 
-__all__ = ["methods"]
-
-log = logging.getLogger(__name__)
+__all__ = ["LEGACY_METHODS", "MODERN_METHODS", "methods", "negotiate"]
 
 _INSTRUCTIONS: Final = (
     "Parley runs coding agents in conversations that stay when you disconnect. `codex` starts a conversation, runs "
@@ -60,35 +71,59 @@ _APPROVALS_BY_PEOPLE: Final = (
 )
 
 
-def instructions(features: Features) -> str:
-    """Return the `instructions` for the model that uses the client."""
+def instructions(principal: Principal, features: Features) -> str | UnsetType:
+    """Return the `instructions` for the model that uses the client; UNSET for a client without the additions."""
+    if not features.additions:
+        return UNSET
     streams = _STREAMS if features.event_notifications else ""
-    return _INSTRUCTIONS + streams + (_APPROVALS if features.may_answer_approvals else _APPROVALS_BY_PEOPLE)
+    approvals = _APPROVALS if may_call_approval_answer(principal, features) else _APPROVALS_BY_PEOPLE
+    return _INSTRUCTIONS + streams + approvals
 
+
+LEGACY_METHODS: Final = frozenset(
+    {
+        InitializeParams.METHOD,
+        Ping.METHOD,
+        SetLevelParams.METHOD,
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "tasks/list",
+        "tasks/result",
+    }
+)
+"""The methods that do not exist at version 2026-07-28."""
+
+MODERN_METHODS: Final = frozenset({DiscoverResult.METHOD, ListenParams.METHOD, "tasks/update"})
+"""The methods that exist only at version 2026-07-28."""
 
 _initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)
 _level_decoder: Final = msgspec.json.Decoder(SetLevelParams)
 _call_decoder: Final = msgspec.json.Decoder(CallToolParams)
 
-Params = TypeVar("Params", bound=Struct)
+
+def negotiate(session: Session, params: InitializeParams) -> None:
+    """Begin a session with the version and the features that are negotiated with its client."""
+    known = params.protocol_version in KNOWN_VERSIONS
+    version = params.protocol_version if known else FULL_VERSION
+    session.begin(version, features_of(version, params.client_info.name, mcp_settings(session.loader)), params)
 
 
-def methods(session: Session, streams: Streams, server: ServerContext) -> Mapping[str, Handler]:
+def methods(
+    session: Session, streams: Streams, subscriptions: ResourceSubscriptions, server: ServerContext
+) -> Mapping[str, Handler]:
     """Return the handlers of all request methods, for one client."""
 
     async def initialize(call: Call) -> None:
-        params = _params(_initialize_decoder, call)
+        params = params_of(_initialize_decoder, call)
         if session.initialized:
             raise AlreadyInitialized
-        known = params.protocol_version in KNOWN_VERSIONS
-        version = params.protocol_version if known else FULL_VERSION
-        features = features_of(version, params.client_info.name, _mcp_settings(session.loader))
-        session.begin(version, features, can_be_asked=params.capabilities.can_be_asked)
+        negotiate(session, params)
+        features = session.features
         result = InitializeResult(
             protocol_version=session.version,
             capabilities=FULL_CAPABILITIES if features.full_version else PLAIN_CAPABILITIES,
-            server_info=Implementation(name="parley", title="Parley", version=__version__),
-            instructions=instructions(features) if features.additions else UNSET,
+            server_info=Implementation(name=SERVER_NAME, title=SERVER_TITLE, version=__version__),
+            instructions=instructions(call.context.principal, features),
         )
         call.answer(encode(result))
         asyncio.get_running_loop().call_soon(server.on_initialized)  # after the answer is written
@@ -99,55 +134,86 @@ def methods(session: Session, streams: Streams, server: ServerContext) -> Mappin
     async def set_level(call: Call) -> None:
         if not call.context.features.full_version:
             raise UnknownMethod(SetLevelParams.METHOD)
-        session.log_level = _params(_level_decoder, call).level
+        session.log_level = params_of(_level_decoder, call).level
+        session.changed()
         call.answer(b"{}")
 
     async def list_tools(call: Call) -> None:
-        call.answer(encode(ListToolsResult(tools=TOOLS.definitions(call.context.features))))
+        call.answer(
+            encode(ListToolsResult(tools=TOOLS.definitions_for(call.context.principal, call.context.features)))
+        )
 
     async def call_tool(call: Call) -> None:
-        params = _params(_call_decoder, call)
+        params = params_of(_call_decoder, call)
         features = call.context.features
         if (tool := TOOLS.get(params.name, features)) is None:
-            call.answer(encode(failure(params.name, Faults.PLAIN, UnknownTool(params.name), features)))
+            call.answer(encode(failure(params.name, ErrorShape.PLAIN, UnknownTool(params.name), features)))
             return
-        tool_call = ToolCall(call, params, session, streams, server)
-        del params  # it holds the whole message
+        if features.modern:
+            tool_call = ToolCall(call, params, session.for_request(call.context), streams, server)
+            if tool.may_ask:
+                states, principal = RequestStates(server.signing_key), call.context.principal
+                tool_call.rounds = Rounds(states, params, principal=principal, features=features)
+            tool_call.is_task = tool.can_be_task and wants_tasks(call.context)
+        else:
+            tool_call = ToolCall(call, params, session, streams, server)
+            tool_call.is_task = features.full_version and _asks_for_task(params.task)
+            if tool_call.is_task and not tool.can_be_task:
+                raise TaskNotPossible(tool.name)
+        del params  # frees the encoded message
         try:
             result = await tool.call(tool_call)
         except ParleyError as error:
-            # During a shutdown a closed store is no news; but another process may still execute the request.
+            # During a shutdown a closed store is expected, but another process may still execute the request.
             ends = (
                 isinstance(error, StoreError)
                 and not isinstance(error, OwnerUnresponsive)
                 and server.conversations.closing
             )
-            result = failure(tool.name, tool.faults, ShuttingDown() if ends else error, features)
+            result = failure(tool.name, tool.error_shape, ShuttingDown() if ends else error, features)
         if result is not None and not call.closed:
             answer = encode(result)
-            del result  # an answer may be large, and is copied once more
+            del result  # a result may be large, and its encoded form is a copy
             call.answer(answer)
 
+    async def discover(call: Call) -> None:
+        features = call.context.features
+        result = DiscoverResult(
+            supported_versions=SERVED_VERSIONS,
+            capabilities=MODERN_CAPABILITIES,
+            instructions=instructions(call.context.principal, features),
+        )
+        call.answer(encode(result))
+        asyncio.get_running_loop().call_soon(server.on_initialized)  # after the answer is written
+
+    async def listen_for_changes(call: Call) -> None:
+        await listen(call, session, server)
+
     return {
+        DiscoverResult.METHOD: discover,
+        ListenParams.METHOD: since_full_version(ListenParams.METHOD, listen_for_changes),
         InitializeParams.METHOD: initialize,
         Ping.METHOD: ping,
         SetLevelParams.METHOD: set_level,
         ListToolsResult.METHOD: list_tools,
         CallToolParams.METHOD: call_tool,
+        **resource_methods(subscriptions, server),
+        **prompt_methods(server),
+        **completion_methods(server),
+        **by_version(task_methods(session, server), modern_task_methods(server)),
     }
 
 
-def _mcp_settings(loader: Loader) -> McpSettings:
-    try:
-        return loader.mcp_settings()
-    except ConfigError as error:
-        log.warning("cannot read the settings for clients, using their defaults: %s", error)
-        return McpSettings()
+def _asks_for_task(task: object) -> bool:
+    """Return whether the parameters of a call ask for a task.
 
-
-def _params(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
-    params, call.params = call.params, UNSET  # frees the encoded form
+    Raises:
+        InvalidParams: the member `task` does not have the form that the protocol defines.
+    """
+    if task is UNSET or task is None:
+        return False
     try:
-        return decode_lenient(decoder, b"{}" if params is UNSET else params)
-    except msgspec.DecodeError as error:
+        msgspec.convert(task, TaskRequest)
+    except msgspec.ValidationError as error:
         raise InvalidParams(error) from None
+    return True

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from parley.config.types import SettingsOverrides
 from parley.runtime.conversation import Conversation
+from parley.server.access import allowed_overrides
 from parley.server.toolcall import ToolCall
 from parley.wire.tools import CodexArguments, ConversationCreateArguments
 
@@ -17,8 +18,9 @@ async def open_conversation(call: ToolCall, args: CodexArguments | ConversationC
 
     Raises:
         ConfigError: the settings cannot be used.
-        ShuttingDown: the server shuts down.
-        StoreError: the conversation cannot be written.
+        SettingNotAllowed: the sender is not allowed to choose these settings.
+        ShuttingDown: the server is shutting down.
+        StoreError: the conversation cannot be stored.
     """
     wanted = SettingsOverrides(
         model=args.model,
@@ -36,4 +38,5 @@ async def open_conversation(call: ToolCall, args: CodexArguments | ConversationC
             developer_instructions=args.developer_instructions,
             include_plan_tool=args.include_plan_tool,
         )
+    wanted = allowed_overrides(call.principal, wanted, call.session.loader)
     return await call.server.conversations.create(wanted, call.session.loader.choose)

@@ -1,9 +1,11 @@
-"""Requests of the server to one client: ids, answers, withdrawal. Knows no method."""
+"""Requests of the server to one client: ids, answers and withdrawal."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import count
 
 from msgspec import UNSET, Struct
 
@@ -17,11 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class _Open(Struct, frozen=True):
-    """A request without an answer."""
+    """A request that has not been answered yet."""
 
     frame: bytes
     out: Outbox
-    """The outbox that carried the request and will carry its withdrawal."""
+    """The outbox to which the request was sent. A withdrawal of the request is also sent to it."""
     answered: Callable[[Message], None]
 
 
@@ -37,8 +39,15 @@ class OutgoingRequests:
         """Return whether a request is open."""
         return request_id in self._open
 
+    def number_by_time(self) -> None:
+        """Use ids from now on that no earlier server process has used for this client.
+
+        Otherwise an answer to an earlier request could be mistaken for an answer to a later one.
+        """
+        self._ids = count(time.time_ns() // 1_000_000)
+
     def send(self, method: str, params: bytes, *, out: Outbox, answered: Callable[[Message], None]) -> RequestId:
-        """Send a request and return its id; `answered` is called with the answer, if one comes."""
+        """Send a request and return its id. `answered` is called with the answer, if there is one."""
         request_id = next(self._ids)
         frame = request(request_id, method, params)
         self._open[request_id] = _Open(frame, out, answered)
@@ -46,8 +55,10 @@ class OutgoingRequests:
         return request_id
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
-        """Send the open requests that `lost` carried again, because the client may not have received them. Do
-        not repeat the frames in `but_not`, which it has received.
+        """Send the open requests that were sent to `lost` again to `out`, because the client has possibly not
+        received them.
+
+        Frames in `but_not` are not repeated, because the client has received them.
         """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:
@@ -55,7 +66,7 @@ class OutgoingRequests:
                 out.send(one.frame)
 
     def take(self, answer: Message) -> None:
-        """Handle an answer of the client. An answer to no open request is ignored."""
+        """Handle an answer from the client. An answer that belongs to no open request is ignored."""
         one = None if answer.id is UNSET else self._open.pop(answer.id, None)
         if one is None:
             log.debug("ignored an answer to no open request")
@@ -63,12 +74,12 @@ class OutgoingRequests:
         one.answered(answer)
 
     def withdraw(self, request_id: RequestId, *, reason: str) -> None:
-        """Withdraw a request and tell the client. A later answer is ignored."""
+        """Withdraw a request and notify the client. A later answer is ignored."""
         if (one := self._open.pop(request_id, None)) is not None:
             one.out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
 
     def ignore(self, request_id: RequestId) -> None:
-        """Withdraw a request without telling the client."""
+        """Withdraw a request without notifying the client."""
         self._open.pop(request_id, None)
 
     def forget(self) -> None:

@@ -1,4 +1,6 @@
-"""Serves other processes of the home: sends them the conversations that run here, and executes their requests."""
+"""Serves other processes that share the home directory: sends them the conversations that this process owns, and
+executes their requests.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ from parley.wire.peers import (
     NOT_OWNER,
     NOT_WRITTEN,
     REFUSED,
-    AnswerQuestion,
     Changed,
+    EditQueued,
+    Enqueue,
     Follow,
     Followed,
     InterruptTurn,
@@ -40,8 +43,12 @@ from parley.wire.peers import (
     PeerEntry,
     PeerOutput,
     PeerRead,
+    RemoveQueued,
     RenameConversation,
+    ResumeQueue,
+    SettleApproval,
     Submit,
+    TakeOver,
     Unfollow,
 )
 
@@ -52,15 +59,25 @@ log = logging.getLogger(__name__)
 Params = TypeVar("Params", bound=Struct)
 
 PEER_SECONDS: Final = CALL_SECONDS - 1.0
-"""How long a request of another process waits for the write lock. That process gets the answer before it gives up
-and reports this process as unresponsive."""
+"""The maximum time in seconds that a request from another process waits for the write lock. It is shorter than the
+timeout after which that process reports this process as unresponsive.
+"""
 
-_REQUESTS: Final[tuple[type[PeerRequest], ...]] = (Submit, AnswerQuestion, InterruptTurn, RenameConversation)
+_REQUESTS: Final[tuple[type[PeerRequest], ...]] = (
+    Submit,
+    Enqueue,
+    EditQueued,
+    RemoveQueued,
+    ResumeQueue,
+    SettleApproval,
+    InterruptTurn,
+    RenameConversation,
+)
 _NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 
 
 async def serve_peer(transport: Transport, server: ServerContext) -> None:
-    """Serve another process until it disconnects. The turns that run here go on."""
+    """Serve another process until it disconnects. The turns of this process continue."""
     out = transport.outbox
     peer = _Peer(out, server)
     try:
@@ -68,7 +85,7 @@ async def serve_peer(transport: Transport, server: ServerContext) -> None:
             dispatch = Dispatch(
                 out,
                 peer.requests,
-                context=lambda reply: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
+                context=lambda reply, meta: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
                 own=OutgoingRequests(server.request_ids),
                 tasks=tasks,
                 notices=peer.notices,
@@ -81,7 +98,7 @@ async def serve_peer(transport: Transport, server: ServerContext) -> None:
 
 
 class _Peer:
-    """One other process."""
+    """The connection to one other process."""
 
     def __init__(self, out: Outbox, server: ServerContext) -> None:
         self._out, self._server = out, server
@@ -94,10 +111,11 @@ class _Peer:
             Unfollow.METHOD: self._unfollow,
             PeerRead.METHOD: self._read,
             Changed.METHOD: self._changed,
+            TakeOver.METHOD: self._take_over,
         }
 
     def close(self) -> None:
-        """Remove all readers of the process."""
+        """Remove all readers of the other process."""
         for conversation_id in tuple(self._followed):
             self._stop(conversation_id)
 
@@ -105,7 +123,7 @@ class _Peer:
         request = _params(Follow, call.params)
         try:
             if self._server.conversations.closing:
-                raise NotOwned  # its turn ends soon
+                raise NotOwned  # the turn is about to end
             conversation = self._owned(request.conversation_id)
         except NotOwned as error:
             raise PeerRefusal(NOT_OWNER, error) from None
@@ -134,12 +152,24 @@ class _Peer:
             return
         conversation, reader = followed
         if readers.is_read:
-            conversation.register_reader(reader, can_be_asked=readers.can_be_asked, knows_limits=readers.full)
+            conversation.register_reader(
+                reader,
+                principal=None,
+                can_be_asked=readers.can_be_asked,
+                knows_limits=readers.full,
+                may_answer=readers.may_end_at_limit,
+            )
         else:
             conversation.unregister_reader(reader)
 
     def _changed(self, params: Raw) -> None:
         self._server.conversations.changed(msgspec.json.decode(params, type=Changed).conversation_id)
+
+    def _take_over(self, params: Raw) -> None:
+        taken_over = msgspec.json.decode(params, type=TakeOver)
+        self._server.conversations.streams_taken_over(
+            taken_over.conversation_id, by=taken_over.by, at=taken_over.at
+        )
 
     def _stop(self, conversation_id: ConversationId) -> None:
         if (followed := self._followed.pop(conversation_id, None)) is not None:
@@ -147,10 +177,10 @@ class _Peer:
             conversation.detach(reader)
 
     async def _execute(self, kind: type[PeerRequest], call: Call) -> None:
-        """Execute a request; a refusal has the words that a client of this process would get.
+        """Execute a request. If it is refused, the error has the same text as for a client of this process.
 
-        A process that is told "not the owner" has to follow again first: its later requests must not be executed
-        before the refused one.
+        If it is refused because this process is not the owner, the other process must send `Follow` again. Until
+        then, its requests are refused, so that no later request is executed before the refused one.
         """
         request = _params(kind, call.params)
         conversation_id = request.conversation_id
@@ -168,10 +198,10 @@ class _Peer:
             raise PeerRefusal(REFUSED, error) from None
 
     def _owned(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation whose turn runs here.
+        """Return a conversation whose turn is running in this process.
 
         Raises:
-            NotOwned: its turn does not run here.
+            NotOwned: the turn is not running in this process.
         """
         conversation = self._server.conversations.loaded(conversation_id)
         if conversation is None or conversation.turn is None:
@@ -187,7 +217,7 @@ def _params(kind: type[Params], params: Raw | msgspec.UnsetType) -> Params:
 
 
 class PeerEncoder:
-    """Encodes entries, records included, and deltas for another process."""
+    """Encodes entries, including records, and deltas for another process."""
 
     hidden: frozenset[str] = frozenset()
     sends_records = True

@@ -1,7 +1,7 @@
-"""Messages with positions, for clients that may reconnect and name the last one that they received.
+"""Messages with positions, for clients that may reconnect and name the last message that they received.
 
-A position is the entry of a conversation that a client has passed. An entry may be several messages. The position
-of all but the last of them is the entry before, plus the number of messages after that.
+A position is an entry of a conversation that a client has received. An entry may consist of several messages. For
+all but the last of them, the position is the previous entry, plus the number of messages received after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.conversation.log import Delta, Entry
 from parley.conversation.output import OutputDelta
 from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
 from parley.runtime.readers import EventEncoder
-from parley.wire.ids import Seq
+from parley.wire.jsonrpc import RequestId
 
 __all__ = ["Position", "PositionEncoder", "PositionedOutbox", "begin_frame_at", "send_at", "with_positions"]
 
@@ -24,9 +24,11 @@ class Position(Struct, frozen=True, array_like=True):
     """The part of a conversation that a client has received."""
 
     seq: int
-    """The last entry that it has completely."""
+    """The position of the last entry that the client has received completely."""
     messages: int = 0
-    """How many messages of the next entry it has."""
+    """The number of messages of the next entry that the client has received."""
+    stream: RequestId | None = None
+    """The request that opened the stream of the conversation; None if the message does not belong to a stream."""
 
 
 @runtime_checkable
@@ -34,16 +36,16 @@ class PositionedOutbox(FrameOutbox, Protocol):
     """An outbox for the messages of one conversation to a client that may reconnect."""
 
     def send_at(self, frame: bytes, position: Position) -> None:
-        """Send a message after which the client is at a position."""
+        """Send a message. `position` is the position of the client after the message."""
         ...
 
     def begin_frame_at(self, position: Position) -> OpenFrame:
-        """Begin a message that is sent in parts, after which the client is at a position."""
+        """Begin a message that is sent in parts. `position` is the position of the client after the message."""
         ...
 
 
 class PositionEncoder:
-    """Sends the messages that another encoder makes of an entry, with their positions."""
+    """Sends the messages of another encoder with their positions."""
 
     def __init__(self, encoder: EventEncoder, out: PositionedOutbox, skipped: int) -> None:
         """Create the encoder. The client already has the first `skipped` messages of the first entry."""
@@ -62,18 +64,18 @@ class PositionEncoder:
 
 
 def with_positions(encoder: EventEncoder, out: Outbox, skipped: int = 0) -> EventEncoder:
-    """Return an encoder that sends positions if the outbox can carry them."""
+    """Return an encoder that sends positions if the outbox supports them."""
     return PositionEncoder(encoder, out, skipped) if isinstance(out, PositionedOutbox) else encoder
 
 
-def send_at(out: Outbox, frame: bytes, seq: Seq) -> None:
-    """Send a message, with its position if the outbox can carry it."""
+def send_at(out: Outbox, frame: bytes, position: Position) -> None:
+    """Send a message, with its position if the outbox supports positions."""
     if isinstance(out, PositionedOutbox):
-        out.send_at(frame, Position(seq))
+        out.send_at(frame, position)
     else:
         out.send(frame)
 
 
-def begin_frame_at(out: FrameOutbox, seq: Seq) -> OpenFrame:
-    """Begin a message that is sent in parts, with its position if the outbox can carry it."""
-    return out.begin_frame_at(Position(seq)) if isinstance(out, PositionedOutbox) else out.begin_frame()
+def begin_frame_at(out: FrameOutbox, position: Position) -> OpenFrame:
+    """Begin a message that is sent in parts, with its position if the outbox supports positions."""
+    return out.begin_frame_at(position) if isinstance(out, PositionedOutbox) else out.begin_frame()

@@ -1,8 +1,8 @@
 """Progress notifications of one `codex` or `codex-reply` call.
 
-Clients at 2025-11-25 get no progress with the result or after it: a client forgets the token when it reads the
-result, and reports an error for a later notification. So a notification is delayed for a second, and dropped if the
-call ends meanwhile. Older clients get one immediately for each event.
+Clients at version 2025-11-25 must not get progress with the result or after it, because they forget the token when
+they read the result and report an error for a later notification. So a notification is delayed by a second, and
+dropped if the call ends meanwhile. Older clients get a notification immediately for each event.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from parley.wire.mcp import Progress
 __all__ = ["ProgressReporter"]
 
 HEARTBEAT_SECONDS: Final = 5.0
-"""The longest time between two progress notifications. opencode gives up after 30 s without one."""
+"""The maximum time between two progress notifications, in seconds. It is short because some clients give up after
+30 seconds without a notification.
+"""
 DELAY_SECONDS: Final = 1.0
-"""The delay of a notification. Events within it are reported together. A longer delay makes it less likely that a
-client reads a notification together with the result."""
+"""The delay of a notification, in seconds. Events that occur during the delay are reported together. A longer delay
+makes it less likely that a client reads a notification together with the result.
+"""
 
 
 class ProgressReporter:
-    """Sends the progress of one call, if its client gave a token."""
+    """Sends the progress of one call, if the client supplied a progress token."""
 
     def __init__(self, out: Outbox, token: RequestId | None, *, delayed: bool) -> None:
-        """Create the reporter. `delayed` is True for clients at 2025-11-25."""
+        """Create the reporter. `delayed` is True for clients at version 2025-11-25."""
         self._out, self._token, self._delayed = out, token, delayed
         self._loop = asyncio.get_running_loop()
         self._count = 0
@@ -44,7 +47,7 @@ class ProgressReporter:
             self._heartbeat = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
 
     def event(self, kind: str) -> None:
-        """Report an event that the client was sent."""
+        """Report an event that was sent to the client."""
         if self._token is None or self._stopped:
             return
         self._count += 1
@@ -55,16 +58,17 @@ class ProgressReporter:
             self._waiting = self._loop.call_later(DELAY_SECONDS, self._send)
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending notifications."""
         self._stopped = True
         for timer in (self._heartbeat, self._waiting):
             if timer is not None:
                 timer.cancel()
 
     def before_result(self, send_result: Callable[[], None]) -> None:
-        """Stop, and call `send_result`: at once, or in the next loop tick if a notification was sent in this tick.
+        """Stop sending notifications, and call `send_result` at once or in the next tick of the event loop.
 
-        Everything that is sent in one tick is written together, so the client would read both at once.
+        The call is delayed if a notification was sent in this tick. Everything that is sent in one tick is written
+        together, so the client would read both at once.
         """
         self.stop()
         if self._delayed and self._in_this_tick:
@@ -78,7 +82,7 @@ class ProgressReporter:
         progress = Progress(progress_token=self._token, progress=self._count, message=self._message)
         self._in_this_tick = True
         self._out.send(notification(Progress.METHOD, encode(progress)))
-        self._loop.call_soon(self._end_tick)  # after the write, which the outbox has scheduled
+        self._loop.call_soon(self._end_tick)  # runs after the write that the outbox has scheduled
 
     def _end_tick(self) -> None:
         self._in_this_tick = False

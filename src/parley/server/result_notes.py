@@ -1,8 +1,8 @@
-"""Notes for the model of a host, added to the result of `codex` and `codex-reply`.
+"""Notes for the model of a host, which are added to the result of `codex` and `codex-reply`.
 
-A host shows its model only the result, no events and no approvals. So the notes name the conversation and explain
-how to continue it. They also name actions that were not done because no person answered, and report the end of an
-earlier turn that the host stopped waiting for.
+A host shows its model only the result, and no events or approvals, so the notes name the conversation and explain
+how to continue it. They also name actions that were not performed because no person answered, and report the end of
+an earlier turn for which the host stopped waiting.
 """
 
 from __future__ import annotations
@@ -12,50 +12,52 @@ from typing import Final
 import msgspec
 
 from parley.conversation.log import Entry
-from parley.conversation.records import QuestionAsked, QuestionSettled, record_type
+from parley.conversation.records import ApprovalRequest, ApprovalSettlement, record_type
 from parley.runtime.approvals import DISMISSED, NOBODY
 from parley.server.approval_text import what_is_asked
 from parley.wire.ids import ApprovalId, ConversationId
 
-__all__ = ["ResultNotes", "returned_question"]
+__all__ = ["ResultNotes", "returned_approval"]
 
-_ASKED: Final = record_type(QuestionAsked)
-_SETTLED: Final = record_type(QuestionSettled)
+_ASKED: Final = record_type(ApprovalRequest)
+_SETTLED: Final = record_type(ApprovalSettlement)
 _REASONS: Final = {NOBODY: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
-"""How many characters of the message of an earlier turn are repeated; `conversationRead` has the rest."""
+"""The maximum number of characters from the message of an earlier turn that are repeated. `conversationRead`
+returns the whole message.
+"""
 
 NOT_DONE: Final = 20
-"""How many denied commands and patches are named; the rest are counted."""
+"""The maximum number of denied commands and patches that are named. The others are only counted."""
 NOT_DONE_LENGTH: Final = 500
-"""How many characters of each are repeated."""
+"""The maximum number of characters of a denied command or patch."""
 
 
 class ResultNotes:
-    """The notes of one call, collected while its turn runs."""
+    """The notes of one call, collected while its turn is running."""
 
     def __init__(self, conversation_id: ConversationId) -> None:
         self._conversation_id = conversation_id
-        self._questions: dict[ApprovalId, str] = {}
+        self._asked: dict[ApprovalId, str] = {}
         self._not_done: list[str] = []
         self._denied = 0
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Record an approval request, or a denial that no person gave."""
+        """Record an approval request, or a denial that did not come from a person."""
         if entry.type == _ASKED:
-            asked = msgspec.json.decode(entry.encoded, type=QuestionAsked)
-            self._questions[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
+            asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)
+            self._asked[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
         elif entry.type == _SETTLED:
-            settled = msgspec.json.decode(entry.encoded, type=QuestionSettled)
-            what = self._questions.pop(settled.approval_id, None)
+            settled = msgspec.json.decode(entry.encoded, type=ApprovalSettlement)
+            what = self._asked.pop(settled.approval_id, None)
             if what is not None and (why := _REASONS.get(settled.reason or "")) is not None:
                 self._denied += 1
                 if self._denied <= NOT_DONE:
                     self._not_done.append(f"Not done, because {why}: {what}.")
 
     def earlier_turn(self, text: str) -> None:
-        """Record the end of the turn that an earlier call stopped waiting for."""
+        """Record the end of a turn for which an earlier call stopped waiting. `text` describes this end."""
         cut = _cut(text, EARLIER_LENGTH)
         self._earlier = f"An earlier call stopped waiting before its turn ended. That turn ended with:\n{cut}"
 
@@ -68,7 +70,7 @@ class ResultNotes:
 
     @property
     def text(self) -> str:
-        """All notes."""
+        """All notes as a single string."""
         how = (
             f"Conversation {self._conversation_id}. To continue it, call `codex-reply` with "
             f'`threadId` "{self._conversation_id}" and a `prompt`.'
@@ -76,8 +78,11 @@ class ResultNotes:
         return "\n".join(filter(None, (self.work_notes, how)))
 
 
-def returned_question(asked: QuestionAsked, conversation_id: ConversationId, *, may_answer: bool) -> str:
-    """Return the result of a call that ends with an open approval, because no client can be asked."""
+def returned_approval(asked: ApprovalRequest, conversation_id: ConversationId, *, may_answer: bool) -> str:
+    """Return the result of a call that ends with an open approval, because no client can be asked.
+
+    `may_answer` is True if the client may answer the approval with `approvalAnswer`.
+    """
     if may_answer:
         answer = f'call `approvalAnswer` with `approval_id` "{asked.approval_id}" and a `decision`'
     else:

@@ -1,7 +1,7 @@
-"""Prepares foreign text for display to a person or a model: invisible characters and control characters are
-escaped.
+"""Escapes invisible characters in foreign text for display to a person or a model.
 
-These are control characters, writing directions, zero-width characters, line separators and lone surrogates.
+Invisible characters are control characters, writing directions, zero-width characters, line separators and lone
+surrogates.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from parley.wire.text import quoted, unseen, visible
 __all__ = ["escape_for_display", "one_line", "quoted_command", "quoted_words"]
 
 REASON_LENGTH: Final = 2000
-"""The longest reason, in characters; a longer one is truncated."""
+"""The maximum number of characters of a reason. A longer reason is truncated."""
 
 
 _IN_QUOTES: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
 
 QUOTED_LENGTH: Final = 500
-"""How many characters of the model's own words a question shows; its fields have all of them."""
+"""The maximum number of characters of the model's words that an approval shows. The fields of the request contain
+all of them.
+"""
 
 
 def quoted_command(argv: Sequence[str]) -> str:
     """Return the whole command in the syntax of a shell.
 
-    A word with an invisible character is written as `$'...'`, as in bash: in plain quotes, an escape could not be
-    distinguished from a backslash and letters in the command. So is a word with a backtick, because the command is
-    shown between backticks.
+    A word with an invisible character is written as `$'...'`, as in bash. This is necessary because an escape in
+    plain quotes could not be distinguished from a backslash and letters in the command. A word with a backtick is
+    also written as `$'...'`, because the command is shown between backticks.
     """
     return " ".join(map(_word, argv))
 
@@ -40,14 +42,16 @@ def _word(word: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text of the model for a person, escaped so that it stays on one line."""
+    """Return text from the model for display to a person, escaped so that it stays on one line."""
     return visible(_cut(text))
 
 
 def quoted_words(text: str) -> str:
-    """Return the words of the model for an approval: on one line, in quotation marks that the words cannot close.
+    """Return the words of the model for an approval, on one line and in quotation marks that the words cannot
+    close.
 
-    Runs of blanks become one blank: a long run could wrap and make the words look like a line of the server.
+    Each run of blanks is replaced by one blank, because a long run could wrap and make the words look like a line
+    from the server.
     """
     words = " ".join(filter(None, text[:REASON_LENGTH].split(" ")))
     cut = "…" if len(words) > QUOTED_LENGTH or len(text) > REASON_LENGTH else ""

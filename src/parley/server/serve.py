@@ -1,6 +1,6 @@
 """Serves clients, and shuts the server down.
 
-`ServerCore.serve_client` serves one client until it leaves; the server and the other clients go on.
+`ServerCore.serve_client` serves one client until it leaves; the server and the other clients continue.
 `ServerCore.shutdown` ends all turns, answers all requests and removes all clients.
 """
 
@@ -8,44 +8,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 from parley.config.load import Loader
+from parley.errors import ParleyError
 from parley.ports.outbox import FrameOutbox
+from parley.server.access import require_conversation
 from parley.server.context import LOCAL_USER, Principal, Reply, ServerContext
 from parley.server.dispatch import Dispatch
-from parley.server.methods import methods
+from parley.server.methods import LEGACY_METHODS, MODERN_METHODS, methods, negotiate
+from parley.server.modern.requests import meta_of
 from parley.server.positions import Position
+from parley.server.resources.subscriptions import ResourceSubscriptions
 from parley.server.session import Session
-from parley.server.streams import Streams
+from parley.server.streams import Streams, StreamStart, StreamState
 from parley.server.toolcall import ToolCall
 from parley.server.turn_waiter import TurnWaiter
 from parley.wire.framing import Overlong
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId
-from parley.wire.mcp import CallToolParams
+from parley.wire.mcp import CallToolParams, InitializeParams, LogLevel
 
 __all__ = ["ClientConnection", "ServerCore", "Transport"]
 
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 1.5
-"""How long a shutdown waits for turns, answers and clients that read. The protocol allows two seconds in all."""
+"""The maximum time that a shutdown waits for turns, answers and clients that are still reading, in seconds. It is
+shorter than the two seconds that the protocol allows for the whole shutdown.
+"""
 CLOSE_SECONDS: Final = 0.3
-"""How much longer the shutdown waits until the home is closed: a disk may be slow, or another process may hold
-the write lock.
+"""The additional time that a shutdown waits until the store is closed, in seconds. It is needed if the disk is slow
+or another process holds the write lock.
 """
 LEAVE_SECONDS: Final = 1.0
-"""How long the server waits until a client that has stopped sending has its answers and has read everything."""
+"""The maximum time in seconds for which a client that has stopped sending can still receive and read
+its answers.
+"""
 LAST_ANSWERS_SECONDS: Final = 0.05
-"""How long the answers to requests that waited for the home may take."""
+"""The maximum time that a shutdown waits for the answers to requests that were waiting for the store, in
+seconds.
+"""
+LONGEST_SHUTDOWN_SECONDS: Final = SHUTDOWN_SECONDS + CLOSE_SECONDS + LAST_ANSWERS_SECONDS
 
 
 class ClosableOutbox(FrameOutbox, Protocol):
     async def flush(self) -> None:
-        """Wait until everything was read, or the client does not read any more."""
+        """Wait until the client has read everything or has stopped reading."""
         ...
 
     def close(self) -> None: ...
@@ -58,7 +69,7 @@ class Transport(Protocol):
     def outbox(self) -> ClosableOutbox: ...
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Pass every frame to `take`; return when the client has closed its side, or reading was stopped."""
+        """Pass every frame to `take`. Return when the client has closed its side or reading has been stopped."""
         ...
 
 
@@ -73,22 +84,32 @@ class ClientConnection:
         principal: Principal = LOCAL_USER,
         loader: Loader | None = None,
     ) -> None:
-        """Create the connection. `tasks` runs the handlers of its requests; `loader` is by default the loader of
-        the server.
+        """Create the connection.
+
+        `tasks` runs the handlers of its requests. `loader` resolves settings for the client; the default is the
+        loader of the server.
         """
         self.out, self._context = out, context
         self.session = Session(out, context.request_ids, loader or context.loader, principal)
-        self._streams = Streams(self.session)
+        self._streams = Streams()
+        self.subscriptions = ResourceSubscriptions(self.session, context)
+        handlers = methods(self.session, self._streams, self.subscriptions, context)
         self._dispatch = Dispatch(
             out,
-            methods(self.session, self._streams, context),
+            {method: handler for method, handler in handlers.items() if method not in MODERN_METHODS},
+            modern_requests={
+                method: handler for method, handler in handlers.items() if method not in LEGACY_METHODS
+            },
+            meta_of=lambda params: meta_of(params, self.session.loader),
             context=self.session.context,
             own=self.session.requests,
             tasks=tasks,
         )
 
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
-        """Handle one frame of the client. Its answer goes to `reply`, by default to the outbox of the client."""
+        """Handle one frame from the client. The answer is sent to `reply`, by default to the outbox of
+        the client.
+        """
         self._dispatch.take(frame, reply)
 
     async def resume_call(
@@ -104,6 +125,7 @@ class ClientConnection:
         Raises:
             ParleyError: the conversation does not exist or cannot be read.
         """
+        require_conversation(self.session.principal, conversation)
         found = await self._context.conversations.find(conversation)
         call = ToolCall(
             self._dispatch.resume(request_id, reply),
@@ -114,28 +136,77 @@ class ClientConnection:
         )
         await TurnWaiter(call, found, skipped=position.messages).resume(Seq(position.seq), event_id)
 
-    def restart_streams(self, positions: Mapping[str, Position]) -> None:
-        """Send every stream again, after the part that the client has received."""
-        self._streams.restart(positions)
+    @property
+    def streams(self) -> tuple[StreamState, ...]:
+        """The open streams of the client."""
+        return self._streams.states
+
+    async def restore(
+        self,
+        params: InitializeParams,
+        *,
+        log_level: LogLevel,
+        streams: Iterable[StreamState],
+        resources: Iterable[str],
+        has_listed_resources: bool,
+    ) -> None:
+        """Continue a session of an earlier server process.
+
+        Streams of conversations that no longer exist are left out. `has_listed_resources` is True if the client is
+        notified when the list of resources changes.
+        """
+        session = self.session
+        session.requests.number_by_time()
+        negotiate(session, params)
+        session.log_level = log_level
+        for stream in streams:
+            try:
+                require_conversation(session.principal, stream.conversation)
+                conversation = await self._context.conversations.find(stream.conversation)
+            except ParleyError as error:
+                log.info("a stream of a session cannot be continued: %s", error)
+                continue
+            start = StreamStart(
+                after=Seq(min(stream.after, conversation.log.durable)),
+                before=None if stream.before is None else Seq(stream.before),
+            )
+            self._streams.open(
+                session,
+                conversation,
+                self._dispatch.resume_answered(stream.request),
+                start,
+                event_meta=stream.event_meta,
+                as_log=stream.as_log,
+            )
+        await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
+
+    def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
+        """Send every stream again, after the part that the client has received.
+
+        `received` are messages that the client has received since it reconnected.
+        """
+        self._streams.restart(positions, received=received)
+        self.session.reconnected()
 
     async def all_answered(self) -> None:
-        """Wait until every request is answered or dropped."""
+        """Wait until every request has been answered or dropped."""
         await self._dispatch.all_answered()
 
     async def end_streams(self) -> None:
-        """Send the remaining events of all streams, and then their ends."""
-        await self.out.flush()  # slow readers go on sending meanwhile
+        """Send the remaining events of all streams, and then end the streams."""
+        await self.out.flush()  # readers of slow clients continue to send meanwhile
         self._streams.shut_down()
+        self._dispatch.end_held()
         await self.out.flush()
 
     def remove(self) -> None:
-        """Remove everything that is registered for the client; its turns go on."""
+        """Remove everything that is registered for the client. Its turns continue."""
         self.session.leave()
         self.out.close()
         self._dispatch.stop_waiting()
 
     def abandon(self) -> None:
-        """Stop all handlers of its requests."""
+        """Stop all handlers of the client's requests."""
         self._dispatch.abandon()
 
 
@@ -143,8 +214,20 @@ class ServerCore:
     """Serves any number of clients at the same time."""
 
     def __init__(self, context: ServerContext) -> None:
-        self._context = context
+        self.context = context
         self.clients: set[ClientConnection] = set()
+        self.is_shutting_down = False
+        self._ends_at: float | None = None
+        """The latest time at which `shutdown` ends, in seconds of the event loop's clock; None before
+        the shutdown.
+        """
+
+    @property
+    def shutdown_seconds_left(self) -> float:
+        """The time that is left for the shutdown, in seconds."""
+        if self._ends_at is None:
+            return LONGEST_SHUTDOWN_SECONDS
+        return max(0.0, self._ends_at - asyncio.get_running_loop().time())
 
     async def serve_client(
         self,
@@ -154,10 +237,11 @@ class ServerCore:
         loader: Loader | None = None,
         connected: Callable[[ClientConnection], None] = lambda client: None,
     ) -> None:
-        """Serve a client until it leaves or the server shuts down. Requests that it sent before are executed, and
-        its turns go on.
+        """Serve a client until it leaves or the server shuts down.
 
-        A client that only stopped sending still gets the answers that come within a second.
+        Requests that the client sent before it left are executed, and its turns continue. A client that has only
+        stopped sending still gets the answers that are sent within a second. `connected` is called with the
+        connection before the first message is read.
         """
         async with self._connected(transport, principal, loader) as client:
             connected(client)
@@ -168,15 +252,17 @@ class ServerCore:
                     await client.out.flush()
 
     async def serve_only_client(self, transport: Transport) -> None:
-        """Serve a client until it leaves or reading was stopped, then shut down while it can still read."""
+        """Serve a client until it leaves or reading is stopped. Then shut down while the client can still read."""
         async with self._connected(transport, LOCAL_USER, None) as client:
             await transport.read(client.take)
             await self.shutdown()
 
     async def shutdown(self) -> None:
         """End all turns, answer all requests, end all streams, and remove all clients, within two seconds."""
-        clients, conversations = tuple(self.clients), self._context.conversations
+        self.is_shutting_down = True
+        clients, conversations = tuple(self.clients), self.context.conversations
         began = asyncio.get_running_loop().time()
+        self._ends_at = began + LONGEST_SHUTDOWN_SECONDS
         late = "shutting down without waiting for turns that did not end"
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
@@ -192,10 +278,12 @@ class ServerCore:
                 await conversations.close()
         except TimeoutError:
             log.warning(
-                "shutting down before the home is closed: its disk is slow, or another process holds its write lock"
+                "shutting down before the store is closed: slow disk, or another process holds the write lock"
             )
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_ANSWERS_SECONDS):  # commands that waited for the store have failed now
+            async with asyncio.timeout(
+                LAST_ANSWERS_SECONDS
+            ):  # commands that waited for the store have failed by now
                 await asyncio.gather(*(client.all_answered() for client in clients))
                 await asyncio.gather(*(client.out.flush() for client in clients))
         for client in clients:
@@ -207,7 +295,7 @@ class ServerCore:
         self, transport: Transport, principal: Principal, loader: Loader | None
     ) -> AsyncIterator[ClientConnection]:
         async with asyncio.TaskGroup() as tasks:
-            client = ClientConnection(transport.outbox, self._context, tasks, principal, loader)
+            client = ClientConnection(transport.outbox, self.context, tasks, principal, loader)
             self.clients.add(client)
             try:
                 yield client

@@ -1,4 +1,4 @@
-"""One connected client: its negotiated features, and everything that is registered for it."""
+"""The state of one connected client: its negotiated features, and everything that is registered for it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ from parley.config.load import Loader
 from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.turn_runner import Turn
+from parley.server.access import may_answer
 from parley.server.context import LOCAL_USER, Principal, Reply, RequestContext
 from parley.server.elicitor import NO_ELICITOR, Elicitor, FormElicitor
 from parley.server.hosts import PLAIN, Features
+from parley.server.modern.requests import can_be_asked, modern_context
+from parley.server.modern.rounds import OnAsk, RoundElicitor
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.jsonrpc import RequestId
-from parley.wire.mcp import PLAIN_VERSION, LogLevel
+from parley.wire.mcp import PLAIN_VERSION, InitializeParams, LogLevel
+from parley.wire.modern import MODERN_VERSION, ModernMeta
 
 __all__ = ["SILENT", "SILENT_FRAME", "Session"]
 
+MOST_FIRST_REQUESTS: Final = 1000
+"""The number of conversations above which the first requests of unused conversations are forgotten."""
+
 
 class _SilentOutbox:
-    """The outbox of events for a host that ignores them: discards everything."""
+    """The outbox of events for a host that ignores events. It discards everything."""
 
     writable = True
 
@@ -37,7 +44,7 @@ class _SilentOutbox:
 
 
 class _SilentFrame:
-    """A message that is discarded."""
+    """A message in parts that is discarded."""
 
     closed = True
 
@@ -58,8 +65,8 @@ SILENT: Final = _SilentOutbox()
 class StreamOutboxes(Protocol):
     """The outboxes of the streams of one client."""
 
-    def outbox(self, conversation: ConversationId) -> FrameOutbox:
-        """Return the outbox of a new stream."""
+    def outbox(self, conversation: ConversationId, request_id: RequestId) -> FrameOutbox:
+        """Return the outbox of a new stream that a request has opened."""
         ...
 
     def ended(self, conversation: ConversationId) -> None:
@@ -68,120 +75,224 @@ class StreamOutboxes(Protocol):
 
 
 class _OneOutbox:
-    """The outbox of a client that has one connection for everything."""
+    """The stream outboxes of a client that has one connection for all messages."""
 
     def __init__(self, out: FrameOutbox) -> None:
         self._out = out
 
-    def outbox(self, conversation: ConversationId) -> FrameOutbox:
+    def outbox(self, conversation: ConversationId, request_id: RequestId) -> FrameOutbox:
         return self._out
 
     def ended(self, conversation: ConversationId) -> None:
         pass
 
 
+class _Connection:
+    """The registrations of a client that last as long as it is connected."""
+
+    def __init__(self) -> None:
+        self.has_left = False
+        self.on_leave: dict[Hashable, Callable[[], None]] = {}
+        self.turns: dict[Turn, tuple[Conversation, Callable[[object], None]]] = {}
+        """The running turns that the client began, each with the callback for its end."""
+        self.left_turns: dict[ConversationId, Seq] = {}
+
+
 class Session:
     """The state of one client."""
 
     def __init__(
-        self, out: FrameOutbox, request_ids: Iterator[int], loader: Loader, principal: Principal = LOCAL_USER
+        self,
+        out: FrameOutbox,
+        request_ids: Iterator[int],
+        loader: Loader,
+        principal: Principal = LOCAL_USER,
+        *,
+        connection: _Connection | None = None,
     ) -> None:
-        """Create the session. `loader` resolves the settings of conversations that the client creates and of
-        turns that it begins.
+        """Create the session.
+
+        `loader` resolves the settings of conversations that the client creates and of turns that it begins.
+        `connection` holds registrations that last while the client is connected; the default is a new one.
         """
+        self._request_ids = request_ids
         self.out, self.loader, self.principal = out, loader, principal
         self.version = PLAIN_VERSION
         self.features = PLAIN
         self.initialized = False
-        self.left_turns: dict[ConversationId, Seq] = {}
-        """Conversations whose turn a call stopped waiting for, and the position before that turn."""
         self.stream_outboxes: StreamOutboxes = _OneOutbox(out)
-        self.always_sends_positions = False
-        """Whether events of streams always have positions: a client that may reconnect needs them."""
+        self.may_reconnect = False
+        """True if the client may reconnect. Events of its streams then always have positions."""
         self.log_level: LogLevel = "info"
-        """The least severe log messages that the client wants."""
+        """The lowest level of log messages that the client wants."""
         self.requests = OutgoingRequests(request_ids)
         self.elicitor: Elicitor = NO_ELICITOR
-        self.has_left = False
+        self._asks_by_result = False
+        """True for a request at version 2026-07-28 whose client can be asked for approvals."""
+        self.initialize_params: InitializeParams | None = None
+        """The parameters of `initialize`; None before `initialize`."""
+        self.outlives_server = False
+        """True if the session is stored. Its streams continue after a restart of the server."""
+        self._on_changed: dict[Hashable, Callable[[], None]] = {}
+        self._on_reconnect: dict[Hashable, Callable[[], None]] = {}
         self._first_requests: dict[ConversationId, str] = {}
-        self._on_leave: dict[Hashable, Callable[[], None]] = {}
-        self._turns: dict[Turn, tuple[Conversation, Callable[[object], None]]] = {}
-        """The turns that the client began and that run, each with the callback of its end."""
+        self._subscriptions: dict[Hashable, ConversationId] = {}
+        """The conversation of each stream, and of each call that is waiting for a turn."""
+        self._connection = connection or _Connection()
 
-    def begin(self, version: str, features: Features, *, can_be_asked: bool) -> None:
-        """Record what the client negotiated by `initialize`."""
+    def begin(self, version: str, features: Features, params: InitializeParams) -> None:
+        """Record what the client negotiated with `initialize`."""
         self.version, self.features, self.initialized = version, features, True
-        if can_be_asked:
-            self.elicitor = FormElicitor(self.requests, features)
+        self.initialize_params = params
+        if params.capabilities.can_be_asked and may_answer(self.principal):
+            self.elicitor = FormElicitor(self.requests, self.principal.ref, features)
+        self.changed()
 
-    def context(self, reply: Reply) -> RequestContext:
-        """Return the context of a request whose answer goes to `reply`."""
+    # --- changes -------------------------------------------------------------------------
+
+    def on_changed(self, owner: Hashable, do: Callable[[], None]) -> None:
+        """Call `do` when the negotiated features, the log level or the streams have changed."""
+        self._on_changed[owner] = do
+
+    def changed(self) -> None:
+        """Record that the negotiated features, the log level or the streams have changed."""
+        for do in tuple(self._on_changed.values()):
+            do()
+
+    def on_reconnect(self, owner: Hashable, do: Callable[[], None]) -> None:
+        """Call `do` when the client has reconnected and may have missed messages."""
+        self._on_reconnect[owner] = do
+
+    def reconnected(self) -> None:
+        """Record that the client has reconnected and may have missed messages."""
+        for do in tuple(self._on_reconnect.values()):
+            do()
+
+    # --- requests ------------------------------------------------------------------------
+
+    def context(self, reply: Reply, meta: ModernMeta | None = None) -> RequestContext:
+        """Return the context of a request whose answer is sent to `reply`.
+
+        `meta` is the `_meta` of a request at version 2026-07-28.
+        """
+        if meta is not None:
+            return modern_context(meta, self.principal, reply, self.loader)
         return RequestContext(principal=self.principal, features=self.features, reply=reply)
 
     def events_to(self, out: Outbox) -> Outbox:
-        """Return the outbox for events of `out`. For a host that ignores events, it discards them."""
+        """Return an outbox that sends events to `out`. For a host that ignores events, it discards them."""
         return out if self.features.event_notifications else SILENT
 
-    def stream_out(self, conversation: ConversationId) -> FrameOutbox:
-        """Return the outbox for a new stream. For a host that ignores events, it discards them."""
-        return self.stream_outboxes.outbox(conversation) if self.features.event_notifications else SILENT
+    def stream_out(self, conversation: ConversationId, request_id: RequestId) -> FrameOutbox:
+        """Return the outbox for a new stream. For a host that ignores events, the outbox discards them."""
+        if not self.features.event_notifications:
+            return SILENT
+        return self.stream_outboxes.outbox(conversation, request_id)
+
+    def for_request(self, context: RequestContext) -> Session:
+        """Return a session for one request at version 2026-07-28. The session ends when the client leaves.
+
+        Nothing in the request affects later requests.
+        """
+        session = Session(self.out, self._request_ids, self.loader, self.principal, connection=self._connection)
+        session.version, session.features, session.initialized = MODERN_VERSION, context.features, True
+        session._asks_by_result = can_be_asked(context)
+        return session
+
+    def elicitor_for(self, on_ask: OnAsk | None) -> Elicitor:
+        """Return the elicitor for one call or stream. At version 2026-07-28, it calls `on_ask`, which ends the
+        call.
+        """
+        return RoundElicitor(on_ask) if self._asks_by_result and on_ask is not None else self.elicitor
+
+    @property
+    def has_left(self) -> bool:
+        return self._connection.has_left
 
     # --- requests that concern a conversation --------------------------------------------
 
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """Record that a request creates, calls or streams a conversation; the first one counts."""
+        """Record that a request creates, calls or streams a conversation. Only the first request counts.
+
+        If there are too many, the oldest requests are forgotten for conversations that the client is not receiving
+        now.
+        """
         self._first_requests.setdefault(conversation, str(request_id))
+        if len(self._first_requests) > MOST_FIRST_REQUESTS:
+            needed = {conversation, *self._subscriptions.values()}
+            if (unused := next((one for one in self._first_requests if one not in needed), None)) is not None:
+                del self._first_requests[unused]
 
     def first_request(self, conversation: ConversationId) -> str:
         """Return the id of the client's first request that concerned a conversation."""
         return self._first_requests[conversation]
 
+    def note_subscription(self, subscription: Hashable, conversation: ConversationId) -> None:
+        """Record that a stream or a call of the client receives a conversation."""
+        self._subscriptions[subscription] = conversation
+
+    def forget_subscription(self, subscription: Hashable) -> None:
+        """Undo `note_subscription`. Do nothing if it was not called."""
+        self._subscriptions.pop(subscription, None)
+
+    def is_subscribed(self, conversation: ConversationId) -> bool:
+        """Return whether a stream or a call of the client receives a conversation."""
+        return conversation in self._subscriptions.values()
+
     # --- turns that the client began -------------------------------------------------------
 
+    @property
+    def left_turns(self) -> dict[ConversationId, Seq]:
+        """The conversations in which a call has stopped waiting for the turn, each with the position before the
+        turn.
+        """
+        return self._connection.left_turns
+
     def note_turn(self, conversation: Conversation, turn: Turn) -> None:
-        """Record that a message of the client began a turn."""
+        """Record that a message from the client began a turn."""
 
         def ended(_: object) -> None:
-            self._turns.pop(turn, None)
+            self._connection.turns.pop(turn, None)
 
         if not self.has_left:
-            self._turns[turn] = conversation, ended
+            self._connection.turns[turn] = conversation, ended
             turn.work.add_done_callback(ended)
 
     def interrupt_turns(self) -> int:
-        """Interrupt the turns that the client began; return how many run."""
-        turns = tuple(self._turns.items())
+        """Interrupt the running turns that the client began, and return their number."""
+        turns = tuple(self._connection.turns.items())
         for turn, (conversation, _) in turns:
-            conversation.interrupt(turn)
+            conversation.interrupt(turn, principal=self.principal.ref)
         return len(turns)
 
-    # --- the end ---------------------------------------------------------------------------
+    # --- leaving ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
-        """Call `undo` when the client leaves, to remove the registrations of `owner`."""
+        """Call `undo` when the client leaves. It removes the registrations of `owner`."""
         if self.has_left:
             undo()
         else:
-            self._on_leave[owner] = undo
+            self._connection.on_leave[owner] = undo
 
     def cancel_on_leave(self, owner: Hashable) -> None:
-        """Forget the callback of `owner`, which has removed its registrations itself."""
-        self._on_leave.pop(owner, None)
+        """Remove the callback of `owner`, which has removed its registrations itself."""
+        self._connection.on_leave.pop(owner, None)
 
     @property
     def registrations(self) -> int:
-        """How many owners have something registered for this client."""
-        return len(self._on_leave)
+        """The number of owners that have registrations for this client."""
+        return len(self._connection.on_leave)
 
     def leave(self) -> None:
-        """Remove everything that is registered for the client. Its turns go on."""
-        self.has_left = True
-        while self._on_leave:
-            _, undo = self._on_leave.popitem()
+        """Remove everything that is registered for the client. Its turns continue."""
+        connection = self._connection
+        connection.has_left = True
+        while connection.on_leave:
+            _, undo = connection.on_leave.popitem()
             undo()
-        for turn, (_, ended) in self._turns.items():
+        for turn, (_, ended) in connection.turns.items():
             turn.work.remove_done_callback(ended)
-        self._turns.clear()
+        connection.turns.clear()
         self.elicitor.close()
         self.elicitor = NO_ELICITOR
         self.requests.forget()

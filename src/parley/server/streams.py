@@ -1,63 +1,115 @@
-"""The streams of one client: each sends a conversation from its beginning or a position, and then live."""
+"""The streams of one connection.
+
+Each stream sends a conversation from its beginning or from a position, and then live events.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+
+from parley.conversation.approvals import PendingApproval
 from parley.conversation.log import Cursor, Delta, visible
 from parley.conversation.output import OutputDelta
-from parley.errors import StoreError, Unreadable
+from parley.errors import ParleyError, Unreadable
 from parley.ports.outbox import FrameOutbox, OpenFrame
+from parley.ports.store import PAGE
 from parley.runtime.conversation import Conversation
 from parley.server.dispatch import Call
 from parley.server.encoders import StreamEncoder
+from parley.server.modern.rounds import OnAsk, Rounds
 from parley.server.positions import Position, begin_frame_at, send_at
 from parley.server.session import SILENT, SILENT_FRAME, Session
 from parley.server.subscription import Subscription
 from parley.wire.ids import ConversationId, Seq
-from parley.wire.mcp import LogLevel
+from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.mcp import LogLevel, typed_result
 from parley.wire.notifications import StreamDisconnected
+from parley.wire.tools import StreamEnded
 
-__all__ = ["Streams"]
+__all__ = ["StreamStart", "StreamState", "Streams", "stream_end"]
 
 log = logging.getLogger(__name__)
 
 SHORT_ENTRIES: Final = 2000
 SHORT_BYTES: Final = 1024 * 1024
-"""Size limit of a snapshot that is sent at once. A longer snapshot is sent page by page."""
+"""The maximum size of a snapshot that is sent at once, in bytes. A longer snapshot is sent in pages."""
+
+MOST_ENDS: Final = 256
+"""The maximum number of stored notices about ended streams, for a client that may reconnect. The oldest are
+discarded.
+"""
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
-"""Levels at which a client gets messages of level `info`."""
+"""The log levels at which a client gets messages of the level `info`."""
+
+
+class StreamStart(Struct, frozen=True, kw_only=True):
+    """The position at which a stream starts, and the position for reading earlier events."""
+
+    after: Seq
+    """The position before the first event of the snapshot."""
+    before: Seq | None = None
+    """The position that the snapshot names for reading earlier events; None if it names none."""
+    resumes_at: Seq | None = None
+    """The position up to which the client has already received the conversation, so that the snapshot is left out;
+    None if there is none.
+    """
+
+
+class StreamState(Struct, frozen=True, array_like=True):
+    """The arguments of a stream, with which it can be opened again."""
+
+    conversation: ConversationId
+    request: RequestId
+    after: int
+    event_meta: bool
+    as_log: bool
+    before: int | None = None
 
 
 class _LogOutbox:
-    """The outbox of a stream that is sent as log messages: discards them if the client wants only more severe
-    messages.
+    """The outbox of a stream that is sent as log messages.
+
+    It discards the messages if the client has set a log level above `info`.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._out = session, session.out
+    def __init__(self, session: Session, out: FrameOutbox) -> None:
+        """Create the outbox. Messages are sent to `out`."""
+        self._session, self._out = session, out
+
+    @property
+    def _is_silent(self) -> bool:
+        return self._session.log_level not in _SHOWS_INFO
 
     @property
     def writable(self) -> bool:
         return self._out.writable
 
     def send(self, frame: bytes) -> None:
-        if self._session.log_level in _SHOWS_INFO:
+        if not self._is_silent:
             self._out.send(frame)
+
+    def send_at(self, frame: bytes, position: Position) -> None:
+        if not self._is_silent:
+            send_at(self._out, frame, position)
 
     def when_writable(self, wake: Callable[[], None]) -> None:
         self._out.when_writable(wake)
 
     def begin_frame(self) -> OpenFrame:
-        return self._out.begin_frame() if self._session.log_level in _SHOWS_INFO else SILENT_FRAME
+        return SILENT_FRAME if self._is_silent else self._out.begin_frame()
+
+    def begin_frame_at(self, position: Position) -> OpenFrame:
+        return SILENT_FRAME if self._is_silent else begin_frame_at(self._out, position)
 
 
 class _Stream:
-    """One conversation sent to one client: a snapshot, then live events."""
+    """The stream of one conversation to one client: a snapshot, then live events."""
 
     def __init__(
         self,
@@ -66,12 +118,16 @@ class _Stream:
         call: Call,
         *,
         encoder: StreamEncoder,
+        on_ask: OnAsk | None,
         out: FrameOutbox,
         after: Seq,
+        state: StreamState,
         on_dropped: Callable[[], None],
     ) -> None:
+        self.state = state
         self.call, self.encoder, self.out = call, encoder, out
-        self._session, self._conversation = session, conversation
+        self.session, self.conversation = session, conversation
+        self._conversation, self._on_ask = conversation, on_ask
         self._after, self._on_dropped = after, on_dropped
         self._subscription = self._subscribe()
         self._ended = False
@@ -79,17 +135,23 @@ class _Stream:
 
     def _subscribe(self, skipped: int = 0) -> Subscription:
         return Subscription(
-            self._session,
+            self.session,
             self._conversation,
             self.out,
             self.encoder,
-            questions=self._session.out,
+            on_ask=self._on_ask,
+            server_requests=self.session.out,
             on_dropped=self._on_dropped,
             skipped=skipped,
         )
 
+    @property
+    def position(self) -> Seq:
+        """The position of the last entry that was sent to the client."""
+        return max(self._after, self._subscription.position)
+
     def restart(self, position: Position | None) -> None:
-        """Send again everything after a position; None: begin with the snapshot."""
+        """Repeat everything after a position. If it is None, begin again with the snapshot."""
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -114,7 +176,7 @@ class _Stream:
         self.out.when_writable(lambda: self._join() if self._subscription is subscription else None)
 
     def _join(self) -> None:
-        """Send the snapshot, and go live from its end."""
+        """Send the snapshot, and then live events from its end on."""
         if self._ended:
             return
         source = self._conversation.log
@@ -129,25 +191,25 @@ class _Stream:
             except MemoryError:
                 self._on_dropped()
                 return
-            send_at(self.out, snapshot, source.durable)
+            send_at(self.out, snapshot, Position(source.durable))
         self._subscription.start(Cursor.at_end_of(source))
 
     @property
     def _is_short(self) -> bool:
-        """True if the snapshot can be made at once: its entries are in memory, and not many."""
+        """True if the snapshot can be made at once, because its entries are few and in memory."""
         source = self._conversation.log
         if self._after < source.base or source.durable - self._after > SHORT_ENTRIES:
             return False
         return sum(entry.size for entry in source.between(self._after, source.durable)) <= SHORT_BYTES
 
     def _send_by_page(self) -> None:
-        """Begin to send a long snapshot page by page, as the client reads it.
+        """Begin to send a long snapshot in pages, as the client reads it.
 
         The snapshot is one message, so other messages to the client wait for its end. It is sent completely even if
         the stream is closed meanwhile.
         """
         source = self._conversation.log
-        frame = begin_frame_at(self.out, source.durable)
+        frame = begin_frame_at(self.out, Position(source.durable))
         sending = self._send_pages(frame, source.durable, source.open_deltas(), Cursor.after_snapshot(source))
         self._sending = asyncio.create_task(sending)
 
@@ -159,7 +221,7 @@ class _Stream:
         try:
             frame.write(encoder.snapshot_begin(last))
             while position < last and not frame.closed:
-                page = (await conversation.read_after(position))[: last - position]
+                page = await conversation.read_after(position, limit=min(PAGE, last - position), visible_only=True)
                 if not page:
                     raise Unreadable(conversation.id, f"entry {position + 1} is missing")
                 part = encoder.snapshot_part(visible(page, encoder.hidden), is_first=is_first)
@@ -170,11 +232,18 @@ class _Stream:
             if frame.closed and frame is not SILENT_FRAME:  # over HTTP, the client may open another stream
                 self._join_when_writable()
                 return
-        except (StoreError, MemoryError) as error:
-            log.error("a snapshot of %s was sent in part: %s", conversation.id, error)
+        except Exception as error:  # the frame must end, because all other messages wait for its end
+            is_expected = isinstance(error, (ParleyError, MemoryError))
+            log.error(
+                "a snapshot of %s was sent in part: %s",
+                conversation.id,
+                error,
+                exc_info=None if is_expected else error,
+            )
             if conversation.is_closing:
-                return  # the client sees that the line has no end
-            self._on_dropped()
+                return  # the client notices that the line is incomplete
+            if not self._ended:
+                self._on_dropped()
         frame.write(encoder.snapshot_end())
         frame.end()
         if not self._ended:
@@ -182,55 +251,170 @@ class _Stream:
             self._subscription.send_now()
 
     def end(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._ended = True
         self.call.finished()
         self._conversation.cancel_on_deleted(self)
+        self._conversation.streams.remove(self)
         self._subscription.close()
 
 
+def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
+    """Return the result of a stream that has ended at a position."""
+    return StreamEnded(seq=seq, state="deleted" if conversation.is_deleted else conversation.phase.value)
+
+
 class Streams:
-    """At most one stream for each conversation."""
+    """The streams of one connection, at most one for each conversation.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    A client could not distinguish the events of two streams of one conversation, even at different versions.
+    """
+
+    def __init__(self) -> None:
         self._streams: dict[ConversationId, _Stream] = {}
+        self._ends: dict[ConversationId, tuple[RequestId, FrameOutbox, bytes]] = {}
+        """The request and the outbox of each stream that the server has ended, and the notice about its end. It is
+        stored because a client that reconnects may have missed the notice. A new stream of the conversation
+        replaces it.
+        """
 
-    def open(self, conversation: Conversation, call: Call, *, after: Seq, event_meta: bool, as_log: bool) -> None:
-        """Begin a stream. It takes over from an open stream of the same conversation."""
-        session, conversation_id = self._session, conversation.id
+    def open(
+        self,
+        session: Session,
+        conversation: Conversation,
+        call: Call,
+        start: StreamStart,
+        *,
+        event_meta: bool,
+        as_log: bool,
+        exclusive: bool = False,
+        on_ask: OnAsk | None = None,
+    ) -> None:
+        """Begin a stream for a client, or for one request at version 2026-07-28.
+
+        It takes over from an open stream of the same conversation on this connection or, with `exclusive`, on any
+        connection. With `event_meta`, events have a `_meta`. With `as_log`, they are sent as log messages. `on_ask`
+        asks for approvals at version 2026-07-28.
+        """
+        conversation_id = conversation.id
         if session.has_left:
             call.finished()
             return
         self._disconnect(conversation_id, StreamDisconnected.TAKEN_OVER)
+        self._ends.pop(conversation_id, None)
         session.note_request(conversation_id, call.id)
-        encoder = StreamEncoder(conversation_id, session.features, event_meta=event_meta, as_log=as_log)
+        encoder = StreamEncoder(
+            conversation_id, session.features, event_meta=event_meta, as_log=as_log, before=start.before
+        )
+        out: FrameOutbox
+        if as_log:  # hosts that ignore events still show log messages
+            out = _LogOutbox(session, session.stream_outboxes.outbox(conversation_id, call.id))
+        else:
+            out = session.stream_out(conversation_id, call.id)
         stream = _Stream(
             session,
             conversation,
             call,
             encoder=encoder,
-            out=_LogOutbox(session) if as_log else session.stream_out(conversation_id),
-            after=after,
+            on_ask=on_ask,
+            out=out,
+            after=start.after,
+            state=StreamState(conversation_id, call.id, start.after, event_meta, as_log, start.before),
             on_dropped=lambda: self._disconnect(conversation_id, StreamDisconnected.NOT_SENT),
         )
         self._streams[conversation_id] = stream
         encoder.name_conversation(len(self._streams) > 1)
         self._name_conversations()
         conversation.on_deleted(stream, lambda: self._lose(conversation))
+        conversation.streams.add(stream, lambda by: self._taken_over(stream, by))
+        if exclusive:
+            conversation.take_over_streams(stream, session.principal.name)
         session.on_leave(self, self._close_all)
-        call.on_cancel(lambda: self._close(conversation_id))  # the client may have cancelled it already
-        stream.begin()
+        call.on_cancel(
+            lambda: self._close(conversation_id)
+        )  # runs at once if the client has already cancelled the call
+        if start.resumes_at is None:
+            stream.begin()
+        else:
+            stream.restart(Position(start.resumes_at))
+        session.changed()
 
-    def restart(self, positions: Mapping[str, Position]) -> None:
-        """Send every stream again, after the part that the client has received."""
+    def hold(
+        self,
+        session: Session,
+        conversation: Conversation,
+        call: Call,
+        rounds: Rounds | None,
+        start: StreamStart,
+        *,
+        event_meta: bool,
+        exclusive: bool,
+    ) -> None:
+        """Begin a stream that keeps its request open. The request is answered when the stream ends.
+
+        `event_meta` and `exclusive` have the same meaning as for `open`. `rounds` asks for approvals; it is None if
+        the client cannot be asked.
+        """
+
+        def ask(approval: PendingApproval, request: str) -> None:
+            stream = self._streams.get(conversation.id)
+            if stream is None or stream.call is not call or rounds is None:
+                return
+            seq = stream.position
+            input_request = rounds.input_request(
+                conversation, approval, seq=seq, event_id=approval.event_id, request=request
+            )
+            self._close(conversation.id)
+            if input_request is None:
+                call.answer(encode(typed_result(stream_end(conversation, seq))))
+            else:
+                call.answer(input_request, "input_required")
+
+        def cancelled() -> None:
+            self._close(conversation.id)
+            call.drop()
+
+        call.hold(lambda: self._disconnect(conversation.id, StreamDisconnected.SHUTTING_DOWN))
+        self.open(
+            session,
+            conversation,
+            call,
+            start,
+            event_meta=event_meta,
+            as_log=False,
+            exclusive=exclusive,
+            on_ask=ask,
+        )
+        if conversation.id in self._streams:
+            call.on_cancel(cancelled)
+
+    @property
+    def states(self) -> tuple[StreamState, ...]:
+        """The arguments of the open streams."""
+        return tuple(stream.state for stream in self._streams.values())
+
+    def restart(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
+        """Send every stream again, after the part that the client has received, and the notices about ended
+        streams.
+
+        `received` are messages that the client has received since it reconnected. A position that belongs to a
+        replaced stream does not count, because the client has received nothing of the new stream.
+        """
+        for conversation_id, (request_id, out, notice) in self._ends.items():
+            known = positions.get(conversation_id)
+            is_known = known is not None and known.stream == request_id
+            if (is_known or not positions) and notice not in received:
+                out.send(notice)
         for conversation_id, stream in tuple(self._streams.items()):
-            stream.restart(positions.get(conversation_id))
+            position = positions.get(conversation_id)
+            is_of_stream = position is not None and position.stream == stream.call.id
+            stream.restart(position if is_of_stream else None)
 
     def shut_down(self) -> None:
-        """End every stream because the server ends."""
-        for conversation_id in tuple(self._streams):
-            self._disconnect(conversation_id, StreamDisconnected.SHUTTING_DOWN)
+        """End every stream because the server is shutting down, except streams that continue after a restart."""
+        for conversation_id, stream in tuple(self._streams.items()):
+            if not stream.session.outlives_server:
+                self._disconnect(conversation_id, StreamDisconnected.SHUTTING_DOWN)
 
     def _lose(self, conversation: Conversation) -> None:
         if (lost := conversation.lost) is None:
@@ -238,24 +422,44 @@ class Streams:
         else:
             self._disconnect(conversation.id, str(lost), lost.code)
 
+    def _taken_over(self, stream: _Stream, by: str) -> None:
+        """End a stream because the principal `by` has opened an exclusive stream."""
+        session, conversation = stream.session, stream.conversation
+        reason = StreamDisconnected.TAKEN_OVER
+        code = StreamDisconnected.CODES[reason]
+        if session.features.additions:
+            reason = StreamDisconnected.taken_over_by(by)
+        self._disconnect(conversation.id, reason, code)
+        if not session.is_subscribed(conversation.id):
+            session.elicitor.withdraw(conversation, reason=reason)
+
     def _disconnect(self, conversation_id: ConversationId, reason: str, code: str | None = None) -> None:
         if (stream := self._streams.get(conversation_id)) is not None:
             self._close(conversation_id)
-            stream.out.send(stream.encoder.disconnected(reason, code or StreamDisconnected.CODES[reason]))
+            notice = stream.encoder.disconnected(reason, code or StreamDisconnected.CODES[reason])
+            stream.out.send(notice)
+            if stream.session.may_reconnect:
+                self._ends[conversation_id] = stream.call.id, stream.out, notice
+                if len(self._ends) > MOST_ENDS:
+                    del self._ends[next(iter(self._ends))]
+            if not stream.call.closed:
+                stream.call.answer(encode(typed_result(stream_end(stream.conversation, stream.position))))
 
     def _close(self, conversation_id: ConversationId) -> None:
-        self._streams.pop(conversation_id).end()
-        self._session.stream_outboxes.ended(conversation_id)
+        stream = self._streams.pop(conversation_id)
+        stream.end()
+        stream.session.stream_outboxes.ended(conversation_id)
         self._name_conversations()
         if not self._streams:
-            self._session.cancel_on_leave(self)
+            stream.session.cancel_on_leave(self)
+        stream.session.changed()
 
     def _close_all(self) -> None:
         for conversation_id in tuple(self._streams):
             self._close(conversation_id)
 
     def _name_conversations(self) -> None:
-        """Name the conversation of each event while several streams are open, and not while there is one."""
-        if len(self._streams) <= 2:  # with more, the streams that were open before name it already
+        """Make events name their conversation if and only if several streams are open."""
+        if len(self._streams) <= 2:  # with more streams, the earlier ones already name it
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

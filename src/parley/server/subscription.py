@@ -1,4 +1,4 @@
-"""One client's view of one conversation, shared by streams and `codex` calls."""
+"""The view of one conversation for one client, shared by streams and `codex` calls."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import msgspec
 from msgspec import Struct
 
 from parley.conversation.log import Cursor, Entry
-from parley.conversation.records import QuestionAsked, record_type
+from parley.conversation.records import ApprovalRequest, record_type
 from parley.ports.outbox import Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.readers import EventEncoder, Reader
+from parley.server.access import may_answer, may_interrupt
+from parley.server.modern.rounds import OnAsk
 from parley.server.positions import with_positions
 from parley.server.session import Session
-from parley.wire.ids import ApprovalId
+from parley.wire.ids import START, ApprovalId, Seq
 
 __all__ = ["Subscription"]
 
-_ASKED: Final = record_type(QuestionAsked)
+_ASKED: Final = record_type(ApprovalRequest)
 
 
 class _Approval(Struct):
@@ -30,9 +32,9 @@ _approval_decoder: Final = msgspec.json.Decoder(_Approval)
 
 
 class Subscription:
-    """Sends a conversation to a client from a position on, and asks the client for its approvals.
+    """Sends a conversation to a client from a position on, and asks the client for approvals.
 
-    `close` removes everything that the subscription registered. It is called when the client leaves, too.
+    `close` removes everything that the subscription registered. It is also called when the client leaves.
     """
 
     def __init__(
@@ -42,35 +44,48 @@ class Subscription:
         out: Outbox,
         encoder: EventEncoder,
         *,
-        questions: Outbox,
+        server_requests: Outbox,
+        on_ask: OnAsk | None = None,
         on_entry: Callable[[Entry], None] | None = None,
         on_dropped: Callable[[], None],
         waits_for_turn: bool = False,
         skipped: int = 0,
+        task_id: str | None = None,
     ) -> None:
-        """Create the subscription. `questions` carries approval requests. `on_entry` is called after each entry,
-        including records, was sent. `on_dropped` is called if an entry could not be sent for lack of memory;
-        then nothing more is sent. `waits_for_turn` marks a call that waits for the end of the turn. The client
-        already has the first `skipped` messages of the first entry.
+        """Create the subscription.
+
+        `server_requests` carries approval requests; at version 2026-07-28, `on_ask` is called instead. `on_entry`
+        is called after each entry, including records, has been sent. `on_dropped` is called if an entry cannot be
+        sent for lack of memory; nothing more is sent then. `waits_for_turn` marks a call that waits for the end of
+        the turn. The client already has the first `skipped` messages of the first entry. `task_id` is the id of the
+        task that approval requests name.
         """
-        self._session, self._conversation = session, conversation
-        self._out, self._encoder, self._questions = out, with_positions(encoder, out, skipped), questions
+        self._session, self._conversation, self._on_ask = session, conversation, on_ask
+        self._out, self._encoder, self._server_requests = (
+            out,
+            with_positions(encoder, out, skipped),
+            server_requests,
+        )
         self._on_entry, self._on_dropped = on_entry, on_dropped
-        self._waits_for_turn = waits_for_turn
+        self._waits_for_turn, self._task_id = waits_for_turn, task_id
         self._reader: Reader | None = None
 
     def register(self) -> None:
         """Register as a reader of the conversation, before or while it is sent."""
         self._conversation.register_reader(
             self,
-            can_be_asked=self._session.elicitor.can_ask,
-            knows_limits=self._session.features.full_version,
+            principal=self._session.principal.ref,
+            can_be_asked=self._session.elicitor_for(self._on_ask).can_ask,
+            knows_limits=self._session.features.knows_limits,
             waits_for_turn=self._waits_for_turn,
+            may_answer=may_answer(self._session.principal),
+            may_interrupt=may_interrupt(self._session.principal),
         )
+        self._session.note_subscription(self, self._conversation.id)
         self._session.on_leave(self, self.close)
 
     def start(self, cursor: Cursor) -> None:
-        """Send entries after the cursor, beginning with the next durable one, and ask for the open approval."""
+        """Send entries after the cursor, beginning with the next durable entry, and ask for the open approval."""
         reader = Reader(
             self._conversation.log,
             cursor,
@@ -83,7 +98,21 @@ class Subscription:
         self._reader = reader
         self._conversation.attach(reader)
         self.register()
-        self._ask_open_approval()
+        if not self._session.features.modern or not self._asks_later(cursor.seq):
+            self._ask_open_approval()
+
+    @property
+    def position(self) -> Seq:
+        """The position of the last entry that was sent to the client."""
+        return START if self._reader is None else self._reader.position
+
+    def _asks_later(self, position: Seq) -> bool:
+        """Return whether to ask for the open approval only when the reader reaches its entry.
+
+        At version 2026-07-28, an approval request ends the call, so earlier events must be sent first.
+        """
+        log = self._conversation.log
+        return position < log.base or any(one.type == _ASKED for one in log.between(position, log.durable))
 
     def send_now(self) -> None:
         """Send the entries that are durable now."""
@@ -91,14 +120,15 @@ class Subscription:
             self._reader.pump()
 
     def close(self) -> None:
-        """Send nothing more and remove all registrations."""
+        """Stop sending and remove all registrations."""
         if self._reader is not None:
             self._conversation.detach(self._reader)
         self._conversation.unregister_reader(self)
+        self._session.forget_subscription(self)
         self._session.cancel_on_leave(self)
 
     def _passed(self, entry: Entry) -> None:
-        # A slow client passes approvals that were decided meanwhile, while a later one is open.
+        # A slow client may reach an approval that was already decided, while a later approval is open.
         if entry.type == _ASKED:
             self._ask_open_approval(_approval_decoder.decode(entry.encoded).approval_id)
         if self._on_entry is not None:
@@ -106,6 +136,11 @@ class Subscription:
 
     def _ask_open_approval(self, only: ApprovalId | None = None) -> None:
         approval = self._conversation.approval_to_deliver()
-        if approval is not None and only in (None, approval.approval_id):
+        if approval is None or not may_answer(self._session.principal, approval):
+            return
+        if only in (None, approval.approval_id):
             request = self._session.first_request(self._conversation.id)
-            self._session.elicitor.ask(self._conversation, approval, request=request, out=self._questions)
+            elicitor = self._session.elicitor_for(self._on_ask)
+            elicitor.ask(
+                self._conversation, approval, request=request, out=self._server_requests, task_id=self._task_id
+            )

@@ -12,9 +12,10 @@ _LAST: Final = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 
 def iso(seconds: float) -> str:
-    """Format a time in UTC with milliseconds: `2026-01-31T12:00:00.000Z`.
+    """Format a time in UTC with milliseconds, such as `2026-01-31T12:00:00.000Z`.
 
-    A time outside of the calendar, as a broken clock may have written, becomes the first or the last possible time.
+    A time outside the range of the calendar, which a wrong clock may have produced, becomes the first or the last
+    possible time.
     """
-    moment = min(_LAST, max(_FIRST, seconds))  # in this order, which also handles NaN
+    moment = min(_LAST, max(_FIRST, seconds))  # this order also handles NaN
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

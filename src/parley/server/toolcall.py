@@ -1,4 +1,4 @@
-"""One call of a tool: its client, and how to answer."""
+"""One call of a tool, with its client and the way in which it is answered."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from msgspec import UNSET, Raw, UnsetType
 from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation
 from parley.runtime.deadline import Deadline
-from parley.server.context import ServerContext
+from parley.server.access import require_conversation
+from parley.server.context import Principal, ServerContext
 from parley.server.dispatch import Call
 from parley.server.hosts import Features
+from parley.server.modern.rounds import Rounds
 from parley.server.session import Session
 from parley.server.streams import Streams
 from parley.wire.ids import ConversationId
@@ -22,19 +24,28 @@ __all__ = ["ToolCall"]
 
 
 class ToolCall:
-    """One call of a tool, as its handler gets it."""
+    """One call of a tool. Its handler gets this object."""
 
     def __init__(
         self, call: Call, params: CallToolParams, session: Session, streams: Streams, server: ServerContext
     ) -> None:
         self.call, self.session, self.streams, self.server = call, session, streams, server
         self._arguments = params.arguments
+        self.rounds: Rounds | None = None
+        """The approval requests of a call at version 2026-07-28; None if the call cannot ask for approvals."""
         self.deadline = Deadline(CALL_SECONDS)
-        """How long this call waits for other processes."""
+        """The time until which this call waits for other processes."""
 
+        self.is_task = False
+        """True if the call runs as a task."""
         self.progress_token: RequestId | None = None
         if params.meta and params.meta.progress_token is not UNSET:
             self.progress_token = params.meta.progress_token
+
+    @property
+    def principal(self) -> Principal:
+        """The sender of the call."""
+        return self.call.context.principal
 
     @property
     def features(self) -> Features:
@@ -42,26 +53,39 @@ class ToolCall:
         return self.call.context.features
 
     def take_arguments(self) -> Raw | UnsetType:
-        """Return the encoded arguments, once: they may be large, and the caller frees them."""
+        """Return the encoded arguments, once. They may be large, so the caller frees them."""
         arguments, self._arguments = self._arguments, UNSET
         return arguments
 
     def conversation_for_command(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation for a command, which fails if it does not exist.
+        """Return a conversation for a command. The command fails if the conversation does not exist.
 
-        Nothing is awaited, so that commands are executed in the order in which they came.
+        Nothing is awaited, so commands are executed in the order of their arrival.
+
+        Raises:
+            UnknownConversation: the sender is not allowed to see the conversation.
         """
-        return self.server.conversations.get(ConversationId(str(conversation_id)))
+        return self.server.conversations.get(self.visible(conversation_id))
 
     async def conversation(self, conversation_id: UUID) -> Conversation:
         """Return a conversation with a current log.
 
         Raises:
             UnknownConversation: no conversation has this id.
-            StoreError: it cannot be read.
+            StoreError: the conversation cannot be read.
         """
-        return await self.server.conversations.find(ConversationId(str(conversation_id)))
+        return await self.server.conversations.find(self.visible(conversation_id))
+
+    def visible(self, conversation_id: UUID) -> ConversationId:
+        """Return the id of a conversation that the sender may see.
+
+        Raises:
+            UnknownConversation: the sender is not allowed to see the conversation.
+        """
+        found = ConversationId(str(conversation_id))
+        require_conversation(self.principal, found)
+        return found
 
     def answer(self, result: CallToolResult) -> None:
-        """Answer now, for a tool that has more to do afterwards."""
+        """Send the answer now. A tool may continue to work afterwards."""
         self.call.answer(encode(result))

@@ -1,4 +1,4 @@
-"""The table of tools, from which `tools/list`, the docs and the dispatcher are made."""
+"""The table of tools, from which `tools/list` and the documentation are generated and calls are dispatched."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any, Generic, TypeVar
 from msgspec import UNSET, Raw, Struct
 
 from parley.errors import BadArguments
-from parley.server.error_mapping import FAILED_VALUES, NO_ARGUMENTS, TEXT_FAULTS, Faults
+from parley.server.access import require_all_conversations, require_role
+from parley.server.context import Principal, Role
+from parley.server.error_mapping import FAILED_VALUES, NO_ARGUMENTS, TEXT_SHAPES, ErrorShape
 from parley.server.hosts import Features
 from parley.server.toolcall import ToolCall
 from parley.wire.arguments import decode_call_arguments
 from parley.wire.jsonrpc import is_null
-from parley.wire.mcp import CallToolResult, ToolAnnotations, ToolDefinition
+from parley.wire.mcp import CallToolResult, ToolAnnotations, ToolDefinition, ToolExecution
 from parley.wire.schema import schema_of
 
 __all__ = ["Tool", "ToolTable"]
@@ -23,7 +25,7 @@ Arguments = TypeVar("Arguments", bound=Struct)
 
 
 class Tool(Generic[Arguments]):
-    """One tool: its texts, its types, the shape of its failures, and its handler."""
+    """One tool: its title and description, its types, the shape of its failures, and its handler."""
 
     def __init__(
         self,
@@ -35,37 +37,60 @@ class Tool(Generic[Arguments]):
         plain_args: type[Arguments] | None = None,
         result: type[Struct],
         run: Callable[[ToolCall, Arguments], Awaitable[CallToolResult | None]],
-        faults: Faults,
+        error_shape: ErrorShape,
         annotations: ToolAnnotations,
+        role: Role,
         answers_approvals: bool = False,
         is_addition: bool = False,
+        creates_conversation: bool = False,
+        can_be_task: bool = False,
+        may_ask: bool = False,
+        modern_result: type[Struct] | None = None,
     ) -> None:
-        """Create a tool. `plain_args` are the arguments for clients at 2025-06-18 and older, if they differ.
-        `is_addition`: such clients do not know the tool.
+        """Create a tool.
+
+        `run` is its handler. `plain_args` are the arguments for clients at version 2025-06-18 and older, if they
+        differ. `is_addition` is True if such clients do not know the tool. `role` is the lowest role that may call
+        the tool. `creates_conversation` is True if the tool creates conversations, so that a principal that is
+        bound to one conversation cannot call it. `can_be_task` is True if it can run as a task. `answers_approvals`
+        is True if it can answer approvals, so that it is not offered to every host.
         """
+        self.role, self.creates_conversation = role, creates_conversation
+        self.can_be_task = can_be_task
+        self.may_ask = may_ask
+        """True if a call of the tool may end with an approval request, at version 2026-07-28."""
+        self.modern_result = modern_result or result
+        """The type of the result at version 2026-07-28."""
         self.answers_approvals, self.is_addition = answers_approvals, is_addition
         self.name, self.title, self.description = name, title, description
-        self.args, self.result, self.faults, self.annotations = args, result, faults, annotations
+        self.args, self.result, self.error_shape, self.annotations = args, result, error_shape, annotations
         self._plain_args = plain_args or args
         self._run = run
+
+    def is_allowed(self, principal: Principal) -> bool:
+        """Return whether a principal may call the tool with any arguments."""
+        return principal.role >= self.role and not (self.creates_conversation and principal.conversation)
 
     def args_for(self, features: Features) -> type[Arguments]:
         """Return the type of the arguments for a client."""
         return self.args if features.additions else self._plain_args
 
     async def call(self, call: ToolCall) -> CallToolResult | None:
-        """Run the handler; return None if it has answered itself.
+        """Run the handler and return the result; None if the handler has already answered.
 
         Raises:
-            ParleyError: the tool failed; nothing was answered.
+            ParleyError: the tool failed, and the call has not been answered.
         """
-        # Keep no reference to the arguments: they may be large, and the handler may take long.
+        require_role(call.principal, self.role)
+        if self.creates_conversation:
+            require_all_conversations(call.principal)
+        # Keep no reference to the arguments, because they may be large and the handler may take long.
         return await self._run(call, self._fitted(call))
 
     def _fitted(self, call: ToolCall) -> Arguments:
         arguments = call.take_arguments()
         if arguments is UNSET or is_null(arguments):
-            if self.faults is Faults.CODEX:
+            if self.error_shape is ErrorShape.CODEX:
                 raise BadArguments(NO_ARGUMENTS, field="arguments")
             arguments = Raw(b"{}")
         return decode_call_arguments(self.args_for(call.features), arguments)
@@ -79,22 +104,29 @@ class ToolTable:
         self.definitions = cache(self._definitions)
 
     def get(self, name: str, features: Features) -> Tool[Any] | None:
-        """Return the tool with this name; None if there is none, or the client is not offered it."""
+        """Return the tool with this name; None if there is none or it is not offered to the client."""
         tool = self._by_name.get(name)
         return None if tool is None or (tool.is_addition and not features.additions) else tool
+
+    def definitions_for(self, principal: Principal, features: Features) -> tuple[ToolDefinition, ...]:
+        """Return the tools that are offered to a client and that its principal may call."""
+        offered = self.definitions(features)
+        return tuple(one for one in offered if self._by_name[one.name].is_allowed(principal))
 
     def __iter__(self) -> Iterator[Tool[Any]]:
         return iter(self._by_name.values())
 
     def _definitions(self, features: Features) -> tuple[ToolDefinition, ...]:
+        has_tasks = features.full_version and not features.modern
         return tuple(
             ToolDefinition(
                 name=tool.name,
                 title=tool.title,
                 description=tool.description,
                 input_schema=schema_of(tool.args_for(features)),
-                output_schema=_output_schema(tool) if features.additions else UNSET,
+                output_schema=_output_schema(tool, features) if features.additions else UNSET,
                 annotations=tool.annotations if features.additions else UNSET,
+                execution=ToolExecution() if tool.can_be_task and has_tasks else UNSET,
             )
             for tool in self
             if (features.may_answer_approvals or not tool.answers_approvals)
@@ -102,12 +134,12 @@ class ToolTable:
         )
 
 
-def _output_schema(tool: Tool[Any]) -> dict[str, Any]:
-    """Return the schema of results and failures: some clients validate failures, too.
+def _output_schema(tool: Tool[Any], features: Features) -> dict[str, Any]:
+    """Return the schema of results and failures, because some clients also validate failures.
 
-    The schemas of tools with text results have `properties` at the top level, where clients of the original server
-    read them.
+    The schemas of tools with text results have `properties` at the top level, where clients of Codex read them.
     """
-    success, failed = schema_of(tool.result), schema_of(FAILED_VALUES[tool.faults])
-    properties = {"properties": success["properties"]} if tool.faults in TEXT_FAULTS else {}
+    result = tool.modern_result if features.modern else tool.result
+    success, failed = schema_of(result), schema_of(FAILED_VALUES[tool.error_shape])
+    properties = {"properties": success["properties"]} if tool.error_shape in TEXT_SHAPES else {}
     return {"type": "object", **properties, "anyOf": [success, failed]}

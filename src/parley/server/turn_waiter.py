@@ -1,8 +1,8 @@
 """A call that runs a turn to its end: `codex` and `codex-reply`.
 
-The call is a reader of the conversation that gets `codex/event` pairs. It answers its request when it has passed
-the end of the turn, so the answer never overtakes an event. At 2025-11-25 a call whose cancellation interrupted the
-turn gets the events and no answer.
+The call is a reader of the conversation and gets `codex/event` pairs. It answers its request when it reaches the
+end of the turn, so the answer never overtakes an event. At version 2025-11-25, a call whose cancellation
+interrupted the turn gets the events and no answer.
 """
 
 from __future__ import annotations
@@ -10,49 +10,67 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from parley.common.os_errors import OUT_OF_MEMORY
+from parley.conversation.approvals import PendingApproval
 from parley.conversation.log import Cursor, Entry
 from parley.conversation.log_queries import TurnOutcome, last_text, turn_end_in
-from parley.conversation.records import QuestionAsked, TurnEnded, TurnStarted, record_type
+from parley.conversation.records import ApprovalRequest, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import RESOURCE_LIMIT, StoreFailed
+from parley.ports.store import PAGE
 from parley.runtime.conversation import Conversation
 from parley.runtime.log_pages import last_turn_end
 from parley.runtime.message_intake import Accepted
 from parley.runtime.turn_runner import Turn
+from parley.server.access import may_call_approval_answer
 from parley.server.encoders import CodexEncoder
 from parley.server.progress import ProgressReporter
-from parley.server.result_notes import ResultNotes, returned_question
+from parley.server.result_notes import ResultNotes, returned_approval
 from parley.server.subscription import Subscription
 from parley.server.toolcall import ToolCall
+from parley.server.turn_results import turn_result
 from parley.wire.events import EventBase, TaskComplete, event_type
 from parley.wire.ids import START, EventId, Seq
 from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
-from parley.wire.mcp import CallToolResult, TextContent
-from parley.wire.tools import CodexResult
 
-__all__ = ["TurnWaiter"]
+__all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""How many entries before its position a resumed call reads, to find the text that the client has received."""
+"""The number of entries that a resumed call reads before its position, to find the text that the client has
+received.
+"""
 BEFORE_THE_TURN: Final = EventId("0")
 
 _STARTED: Final = record_type(TurnStarted)
 _ENDED: Final = record_type(TurnEnded)
 _COMPLETE: Final = event_type(TaskComplete)
-_ASKED: Final = record_type(QuestionAsked)
+_ASKED: Final = record_type(ApprovalRequest)
+
+
+async def resumed(call: ToolCall) -> bool:
+    """Continue a call that ended with an approval request, if this call repeats it. Return whether it does.
+
+    Raises:
+        ParleyError: the conversation does not exist or cannot be read, or the answer cannot be stored.
+    """
+    if call.rounds is None or (state := call.rounds.previous) is None:
+        return False
+    conversation = await call.conversation(UUID(state.conversation))
+    await call.rounds.settle(conversation)
+    await TurnWaiter(call, conversation).resume(Seq(state.seq), EventId(state.event_id), before=Seq(state.before))
+    return True
 
 
 class TurnWaiter:
     """Submits a message, sends the events of its turn, and answers the call when the turn ends."""
 
     def __init__(self, call: ToolCall, conversation: Conversation, *, skipped: int = 0) -> None:
-        """Create the call. The client already has the first `skipped` messages of the first entry."""
+        """Create the object for a call. The client already has the first `skipped` messages of the first entry."""
         self._call, self._conversation = call, conversation
         self._features, self._session = call.features, call.session
         reply = call.call.context.reply
@@ -64,7 +82,8 @@ class TurnWaiter:
             conversation,
             self._out,
             self._encoder,
-            questions=reply.questions,
+            on_ask=self._ask_by_result,
+            server_requests=reply.server_requests,
             on_entry=self._passed,
             on_dropped=lambda: self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT),
             waits_for_turn=True,
@@ -78,45 +97,54 @@ class TurnWaiter:
         """The position before the turn."""
         self._turn: Turn | None = None
         self._last_text: str | None = None
-        """The last text of the turn, once it is complete."""
+        """The last message of the turn; None until the turn is complete."""
         self._earlier_end: TurnOutcome | None = None
-        """The end of a turn that an earlier call stopped waiting for, if it is not in memory."""
+        """The outcome of a turn for which an earlier call stopped waiting, if it is not in memory; otherwise
+        None.
+        """
         self._followers_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
-        """True when the client has cancelled the call while its turn ran."""
+        """True if the client has cancelled the call while its turn was running."""
         self._ended = False
         call.session.note_request(conversation.id, call.call.id)
 
     def send(self, event: EventBase) -> None:
-        """Send an event to this call alone."""
+        """Send an event that belongs only to this call."""
         self._encoder.event(event_type(event), encode(event), self._out.send)
 
     async def run_first(self, content: tuple[InputItem, ...]) -> None:
-        """Begin a new conversation. The events of the turn have the id of this request."""
+        """Submit the first message of a new conversation. The events of the turn have the id of this request."""
         await self._submit(content, EventId(str(self._call.call.id)), follow_from=START)
 
     async def run_next(self, content: tuple[InputItem, ...]) -> None:
-        """Continue a conversation: begin a turn, or join the running one."""
+        """Submit a message to an existing conversation. It begins a turn or joins the running turn."""
         left, log = self._session.left_turns.get(self._conversation.id), self._conversation.log
         if left is not None and left < log.base:
             self._earlier_end = await last_turn_end(self._conversation, after=left, up_to=log.durable)
         await self._submit(content, None, follow_from=None)
 
-    async def resume(self, after: Seq, event_id: EventId) -> None:
-        """Continue a call whose connection was lost: send the events after a position, and answer at the end of the
-        turn, which may already be in the log.
+    async def resume(self, after: Seq, event_id: EventId, *, before: Seq | None = None) -> None:
+        """Continue a call whose connection was lost or which ended with an approval request.
+
+        Send the events after the position `after`, and answer at the end of the turn, which may already be in the
+        log. `before` is the position before the turn; None if it is unknown.
 
         Raises:
             StoreError: the log cannot be read.
         """
-        for entry in await self._conversation.read_after(Seq(max(START, after - RESUME_ENTRIES))):
-            if entry.seq <= after and entry.type in (_STARTED, _COMPLETE):
-                self._last_text = last_text((entry,)) if entry.type == _COMPLETE else None
+        position = Seq(max(START, after - RESUME_ENTRIES)) if before is None else before
+        while position < after:
+            page = await self._conversation.read_after(position, limit=min(PAGE, after - position))
+            for entry in page:
+                self._notes.passed(entry)
+                if entry.type in (_STARTED, _COMPLETE):
+                    self._last_text = last_text((entry,)) if entry.type == _COMPLETE else None
+            position = page[-1].seq if page else after
         source = self._conversation.log
         rest = source.between(after, source.durable) if after >= source.base else ()
         is_running = after >= source.base and not any(entry.type == _ENDED for entry in rest)
         self._encoder.change_event_id(event_id)
-        self._follow(after, self._conversation.turn if is_running else None)
+        self._follow(after, self._conversation.turn if is_running else None, before=before)
         self._subscription.send_now()
 
     async def _submit(
@@ -131,18 +159,23 @@ class TurnWaiter:
 
         await self._conversation.submit(
             content,
+            principal=self._call.principal.ref,
+            is_limited=self._call.principal.is_limited,
             event_id=event_id,
             resolve=self._session.loader.choose,
             deadline=self._call.deadline,
             accepted=accepted,
         )
 
-    def _follow(self, after: Seq, turn: Turn | None) -> None:
-        """Send the events after a position. `turn` is None if the turn is over: its process died after it had
-        accepted the message, and the end of the turn is in the log."""
+    def _follow(self, after: Seq, turn: Turn | None, *, before: Seq | None = None) -> None:
+        """Send the events after the position `after`.
+
+        `before` is the position before the turn; the default is `after`. `turn` is None if the turn is over because
+        its process died after it had accepted the message. The end of the turn is then in the log.
+        """
         if self._session.has_left:
-            return  # the turn runs without the client
-        self._before, self._turn = after, turn
+            return  # the client has left; the turn continues
+        self._before, self._turn = after if before is None else before, turn
         self._note_earlier_turn(after)
         self._session.on_leave(self, self._leave)
         self._call.call.context.reply.on_closed(self._lost)
@@ -170,10 +203,10 @@ class TurnWaiter:
             self._leave()
             self._call.call.drop()
             return
-        if self._features.full_version and not self._turn.work.done():
+        if self._features.cancels_requests and not self._turn.work.done():
             self._cancelled = True
             self._progress.stop()
-        self._conversation.interrupt(self._turn)
+        self._conversation.interrupt(self._turn, principal=self._call.principal.ref)
 
     def _passed(self, entry: Entry) -> None:
         self._notes.passed(entry)
@@ -195,19 +228,46 @@ class TurnWaiter:
         if entry.type == _ASKED:
             self._return_approval()
 
+    def _ask_by_result(self, approval: PendingApproval, request: str) -> None:
+        """Answer the call with an approval request. The client repeats the call with its decision."""
+        rounds, conversation = self._call.rounds, self._conversation
+        if self._ended or rounds is None:
+            return
+        input_request = rounds.input_request(
+            conversation,
+            approval,
+            seq=self._subscription.position,
+            event_id=self._encoder.event_id,
+            request=request,
+            before=self._before,
+        )
+        if input_request is None:
+            self._end_with(approval)
+            return
+        self._leave()
+        self._progress.before_result(partial(self._answer_with, input_request))
+
+    def _answer_with(self, input_request: bytes) -> None:
+        self._call.call.answer(input_request, "input_required")
+        self._call.call.finished()
+
     def _return_approval(self) -> None:
-        """Answer with the open approval if no client can be asked and the settings say so."""
+        """Answer the call with the open approval if no client can be asked and the settings require it."""
         conversation, approval = self._conversation, self._conversation.open_approval
         if self._ended or approval is None or not conversation.returns_approval:
             return
         if left := conversation.seconds_for_followers:
             self._followers_timer = asyncio.get_running_loop().call_later(left, self._return_approval)
             return
-        may_answer = self._features.may_answer_approvals
-        self._end(None, returned_question(approval.request, conversation.id, may_answer=may_answer))
+        self._end_with(approval)
+
+    def _end_with(self, approval: PendingApproval) -> None:
+        """Answer the call with an explanation of how the open approval can be answered."""
+        may_answer = may_call_approval_answer(self._call.principal, self._features, approval)
+        self._end(None, returned_approval(approval.request, self._conversation.id, may_answer=may_answer))
 
     def _note_earlier_turn(self, before: Seq) -> None:
-        """Add the end of a turn that an earlier call of this client stopped waiting for."""
+        """Add to the notes the outcome of a turn for which an earlier call of this client stopped waiting."""
         left = self._session.left_turns.pop(self._conversation.id, None)
         if left is None:
             return
@@ -217,8 +277,11 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Answer the call if no reader will pass the end of the turn: it could not be written, or another process
-        writes it after this server has ended."""
+        """Answer the call if no reader will reach the end of the turn.
+
+        This happens if the end could not be stored, or if another process will store it after this server has
+        ended.
+        """
         assert self._turn is not None
         if self._turn.lost is not None:
             self._fail(str(self._turn.lost), self._turn.lost.code)
@@ -229,14 +292,14 @@ class TurnWaiter:
             self._fail(str(error), error.code)
 
     def _lost(self) -> None:
-        """Stop waiting, because the client has closed the stream of the call. It may resume it."""
+        """Stop waiting, because the client has closed the stream of the call. The client may resume the call."""
         if not self._ended:
             self._session.left_turns[self._conversation.id] = self._before
             self._leave()
             self._call.call.drop()
 
     def _leave(self) -> None:
-        """Send nothing more, and remove everything that is registered for the call."""
+        """Stop sending, and remove everything that is registered for the call."""
         self._ended = True
         self._subscription.close()
         self._session.cancel_on_leave(self)
@@ -250,36 +313,14 @@ class TurnWaiter:
         self._end(TurnEnded(why="failed", message=message, code=code))
 
     def _end(self, ended: TurnEnded | None, text: str = "") -> None:
-        """Answer the call; `ended` is None if the turn waits for an approval."""
+        """Answer the call with the last message of the turn. If the turn is waiting for an approval, `ended` is
+        None and the answer is `text`.
+        """
         if not self._ended:
             self._leave()
             text = text if ended is None else ended.message or ""
             self._progress.before_result(partial(self._answer, text, ended))
 
     def _answer(self, text: str, ended: TurnEnded | None) -> None:
-        is_error = ended is not None and ended.why != "done"
-        structured: CodexResult | UnsetType = UNSET
-        content: tuple[TextContent, ...] = (TextContent(text=text),)
-        shown = text
-        if self._features.explains_results:
-            content = (*content, TextContent(text=self._notes.text))
-            shown = "\n\n".join(filter(None, (text, self._notes.work_notes)))
-        if self._features.additions:
-            conversation_id = self._conversation.id
-            structured = CodexResult(
-                thread_id=conversation_id,
-                session_id=conversation_id,
-                content=shown,
-                message=text,
-                reason=UNSET if ended is None else ended.why,
-                code=UNSET if ended is None else ended.code,
-            )
-        self._call.answer(
-            CallToolResult(
-                error=text if is_error else UNSET,
-                content=content,
-                is_error=True if is_error else UNSET,
-                structured_content=structured,
-            )
-        )
+        self._call.answer(turn_result(self._conversation.id, text, ended, self._notes, self._features))
         self._call.call.finished()

@@ -1,1 +1,1 @@
-"""Stores: a conversation's log in memory, or in one SQLite database for all processes of a home."""
+"""The stores for conversations: in memory, or in one SQLite database that all processes of a home share."""

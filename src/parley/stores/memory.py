@@ -1,6 +1,6 @@
-"""The store of `--ephemeral` and of tests. It holds logs in memory, which are lost when the process ends.
+"""The store in memory, for `--ephemeral` and for tests. Its logs are lost when the process ends.
 
-An append does not encode, copy or wait.
+An append is fast, because it does not encode, copy or wait.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from msgspec.structs import replace
 
 from parley.conversation.keys import key_of
 from parley.conversation.log import Entry
-from parley.conversation.records import QuestionAsked, record_type
+from parley.conversation.records import ApprovalRequest, record_type
 from parley.errors import HomeLost, LeaseLost, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import (
     CHECKPOINT_BYTES,
     CHECKPOINT_ENTRIES,
     PAGE,
     PAGE_BYTES,
+    SEARCH_BYTES,
+    SEARCH_ENTRIES,
     Checkpoint,
     ConversationListing,
     ConversationPage,
@@ -32,30 +34,54 @@ from parley.ports.store import (
     Lease,
     Owner,
     Query,
+    SearchHit,
+    SearchPage,
+    SearchQuery,
+    StoredSession,
+    StoredToken,
     Summary,
+    Viewer,
 )
-from parley.stores.search import SEARCHED, active_at, approval_id_in, contains_text, normalize_path
+from parley.stores.search import (
+    SEARCHED,
+    active_at,
+    approval_id_in,
+    contains_text,
+    match_in,
+    normalize_path,
+    unread_end,
+)
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 __all__ = ["MemoryStore"]
 
-_ASKED: Final = record_type(QuestionAsked)
+_ASKED: Final = record_type(ApprovalRequest)
 
 
 class _Conversation:
-    """One conversation."""
+    """The log and the metadata of one conversation."""
 
-    __slots__ = ("archived", "checkpoint", "entries", "epoch", "keys", "owner", "summary")
+    __slots__ = ("archived", "checkpoint", "entries", "epoch", "keys", "marks", "owner", "read", "summary")
 
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
-        """The first position of each type and key."""
+        """The position of the first entry with each type and key."""
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None
         self.epoch = 0
         self.owner: Owner | None = None
+        self.read = Seq(len(entries))
+        """The position up to which the conversation counts as read by all principals."""
+        self.marks: dict[str, Seq] = {}
+        """The position up to which each principal has read the conversation."""
         self.extend(entries)
+
+    def is_unread(self, viewer: Viewer | None) -> bool:
+        outcome = self.summary.outcome
+        if viewer is None or outcome is None or outcome.at <= viewer.since:
+            return False
+        return outcome.seq > max(self.read, self.marks.get(viewer.identity, 0))
 
     def extend(self, entries: Sequence[Entry]) -> None:
         self.entries += entries
@@ -65,7 +91,7 @@ class _Conversation:
 
 
 class _Draft:
-    """The port `Draft`: entries that are not a conversation yet."""
+    """An implementation of `Draft`: entries that do not belong to a conversation yet."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -91,14 +117,20 @@ class _Draft:
 
 
 class MemoryStore:
-    """The port `Store`. An append is done at once, and a lease is never lost."""
+    """An implementation of `Store` in memory. An append completes immediately, and a lease is never lost."""
 
     def __init__(self) -> None:
         self._conversations: dict[ConversationId, _Conversation] = {}
         self._epochs = itertools.count(1)
         self._node = os.uname().nodename
         self._newest: float | None = None
-        """The time of activity of the conversation that is listed first."""
+        """The time of the newest activity in any conversation, in seconds since the epoch; None if there was no
+        activity.
+        """
+        self._messages: list[tuple[ConversationId, Entry]] = []
+        """The messages of all conversations, in the order in which they were stored."""
+        self._tokens: dict[str, StoredToken] = {}
+        self._sessions: dict[bytes, StoredSession] = {}
         self._closed = False
 
     async def create(
@@ -108,6 +140,7 @@ class MemoryStore:
         if conversation_id in self._conversations:
             raise StoreFailed(f"conversation {conversation_id} already exists")
         self._conversations[conversation_id] = _Conversation(entries, self._dated(summary), archived=archived)
+        self._note_messages(conversation_id, entries)
 
     async def draft(self) -> Draft:
         return _Draft(self)
@@ -152,6 +185,10 @@ class MemoryStore:
             raise StoreFailed("an earlier append was not written")
         held.extend(entries)
         held.summary = self._dated(summary)
+        self._note_messages(lease.conversation_id, entries)
+
+    def _note_messages(self, conversation_id: ConversationId, entries: Iterable[Entry]) -> None:
+        self._messages += ((conversation_id, one) for one in entries if one.is_event and one.type in SEARCHED)
 
     def _dated(self, summary: Summary) -> Summary:
         at = active_at(summary, self._newest)
@@ -178,7 +215,7 @@ class MemoryStore:
         return self._find(conversation_id).checkpoint
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Do nothing: there are no files that could be lost."""
+        """Do nothing, because this store has no files that could be lost."""
 
     async def check(self) -> None:
         self._refuse_when_closed()
@@ -187,7 +224,13 @@ class MemoryStore:
         self._refuse_when_closed()
 
     async def read(
-        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+        self,
+        conversation_id: ConversationId,
+        *,
+        after: Seq,
+        limit: int = PAGE,
+        max_bytes: int = PAGE_BYTES,
+        visible_only: bool = False,
     ) -> list[Entry]:
         entries = self._find(conversation_id).entries
         return _up_to_bytes(entries[after : after + min(limit, PAGE)], max_bytes)
@@ -227,13 +270,17 @@ class MemoryStore:
                 summary=one.summary,
                 archived=one.archived,
                 owned=one.owner is not None,
+                unread=one.is_unread(query.viewer),
             )
             for conversation_id, one in self._conversations.items()
             if query.archived in (None, one.archived)
             and (query.asked is None or (_ASKED, query.asked) in one.keys)
             and (cwd is None or cwd == normalize_path(one.summary.cwd))
             and query.state in (None, one.summary.state)
+            and query.conversation in (None, conversation_id)
         ]
+        if query.unread is not None:
+            found = [listed for listed in found if unread_end(listed) == query.unread]
         if text is not None:
             found = [listed for listed in found if await self._mentions(listed, text)]
         found.sort(key=lambda listed: listed.cursor, reverse=True)
@@ -241,7 +288,10 @@ class MemoryStore:
         return ConversationPage(items=tuple(rest[: query.limit]), more=len(rest) > query.limit)
 
     async def _mentions(self, listed: ConversationListing, text: str) -> bool:
-        """Return whether a title or message contains a text. Other tasks run between the pages of a long log."""
+        """Return whether the title or a message of a conversation contains `text`.
+
+        Other tasks can run between the pages of a long log.
+        """
         if text in listed.summary.title.casefold():
             return True
         entries = self._find(listed.conversation_id).entries
@@ -251,6 +301,36 @@ class MemoryStore:
                 return True
             await asyncio.sleep(0)
         return False
+
+    async def search(self, query: SearchQuery) -> SearchPage:
+        self._refuse_when_closed()
+        if query.conversation is not None:
+            self._find(query.conversation)
+        text, hits, size = query.text.casefold(), list[SearchHit](), 0
+        end = len(self._messages) if query.before is None else min(query.before, len(self._messages))
+        position = first = max(0, end - SEARCH_ENTRIES)
+        for position in range(end - 1, first - 1, -1):
+            conversation_id, entry = self._messages[position]
+            kept = self._conversations[conversation_id]
+            if conversation_id != query.conversation if query.conversation is not None else kept.archived:
+                continue
+            if (found := match_in(text, entry.body)) is not None:
+                hits.append(
+                    SearchHit(
+                        conversation_id=conversation_id,
+                        title=kept.summary.title,
+                        seq=entry.seq,
+                        at=entry.at,
+                        type=entry.type,
+                        snippet=found.snippet,
+                        start=found.start,
+                        end=found.end,
+                    )
+                )
+            size += entry.size
+            if len(hits) == query.limit or size > SEARCH_BYTES:
+                break
+        return SearchPage(hits=tuple(hits), next=position or None)
 
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
         self._refuse_when_closed()
@@ -264,11 +344,64 @@ class MemoryStore:
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
         self._find(conversation_id).archived = archived
 
+    async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
+        marks = self._find(conversation_id).marks
+        if seq <= marks.get(reader, 0):
+            return False
+        marks[reader] = seq
+        return True
+
     async def delete(self, lease: Lease) -> None:
         self._refuse_when_closed()
         if self._held(lease) is None:
             raise LeaseLost
         del self._conversations[lease.conversation_id]
+        self._messages = [one for one in self._messages if one[0] != lease.conversation_id]
+
+    async def add_token(self, token: StoredToken) -> bool:
+        self._refuse_when_closed()
+        return self._tokens.setdefault(token.name, token) is token
+
+    async def tokens(self) -> list[StoredToken]:
+        self._refuse_when_closed()
+        return [self._tokens[name] for name in sorted(self._tokens)]
+
+    async def remove_token(self, name: str) -> bool:
+        self._refuse_when_closed()
+        token = self._tokens.pop(name, None)
+        if token is not None:
+            for one in self._conversations.values():
+                one.marks.pop(token.token_id, None)
+        return token is not None
+
+    async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
+        self._refuse_when_closed()
+        for name, token in self._tokens.items():
+            if token.digest in used:
+                self._tokens[name] = replace(token, used_at=used[token.digest])
+
+    async def save_session(self, session: StoredSession) -> None:
+        self._refuse_when_closed()
+        self._sessions[session.digest] = session
+
+    async def session(self, digest: bytes) -> StoredSession | None:
+        self._refuse_when_closed()
+        return self._sessions.get(digest)
+
+    async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
+        self._refuse_when_closed()
+        for digest, at in used.items():
+            if (found := self._sessions.get(digest)) is not None:
+                self._sessions[digest] = replace(found, used_at=at)
+
+    async def remove_sessions(self, digests: Collection[bytes]) -> None:
+        self._refuse_when_closed()
+        for digest in digests:
+            self._sessions.pop(digest, None)
+
+    async def remove_unused_sessions(self, *, since: float) -> None:
+        self._refuse_when_closed()
+        self._sessions = {digest: one for digest, one in self._sessions.items() if one.used_at >= since}
 
     async def close(self) -> None:
         self._closed = True
@@ -283,7 +416,7 @@ class MemoryStore:
             raise UnknownConversation(conversation_id) from None
 
     def _held(self, lease: Lease) -> _Conversation | None:
-        """Return the conversation of a lease that is still held."""
+        """Return the conversation of a lease; None if the lease is no longer held."""
         found = self._conversations.get(lease.conversation_id)
         return found if found is not None and found.owner is not None and found.epoch == lease.epoch else None
 
@@ -293,7 +426,7 @@ class MemoryStore:
 
 
 def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """Return the first entries, including the one that exceeds the limit of bytes."""
+    """Return the first entries, up to and including the entry with which they exceed `max_bytes`."""
     found: list[Entry] = []
     size = 0
     for entry in entries:

@@ -1,32 +1,50 @@
-"""Lists and searches in all stores: finds text in entries, and orders lists."""
+"""Rules for searching and ordering that all stores share."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from parley.ports.store import Summary
+from parley.ports.store import ConversationListing, Summary, UnreadEnd
 from parley.wire.events import AgentMessage, UserMessage, event_type
 from parley.wire.ids import ApprovalId
 
-__all__ = ["SEARCHED", "active_at", "approval_id_in", "contains_text", "normalize_path"]
+__all__ = [
+    "SEARCHED",
+    "Match",
+    "active_at",
+    "approval_id_in",
+    "contains_text",
+    "match_in",
+    "normalize_path",
+    "unread_end",
+]
 
 SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
-"""The types of the events that a search reads."""
+"""The types of the events whose text is searched."""
+
+BEFORE_MATCH: Final = 60
+AFTER_MATCH: Final = 140
+"""The maximum number of characters in a snippet after a match; `BEFORE_MATCH` is the number before it."""
+BLOCK: Final = 4096
+"""The number of characters that are casefolded at a time to find the position of a match."""
 
 SLACK_SECONDS: Final = 1.0
-"""How far the clock may be before the newest activity without counting as set back. Two processes can write in
-another order than they read the clock.
+"""The number of seconds by which the clock may be earlier than the newest activity without counting as set back. It
+is not 0, because two processes may write in a different order than they read the clock.
 """
 
 STEP_SECONDS: Final = 0.001
-"""The time between two successive activities while the clock is before the newest one."""
+"""The difference between the recorded times of two successive activities while the clock is earlier than the newest
+activity, in seconds.
+"""
 
 
 class _Message(Struct):
-    """The fields of a message that a search reads; other fields are not decoded."""
+    """The field of a message that a search reads. Other fields are not decoded."""
 
     class Item(Struct):
         text: str = ""
@@ -35,8 +53,16 @@ class _Message(Struct):
     content: tuple[Item, ...] = ()
 
 
+class Match(NamedTuple):
+    """The first occurrence of a text in a message."""
+
+    snippet: str
+    start: int
+    end: int
+
+
 class _ApprovalRecord(Struct):
-    """The field of an approval record that identifies it."""
+    """The field of an approval record that identifies the approval."""
 
     approval_id: ApprovalId
 
@@ -46,12 +72,55 @@ _approvals: Final = msgspec.json.Decoder(_ApprovalRecord)
 
 
 def contains_text(text: str, body: bytes) -> bool:
-    """Return whether an event of a type in `SEARCHED` contains the text, which is casefolded."""
+    """Return whether an event of a type in `SEARCHED` contains a text. The text must be casefolded."""
+    return any(text in words.casefold() for words in _words_of(body))
+
+
+def match_in(text: str, body: bytes) -> Match | None:
+    """Return the first place where an event of a type in `SEARCHED` contains a text; None if there is none. The
+    text must be casefolded.
+    """
+    for words in _words_of(body):
+        folded = words.casefold()
+        begin = folded.find(text)
+        if begin >= 0:
+            last = begin + len(text) - 1
+            if len(folded) != len(words):  # a letter may become several
+                begin, last = _letter_at(words, begin), _letter_at(words, last)
+            first = max(0, begin - BEFORE_MATCH)
+            shown = words[first : last + 1 + AFTER_MATCH]
+            return Match(_on_one_line(shown), begin - first, last + 1 - first)
+    return None
+
+
+def _words_of(body: bytes) -> Iterator[str]:
+    """Yield the texts of a message."""
     try:
         event = _messages.decode(body)
     except ValueError:
-        return False  # an event of a newer version, or a damaged one
-    return text in event.message.casefold() or any(text in item.text.casefold() for item in event.content)
+        return  # the event is damaged, or a newer version of Parley wrote it
+    yield event.message
+    yield from (item.text for item in event.content)
+
+
+def _letter_at(words: str, offset: int) -> int:
+    """Return the index of the character in `words` from which the character at `offset` in the casefolded text
+    results.
+    """
+    passed = index = 0
+    for index in range(0, len(words), BLOCK):
+        length = len(words[index : index + BLOCK].casefold())
+        if passed + length > offset:
+            break
+        passed += length
+    while (passed := passed + len(words[index].casefold())) <= offset:
+        index += 1
+    return index
+
+
+def _on_one_line(text: str) -> str:
+    """Replace each control character with a space, so that offsets stay the same."""
+    return "".join(one if one >= " " and not "\x7f" <= one <= "\x9f" else " " for one in text)
 
 
 def approval_id_in(body: bytes) -> ApprovalId | None:
@@ -63,18 +132,27 @@ def approval_id_in(body: bytes) -> ApprovalId | None:
 
 
 def normalize_path(path: str) -> str:
-    """Remove slashes and `.` that change nothing. `..` stays, because its meaning depends on symbolic links."""
+    """Remove redundant slashes and `.` from a path. Keep `..`, because its meaning depends on symbolic links."""
     parts = "/".join(part for part in path.split("/") if part not in ("", "."))
     return f"/{parts}" if path.startswith("/") else parts
 
 
 def active_at(summary: Summary, newest: object) -> float:
-    """Return the time of activity to store; `newest` is the time of the conversation that is listed first, if there
-    is one.
+    """Return the time to store as the time of a conversation's last activity. `newest` is the latest such time in
+    the store, or None.
 
-    A conversation that is active now is listed first, even after the clock was set back.
+    For a conversation that is active now, the time is chosen so that the conversation is listed first, even after
+    the clock was set back.
     """
     at = summary.updated_at
     if not summary.is_active or not isinstance(newest, float) or at >= newest - SLACK_SECONDS:
         return at
     return newest + STEP_SECONDS
+
+
+def unread_end(listed: ConversationListing) -> UnreadEnd | None:
+    """Return the outcome of a conversation's last turn if the conversation is idle and unread; otherwise None."""
+    outcome = listed.summary.outcome
+    if outcome is None or not listed.unread or listed.summary.state != "idle":
+        return None
+    return "failed" if outcome.has_failed else "finished"

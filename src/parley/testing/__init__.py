@@ -1,6 +1,6 @@
-"""Test tools for programs that use Parley: a scripted model, server processes, and checks of their messages.
+"""Test tools for programs that use Parley: a scripted model, server processes, and validation of their messages.
 
-pytest imports this package if Parley is installed, so each name is imported when it is first used.
+pytest imports this package if Parley is installed, so each name is imported only when it is first used.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m parley.testing", description="A model with scripted replies.")
     parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (default: a free port)")
     parser.add_argument("--text", help="text of each reply (default: Done)")
-    parser.add_argument("--deltas", type=int, help="repeat the text so often, as fast as it is read")
+    parser.add_argument("--deltas", type=int, help="repeat the text N times, as fast as the client reads it")
     parser.add_argument(
         "--dialect", choices=DIALECTS, default="openai", help="provider of Chat Completions to imitate"
     )

@@ -1,18 +1,20 @@
 """Validation of a server's messages.
 
-The models of the official `mcp` package validate messages of MCP. Parley's own types validate the other messages:
-decoding and encoding must not change them.
+The models of the official `mcp` package validate MCP messages. Parley's own types validate the other messages:
+decoding and encoding again must give the same JSON.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from parley.wire.events import EVENT_TYPES, UnknownEvent, decode_event, event_type
 from parley.wire.mcp import FULL_VERSION, LogMessage, Ping
+from parley.wire.modern import MODERN_VERSION
 from parley.wire.notifications import (
     CONVERSATION_LOGGER,
     CodexEvent,
@@ -21,26 +23,38 @@ from parley.wire.notifications import (
     LoggedNotification,
     StreamDisconnected,
 )
+from parley.wire.tasks import TaskStatusChanged
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = ["check_message"]
 
 _RESULT_OF: Final = {
     "protocolVersion": "initialize",
+    "supportedVersions": "server/discover",
     "tools": "tools/list",
+    "inputRequests": "tools/call",
     "content": "tools/call",
+    "resources": "resources/list",
+    "resourceTemplates": "resources/templates/list",
+    "contents": "resources/read",
+    "prompts": "prompts/list",
+    "messages": "prompts/get",
+    "completion": "completion/complete",
 }
-"""The request that a result belongs to, by a member that only this result has."""
+"""The method of the request to which a result belongs, keyed by a member that only results of this method have."""
 
 
 def check_message(frame: bytes, *, version: str = FULL_VERSION) -> None:
-    """Check one message of a server, for a client that negotiated `version`.
+    """Check one message from a server, as a client that negotiated `version` receives it.
 
     Raises:
-        AssertionError: the message is not valid; the text has the reason and the message.
+        AssertionError: the message is not valid; the text contains the reason and the message.
     """
     try:
         _check(msgspec.json.decode(frame), frame, version)
-    except (ValueError, KeyError) as error:  # both validators' errors are ValueErrors
+    except (ValueError, KeyError) as error:  # the errors of both validators are subclasses of ValueError
         raise AssertionError(f"{error}\nin the message {frame.decode(errors='replace')}") from error
 
 
@@ -56,22 +70,42 @@ def _check(message: Any, frame: bytes, version: str) -> None:
 
     jsonrpc_message_adapter.validate_python(message)
     method, params = message.get("method"), message.get("params")
+    if "io.modelcontextprotocol/subscriptionId" in ((params or {}).get("_meta") or {}):
+        version = MODERN_VERSION
     if "error" in message:
-        return  # an error has only an envelope
+        return  # an error response has no result to validate
     if method is None:
         result = message["result"]
+        if (model := _task_results().get(next(iter(result), ""))) is not None:
+            model.model_validate(result)
+            return
+        if "resultType" in result:
+            version = MODERN_VERSION
+            if "taskId" in result or result.keys() <= {"resultType", "_meta"}:
+                return  # the package lacks the tasks of this version, whose methods have empty results
         answered = next((of for member, of in _RESULT_OF.items() if member in result), Ping.METHOD)
         parse_server_result(answered, version, result)
     elif "id" in message:
         if (method, version) not in SERVER_REQUESTS:
             raise ValueError(f"a server does not send the request {method}")
         parse_server_request(method, version, params)
+    elif method == TaskStatusChanged.METHOD:
+        _task_results()["taskId"].model_validate(params)
     elif (method, version) in SERVER_NOTIFICATIONS:
         parse_server_notification(method, version, params)
         if method == LogMessage.METHOD and params.get("logger") == CONVERSATION_LOGGER:
             _check_logged(msgspec.json.decode(frame, type=_Logged).params.data)
     else:
         _check_vendor(method, msgspec.json.decode(frame, type=_Notification).params)
+
+
+def _task_results() -> Mapping[str, type[BaseModel]]:
+    """Return the models for task results, keyed by their first member. The `mcp` package does not list these
+    models.
+    """
+    from mcp_types import CreateTaskResult, ListTasksResult, Task
+
+    return {"task": CreateTaskResult, "tasks": ListTasksResult, "taskId": Task}
 
 
 class _Notification(Struct, frozen=True):
@@ -131,7 +165,7 @@ def _check_event(encoded: Raw) -> str:
 
 
 def _same(encoded: Raw, read: Struct) -> None:
-    """Check that encoding the decoded value gives the same JSON: no unknown and no missing members."""
+    """Check that encoding the decoded value again gives the same JSON, without unknown or missing members."""
     sent, again = msgspec.json.decode(encoded), msgspec.json.decode(msgspec.json.encode(read))
     if sent != again:
         raise ValueError(f"read as {again}")

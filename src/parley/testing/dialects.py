@@ -1,7 +1,7 @@
-"""Differences between providers of Chat Completions, in their streams and in the requests that they refuse.
+"""Differences between providers of Chat Completions: in their streams, and in the requests that they refuse.
 
-A dialect is a row of `DIALECTS`. `ChatWriter` writes replies in it, and `refused` checks requests as the provider
-does: some providers refuse a history without the reasoning that they sent.
+A dialect is an entry of `DIALECTS`. `ChatWriter` writes replies in a dialect. `refused` checks requests as the
+provider does: some providers refuse a history without the reasoning that they sent.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ DialectName: TypeAlias = Literal[
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """The properties of one provider."""
+    """The properties of one provider of Chat Completions."""
 
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
-    """The name of the field with reasoning; `parts`: reasoning is a part of a content list."""
+    """The name of the field that contains reasoning; `parts` if reasoning is a part of a content list."""
     index: Literal["counted", "zero", "none"] = "counted"
-    """The index of a call: its number, 0 for every call, or missing."""
+    """The index of a tool call: its number, 0 for every call, or missing."""
     in_pieces: bool = False
-    """True if the arguments of a call come in two pieces, the second without id and name."""
+    """True if a tool call arrives in two pieces, of which the second has no id and no name."""
     has_signatures: bool = False
-    """True if the first call of a reply has a thought signature in `extra_content`."""
+    """True if the first tool call of a reply has a thought signature in `extra_content`."""
     comment: bytes = b""
-    """Bytes before the first event."""
+    """Bytes that are sent before the first event."""
     usage_with_second_finish: bool = False
     """True if the finish reason is repeated with the token counts."""
     extra: dict[str, Any] = {}
-    """Additional members of the event with the finish reason."""
+    """Additional members of the event that contains the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
-    """The field that a message with calls must have in the next request."""
+    """The field that the next request must repeat in a message with tool calls; None if no field is required."""
     takes_empty_reasoning: bool = True
 
 
@@ -68,12 +68,12 @@ assert tuple(DIALECTS) == get_args(DialectName)
 
 
 def signature_of(call_id: str) -> str:
-    """Return the thought signature of a call."""
+    """Return the thought signature for a tool call."""
     return f"signature of {call_id}"
 
 
 def details_of(text: str) -> dict[str, Any]:
-    """Return the block of `reasoning_details` for a text."""
+    """Return the `reasoning_details` block that contains the reasoning `text`."""
     return {
         "type": "reasoning.text",
         "text": text,
@@ -84,7 +84,7 @@ def details_of(text: str) -> dict[str, Any]:
 
 
 def refused(dialect: Dialect, body: dict[str, Any]) -> Failure | None:
-    """Return the provider's refusal of a request; None if it accepts the request."""
+    """Return the provider's refusal of a request, or None if the provider accepts it."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return None

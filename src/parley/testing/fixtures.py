@@ -1,6 +1,7 @@
 """The pytest plugin: fixtures with a scripted model and with servers.
 
-Every pytest run loads it if Parley is installed, so it imports nothing of Parley before a fixture is used.
+Every pytest run loads this plugin if Parley is installed, so the plugin imports no other Parley modules before a
+fixture is used.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["parley_model", "parley_process", "parley_server"]
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """Return a fixture for async tests. Without pytest-asyncio, the fixture fails with a text that says so."""
+    """Turn an async function into a fixture. Without pytest-asyncio, the fixture fails with an error that names the
+    missing plugin.
+    """
     try:
         import pytest_asyncio
     except ImportError:
@@ -36,7 +39,7 @@ def _async_fixture(function: Callable[..., Any]) -> Any:
 
 @_async_fixture
 async def parley_model() -> AsyncIterator[ScriptedModel]:
-    """Yield a model that replies as the test says."""
+    """Yield a scripted model that replies as the test specifies."""
     from parley.testing.model import ScriptedModel
 
     async with ScriptedModel() as model:
@@ -47,7 +50,7 @@ async def parley_model() -> AsyncIterator[ScriptedModel]:
 async def parley_process(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> AsyncIterator[Callable[..., Awaitable[ParleyProcess]]]:
-    """Return a function that starts servers: `await parley_process(api="responses")`, with the options of
+    """Yield a function that starts servers: `await parley_process(api="responses")`, with the options of
     `ParleyProcess`.
     """
     from parley.testing.process import ParleyProcess
@@ -66,5 +69,5 @@ async def parley_process(
 
 @_async_fixture
 async def parley_server(parley_process: Callable[..., Awaitable[ParleyProcess]]) -> ParleyProcess:
-    """Yield a server that uses `parley_server.model` over the chat API, with a client."""
+    """Return a server with a client. The server uses `parley_server.model` over the chat API."""
     return await parley_process()

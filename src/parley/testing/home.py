@@ -1,4 +1,4 @@
-"""The home directory of a server under test, with its settings, work directory, environment and log."""
+"""The home directory of a server under test, with its settings, working directory, environment and log."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ from parley.testing.render import Api
 __all__ = ["MODEL", "Home", "ServerOptions"]
 
 MODEL: Final = "scripted-model"
-"""The model of conversations."""
+"""The name of the model that conversations use."""
 
 _APIS: Final[tuple[Api, ...]] = ("chat", "responses")
 
 _FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Prefixes of variables in the environment of the tests that would change the behaviour of the server."""
+"""Prefixes of environment variables that would change the behaviour of a server under test."""
 
 
 class ServerOptions(TypedDict, total=False):
-    """Options of a server under test."""
+    """Options for a server under test."""
 
     api: Api
-    """The API of the model; by default `chat`."""
+    """The API of the model. Default: `chat`."""
     config: str
-    """More settings for config.toml, which replace the usual ones."""
+    """Additional settings for config.toml, which override the default settings of tests."""
     request_max_retries: int
     stream_max_retries: int
-    """Retries of requests to the model; by default 0."""
+    """The maximum number of retries after a broken stream from the model. Default: 0."""
     home: Path
-    """The home directory, which can be shared; by default a new one."""
+    """The home directory, which several servers can share. Default: a new directory."""
     env: Mapping[str, str]
-    """More environment variables."""
+    """Additional environment variables for the server."""
     arguments: Sequence[str]
-    """More arguments after `parley mcp`."""
+    """Additional arguments after `parley mcp`."""
     program: Sequence[str]
-    """The command that runs `parley`; by default the Python of the test runs it."""
+    """The command that runs `parley`. Default: the Python interpreter of the test."""
 
 
 class Home:
-    """The files and the environment of a server under test. `open` creates and `close` removes them."""
+    """The files and the environment of a server under test. `open` creates them, and `close` removes them."""
 
     server_class: ClassVar[type[ServerProcess]] = ServerProcess
-    """The transport to the server. Tests of Parley replace it to run servers in their own process."""
+    """The class of the transport to the server. Parley's own tests replace it to run servers in their own
+    process.
+    """
 
     path: Path
     work: Path
@@ -65,7 +67,7 @@ class Home:
     def open(self) -> None:
         path = self._options.get("home")
         if path is None:
-            # A process that was killed may still write while the directory is removed.
+            # A killed process may still be writing while the directory is removed.
             created = tempfile.TemporaryDirectory(prefix="parley-", ignore_cleanup_errors=True)
             path = Path(self._owned.enter_context(created)) / "home"
         self.path, self.work = path, path.parent / "work"
@@ -77,7 +79,7 @@ class Home:
     def server(self) -> ServerProcess:
         """Return a transport to a server with this home."""
         server = self.server_class(self.command, env=self.environ, cwd=self.work, stderr=self.stderr)
-        server.exit_grace_seconds = PATIENCE_SECONDS  # a busy computer may need longer than a server promises
+        server.exit_grace_seconds = PATIENCE_SECONDS  # a busy computer may need longer than 2 seconds
         return server
 
     @property
@@ -96,7 +98,7 @@ class Home:
         return {**kept, "PARLEY_HOME": str(self.path), **self._options.get("env", {})}
 
     def write_config(self, text: str) -> None:
-        """Write config.toml: `text`, and the usual settings that `text` does not have."""
+        """Write config.toml with `text` and with the default settings that `text` does not contain."""
         given = tomllib.loads(text)
         ours = {
             "model": MODEL,
@@ -106,7 +108,7 @@ class Home:
         }
         top = [f"{key} = {json.dumps(value)}" for key, value in ours.items() if key not in given]
         providers = [self._provider(api) for api in _APIS if api not in given.get("model_providers", {})]
-        # Settings without a table come first: after a table's heading they would belong to it.
+        # Top-level settings come first: after a table heading they would belong to that table.
         (self.path / "config.toml").write_text("\n".join([*top, text, *providers]))
 
     def _provider(self, api: Api) -> str:
@@ -123,7 +125,7 @@ class Home:
         )
 
     def stderr_text(self) -> str:
-        """Return the log of the server so far."""
+        """Return the server's log so far."""
         if self.stderr.closed:
             return self._log
         # `pread` does not move the file position, which the server shares.

@@ -1,4 +1,4 @@
-"""A scripted model: an HTTP server on the loopback with both model APIs.
+"""A scripted model: an HTTP server on the loopback interface with both model APIs.
 
 Replies are queued and sent in the order of the requests, or chosen by the handler of `set_handler`. `requests`
 records all requests.
@@ -25,14 +25,14 @@ from parley.testing.steps import Call, Data, Delay, Step
 __all__ = ["ScriptedModel"]
 
 PATIENCE_SECONDS: Final = 90.0
-"""Time limit of each wait in tests, far longer than any wait takes."""
+"""The time limit for each wait in tests, in seconds. It is far longer than any wait should take."""
 
 _EVENTS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 _RAW: Final = {"content-type": "text/event-stream", "connection": "close"}
 
 
 class _Reader(asyncio.StreamReader):
-    """Notices the end of a connection even while nothing is read."""
+    """A stream reader that detects the end of a connection even while nothing is being read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +48,14 @@ class _Reader(asyncio.StreamReader):
 
 
 class ScriptedModel:
-    """A model with scripted replies: `async with ScriptedModel() as model`, with the address `model.base_url`."""
+    """A model with scripted replies, used as `async with ScriptedModel() as model`. Its address is
+    `model.base_url`.
+    """
 
     def __init__(self, *, port: int = 0, dialect: DialectName = "openai") -> None:
         self.requests: list[RecordedRequest] = []
         self.default: Reply = Says(("Done",))
-        """The reply if none is queued."""
+        """The reply that is sent if no reply is queued."""
         self.dialect = dialect
         """The provider of Chat Completions that the model imitates."""
         self._port = port
@@ -86,52 +88,56 @@ class ScriptedModel:
     # --- the script ----------------------------------------------------------------------
 
     def says(self, *steps: Step) -> None:
-        """Queue a complete reply; strings are deltas of text."""
+        """Queue a complete reply. A string is one delta of text."""
         self.queue(Says(steps))
 
     def fails(self, status: int, *, body: str = "", headers: Mapping[str, str] | None = None) -> None:
-        """Queue an HTTP error."""
+        """Queue an HTTP error as a reply."""
         self.queue(Failure(status=status, body=body, headers=headers or {}))
 
     def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
-        """Queue a reply that stops after its steps, or after `at` bytes of its body."""
+        """Queue a reply that breaks off after its steps, or after `at` bytes of its body. `how` is the way in which
+        it breaks off.
+        """
         self.queue(Cut(steps=steps, at=at, how=how))
 
     def sends_raw(self, body: bytes, *, cut_every: int | None = None, how: Ending = "end") -> None:
-        """Queue a body as it is, without chunked encoding, in writes of `cut_every` bytes; by default in one."""
+        """Queue a raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by
+        default. `how` is the way in which it ends.
+        """
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 
     def bad_json(self, data: str, *then: Step) -> None:
-        """Queue a reply that begins with an event that is not JSON."""
+        """Queue a reply that begins with an event whose data is not JSON, followed by the steps `then`."""
         self.says(Data(data), *then)
 
     def deltas(self, number: int, text: str = "abcdefgh") -> None:
-        """Queue a reply of many equal deltas, sent as fast as they are read."""
+        """Queue a reply of `number` equal deltas, sent as fast as the client reads them."""
         self.queue(Bulk(deltas=number, text=text))
 
     def queue(self, reply: Reply) -> None:
         self._queue.append(reply)
 
     def set_handler(self, handler: Callable[[RecordedRequest], Reply | None]) -> None:
-        """Let `handler` choose the reply to each request; if it returns None, the reply comes from the queue."""
+        """Let `handler` choose the reply to each request. If it returns None, the reply comes from the queue."""
         self._handler = handler
 
     # --- waiting ---------------------------------------------------------------------------
 
     async def wait_for_requests(self, number: int = 1) -> None:
-        """Wait until `number` requests have arrived in all."""
+        """Wait until `number` requests have arrived in total."""
         await self._until(lambda: len(self.requests) >= number, f"{number} requests have arrived")
 
     async def wait_until_held(self, number: int = 1) -> None:
-        """Wait until `number` replies are held at `HOLD` at the same time."""
+        """Wait until `number` replies are waiting at `HOLD` at the same time."""
         await self._until(lambda: len(self._held) >= number, f"{number} replies are held at HOLD")
 
     async def wait_abandoned(self, number: int = 1) -> None:
-        """Wait until clients have abandoned `number` unfinished replies in all."""
+        """Wait until clients have abandoned `number` unfinished replies in total."""
         await self._until(lambda: self._abandoned >= number, f"{number} replies were abandoned")
 
     def release(self) -> None:
-        """Continue all replies that are held at `HOLD`."""
+        """Continue all replies that are waiting at `HOLD`."""
         if not self._held:
             raise AssertionError("no reply is held at HOLD")
         for held in self._held:
@@ -181,7 +187,7 @@ class ScriptedModel:
             self._connections.discard(task)
 
     async def _reply(self, request: RecordedRequest, out: asyncio.StreamWriter) -> bool:
-        """Send the reply to a request; return whether the connection can take another request."""
+        """Send the reply to a request. Return whether the connection can be used for another request."""
         if request.api is None or not isinstance(request.body, dict):
             return await _send_failure(out, Failure(status=404 if request.api is None else 400))
         options = request.body.get("stream_options") or {}
@@ -267,14 +273,14 @@ async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
     out.write(head(200, _RAW))
     size = raw.cut_every or len(raw.body) or 1
     for at in range(0, len(raw.body), size):
-        await asyncio.sleep(0)  # each write is sent before the next
+        await asyncio.sleep(0)  # sends each write separately
         out.write(raw.body[at : at + size])
         await out.drain()
     return await end_body(out, raw.how, chunked=False)
 
 
 async def _unless(gone: asyncio.Event, reply: Coroutine[object, None, bool]) -> bool | None:
-    """Return the result of `reply`; if the client disconnects first, cancel the reply and return None."""
+    """Return the result of `reply`. If the client disconnects first, cancel the reply and return None."""
     replying = asyncio.ensure_future(reply)
     watching = asyncio.ensure_future(gone.wait())
     try:

@@ -1,4 +1,4 @@
-"""A scripted model in a process of its own, so that it does not share a core with the code under measurement."""
+"""A scripted model in a separate process, so that it does not share a core with the code that is measured."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["model_process"]
 
 @asynccontextmanager
 async def model_process(*, deltas: int | None = None, text: str | None = None, port: int = 0) -> AsyncIterator[str]:
-    """Start a model that gives the same reply to every request, and return its base URL.
+    """Start a model that gives the same reply to every request, and yield its base URL.
 
-    The reply is `text`, repeated `deltas` times. The process ends with the block, or when this process dies.
+    The reply is `text`, repeated `deltas` times. The model process ends at the end of the block, or when this
+    process dies.
     """
     base_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

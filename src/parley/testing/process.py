@@ -1,4 +1,4 @@
-"""A server in a process of its own, with a client or with raw messages."""
+"""A server in a separate process, with a client or with raw messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from parley.client import Client, Conversation, CreateOptions, ServerProcess, connect
-from parley.client.approval import OnQuestion
+from parley.client.approval import OnApproval
 from parley.testing.home import MODEL, Home, ServerOptions
 from parley.testing.model import PATIENCE_SECONDS, ScriptedModel
 from parley.wire.jsonrpc import encode
@@ -24,10 +24,10 @@ __all__ = ["ParleyProcess", "RawParley"]
 
 
 class _Server:
-    """A home and the process of a server.
+    """A home and a server process that uses it.
 
-    At the end of the block every message of the server is checked if the `mcp` package is installed;
-    `checked=False` skips the check, for tests with very many messages.
+    At the end of the block, every message from the server is validated if the `mcp` package is installed.
+    `checked=False` skips the validation, for tests with very many messages.
     """
 
     process: ServerProcess
@@ -38,7 +38,7 @@ class _Server:
         self.model = model
         self._checked = find_spec("mcp_types") is not None if checked is None else checked
         self.frames: list[bytes] = []
-        """All messages of the server."""
+        """All messages that the server has sent."""
         self._home = Home(model, **options)
 
     @property
@@ -55,7 +55,7 @@ class _Server:
         return self.process.pid
 
     def config(self, text: str) -> None:
-        """Write config.toml again, with `text` in addition, for conversations that are created later."""
+        """Rewrite config.toml with the additional settings `text`, for conversations that are created later."""
         self._home.write_config(text)
 
     def stderr_text(self) -> str:
@@ -95,7 +95,7 @@ class _Answer(Struct):
 
 
 def _negotiated(frame: bytes) -> str | None:
-    """Return the protocol version if the message is the result of `initialize`."""
+    """Return the protocol version in the result of `initialize`, or None for any other message."""
     try:
         return msgspec.json.decode(frame, type=_Answer).result.protocol_version
     except msgspec.DecodeError:
@@ -103,7 +103,7 @@ def _negotiated(frame: bytes) -> str | None:
 
 
 class ParleyProcess(_Server):
-    """A server with a client: `async with ParleyProcess(model) as parley`."""
+    """A server with a client, used as `async with ParleyProcess(model) as parley`."""
 
     client: Client
 
@@ -112,12 +112,12 @@ class ParleyProcess(_Server):
         model: ScriptedModel,
         *,
         protocol_version: str = FULL_VERSION,
-        on_question: OnQuestion | None = None,
+        on_approval: OnApproval | None = None,
         checked: bool | None = None,
         **options: Unpack[ServerOptions],
     ) -> None:
         super().__init__(model, checked=checked, **options)
-        self._protocol_version, self._on_question = protocol_version, on_question
+        self._protocol_version, self._on_approval = protocol_version, on_approval
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> ParleyProcess:
@@ -130,7 +130,7 @@ class ParleyProcess(_Server):
                     self.process,
                     protocol_version=self._protocol_version,
                     client_name="parley-testing",
-                    on_question=self._on_question,
+                    on_approval=self._on_approval,
                     on_frame=self.frames.append,
                 )
             )
@@ -145,12 +145,12 @@ class ParleyProcess(_Server):
             self._check_frames()
 
     async def create(self, **options: Unpack[CreateOptions]) -> Conversation:
-        """Create a conversation with the scripted model, in the work directory."""
+        """Create a conversation that uses the scripted model, in the working directory."""
         return await self.client.create(model=MODEL, cwd=self.work, **options)
 
 
 class RawParley(_Server):
-    """A server without a client, for raw messages: `async with RawParley(model) as raw`."""
+    """A server without a client, for raw messages, used as `async with RawParley(model) as raw`."""
 
     async def __aenter__(self) -> RawParley:
         self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -178,19 +178,19 @@ class RawParley(_Server):
         self._arrived.put_nowait(line)
 
     def write(self, data: bytes) -> None:
-        """Write raw bytes; a message needs its own line end."""
+        """Write raw bytes. A message must include its line end."""
         self.process.send(data)
 
     def send(self, message: object) -> None:
-        """Write one message."""
+        """Encode a message as JSON and write it as one line."""
         self.write(encode(message) + b"\n")
 
     async def read_message(self) -> Any:
-        """Return the next message of the server, decoded.
+        """Return the next message from the server, decoded.
 
         Raises:
             EOFError: the server has ended.
-            TimeoutError: there was no message in time.
+            TimeoutError: no message arrived in time.
         """
         if self._arrived.empty():
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -198,12 +198,12 @@ class RawParley(_Server):
         else:
             line = self._arrived.get_nowait()
         if line is None:
-            self._arrived.put_nowait(None)  # the next call ends, too
+            self._arrived.put_nowait(None)  # so that the next call ends, too
             raise EOFError("the server has ended")
         return msgspec.json.decode(line)
 
     async def expect(self, wanted: Callable[[Any], bool]) -> Any:
-        """Return the next message that `wanted` accepts; skipped messages stay in `frames`.
+        """Return the next message that `wanted` accepts. Skipped messages stay in `frames`.
 
         Raises:
             EOFError, TimeoutError: as for `read_message`.

@@ -16,7 +16,9 @@ Pause: TypeAlias = Literal[Hold.HOLD] | Delay
 
 
 class Writer(Protocol):
-    """Writes one response in the format of one API; each method returns the events of its part."""
+    """The interface of a writer, which formats one response for one API. Each method returns the events of one
+    part.
+    """
 
     def begin(self) -> Iterable[bytes]: ...
     def text(self, delta: str) -> Iterable[bytes]: ...
@@ -26,12 +28,12 @@ class Writer(Protocol):
 
 
 def event(data: bytes) -> bytes:
-    """Return a server-sent event."""
+    """Encode data as a server-sent event."""
     return b"data: %b\n\n" % data
 
 
 def render(writer: Writer, steps: Sequence[Step], *, whole: bool = True) -> Iterator[bytes | Pause]:
-    """Yield the events of a reply and its pauses, with the end of the reply only if `whole`."""
+    """Yield the events and pauses of a reply. The end of the reply is included only if `whole` is true."""
     usage: Usage | None = None
     yield from writer.begin()
     for step in steps:
@@ -58,7 +60,9 @@ def render(writer: Writer, steps: Sequence[Step], *, whole: bool = True) -> Iter
 
 
 class ChatWriter:
-    """Chat completions: choices with deltas, a finish reason, `[DONE]`, in the dialect of a provider."""
+    """Writes a reply in the format of Chat Completions: deltas, a finish reason and `[DONE]`, in the dialect of a
+    provider.
+    """
 
     def __init__(self, *, wants_usage: bool = False, dialect: Dialect = DIALECTS["openai"]) -> None:
         self._wants_usage = wants_usage
@@ -124,7 +128,9 @@ class ChatWriter:
 
 
 class ResponsesWriter:
-    """Responses: text in deltas and again as a whole item, `response.completed` with the usage."""
+    """Writes a reply in the format of the Responses API: text deltas, the whole item, and `response.completed` with
+    the usage.
+    """
 
     def __init__(self) -> None:
         self._text: list[str] = []

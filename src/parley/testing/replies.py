@@ -1,4 +1,4 @@
-"""The replies of a scripted model, complete and broken."""
+"""The kinds of replies that a scripted model can send, complete and broken."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from parley.testing.steps import Step
 __all__ = ["Bulk", "Cut", "Ending", "Failure", "RawBody", "Reply", "Says"]
 
 Ending: TypeAlias = Literal["end", "close", "reset", "hang"]
-"""How a broken reply stops: the body ends regularly but too early; the connection is closed or reset within the
-body; or it stays open without further data."""
+"""The way in which a broken reply stops: the body ends too early (`end`), the connection is closed or reset within
+the body (`close`, `reset`), or it stays open without further data (`hang`).
+"""
 
 
 class Says(Struct, frozen=True):
-    """A complete reply."""
+    """A complete reply, as a sequence of steps."""
 
     steps: tuple[Step, ...]
 
@@ -31,7 +32,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True, kw_only=True):
-    """A reply that stops after its steps, or after `at` bytes of its body."""
+    """A reply that breaks off after its steps, or after `at` bytes of its body."""
 
     steps: tuple[Step, ...]
     at: int | None = None
@@ -39,7 +40,7 @@ class Cut(Struct, frozen=True, kw_only=True):
 
 
 class RawBody(Struct, frozen=True, kw_only=True):
-    """A body as it is, without chunked encoding, in writes of `cut_every` bytes; by default in one."""
+    """A raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by default."""
 
     body: bytes
     cut_every: int | None = None
@@ -47,7 +48,7 @@ class RawBody(Struct, frozen=True, kw_only=True):
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
-    """One delta repeated many times, each in its own chunk, sent as fast as it is read."""
+    """One delta repeated many times, each in its own chunk, sent as fast as the client reads."""
 
     deltas: int
     text: str = "abcdefgh"

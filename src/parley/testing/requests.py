@@ -1,4 +1,4 @@
-"""Reads HTTP/1.1 requests; supports the parts of the protocol that model clients use."""
+"""Reads HTTP/1.1 requests. Supports only the parts of the protocol that model clients use."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _APIS: Final[dict[str, Api]] = {"/chat/completions": "chat", "/responses": "resp
 
 
 class RecordedRequest(Struct, frozen=True, kw_only=True):
-    """A request to the model."""
+    """A request that the model received."""
 
     path: str
-    """The path with the query."""
+    """The path with the query string."""
     headers: dict[str, str]
-    """Names in lower case."""
+    """The values of the headers, keyed by their names in lower case."""
     body: Any
-    """Decoded JSON; None if the body is not JSON."""
+    """The decoded JSON body; None if the body is not JSON."""
     raw: bytes
     """The raw body."""
 
     @property
     def api(self) -> Api | None:
-        """The API that the path belongs to."""
+        """The model API that the path belongs to; None for other paths."""
         path = self.path.partition("?")[0]
         return next((api for end, api in _APIS.items() if path.endswith(end)), None)
 
 
 async def read_request(reader: asyncio.StreamReader) -> RecordedRequest | None:
-    """Return the next request of a connection; None if the client has closed it.
+    """Return the next request on a connection, or None if the client has closed the connection.
 
     Raises:
         asyncio.IncompleteReadError: the client disconnected within a request.
@@ -59,7 +59,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> b
     while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
         body += (await reader.readexactly(size + 2))[:-2]
     while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # trailers
+        pass  # skips trailers
     return body
 
 

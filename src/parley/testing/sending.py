@@ -1,4 +1,4 @@
-"""Sends replies over a connection: heads, chunks, and broken bodies."""
+"""Sends replies over a connection: status lines, headers, chunks, and broken bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LAST_CHUNK", "chunk", "end_body", "head", "send_bulk"]
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 BULK_WRITE_DELTAS: Final = 2000
-"""Number of deltas of a bulk reply in one write: some hundred kilobytes."""
+"""The number of deltas in one write of a bulk reply, which is a few hundred kilobytes."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -34,7 +34,9 @@ def head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) -> bool:
-    """End a body in one of the four ways; return whether the connection can be used again."""
+    """End a body in the given way, and return whether the connection can be used again. `chunked` is true for a
+    chunked body.
+    """
     match how:
         case "end":
             if chunked:
@@ -44,7 +46,7 @@ async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) 
         case "close":
             return False
         case "reset":
-            # Without lingering, a close is a reset; written data must be sent first.
+            # With a linger time of 0, a close sends a reset. Written data must be sent before.
             await _flush(writer)
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -61,9 +63,9 @@ async def _flush(writer: asyncio.StreamWriter) -> None:
 
 
 async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
-    """Send `deltas` equal deltas and the end of the reply."""
+    """Send `text` as a delta `deltas` times, followed by the end of the reply."""
     (delta,) = api.text(text)
-    tuple(api.text(text * (deltas - 1)))  # the end repeats the whole text
+    tuple(api.text(text * (deltas - 1)))  # counts the text, because the end of the reply repeats it
     many, rest = divmod(deltas, BULK_WRITE_DELTAS)
     block = chunk(delta) * BULK_WRITE_DELTAS
     for _ in range(many):

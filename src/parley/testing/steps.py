@@ -1,4 +1,4 @@
-"""The steps of a scripted reply. A plain string is one delta of text; the other steps are here."""
+"""The steps of a scripted reply. A plain string is also a step: one delta of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Hold(Enum):
 
 
 HOLD: Final = Hold.HOLD
-"""The reply waits here until the test releases it."""
+"""A step at which the reply waits until the test releases it."""
 
 
 class Delay(Struct, frozen=True):
@@ -26,30 +26,30 @@ class Delay(Struct, frozen=True):
 
 
 class Pieces(Struct, frozen=True):
-    """A text as deltas of `size` characters."""
+    """Text that is sent as deltas of `size` characters."""
 
     text: str
     size: int = 1
 
 
 class Reasoning(Struct, frozen=True):
-    """Reasoning: a summary over the Responses API, raw reasoning over chat."""
+    """The model's reasoning: a summary over the Responses API, raw reasoning over Chat Completions."""
 
     text: str
 
 
 class Call(Struct, frozen=True):
-    """A function call of the model."""
+    """A tool call by the model."""
 
     name: str
     arguments: Mapping[str, Any] | str
-    """An object, or a text that is sent unchanged and need not be JSON."""
+    """The arguments as an object, or as a string that is sent unchanged and need not be JSON."""
     call_id: str | None = None
-    """A unique id is generated if it is None."""
+    """The id of the call. If it is None, a unique id is generated."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """The token counts of a response. Over chat they are sent only on request."""
+    """The token counts of a response. Over Chat Completions they are sent only if the request asks for them."""
 
     input_tokens: int = 10
     cached_input_tokens: int = 0

@@ -1,10 +1,12 @@
-"""The tools that the model can call, one module for each.
+"""The tools that the model can call, with one module for each tool.
 
-Importing this package is cheap: the first turn that has tools imports the modules of the tools.
+Importing this package is fast, because the modules of the tools are imported only when the first turn with tools
+begins.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from parley.ports.tools import ToolContext, TurnTools
     from parley.tools.servers.calls import ServerTools
     from parley.tools.servers.pool import ServerPool
+    from parley.tools.servers.server import Timing
     from parley.tools.tool import Tool
 
 __all__ = ["AgentTools", "OpenTools", "own_tools"]
@@ -29,12 +32,13 @@ log = logging.getLogger(__name__)
 
 
 class AgentTools:
-    """All tools of this process. Does not close `commands`."""
+    """The tools of this process and its tool servers. Closing this object does not close `commands`."""
 
-    def __init__(self, *, commands: CommandRunner) -> None:
-        self._commands = commands
+    def __init__(self, *, commands: CommandRunner, timing: Timing | None = None) -> None:
+        self._commands, self._timing = commands, timing
         self._pools: dict[frozenset[tuple[str, str]], ServerPool] = {}
-        """The tool servers, by the environment that they run with."""
+        """The tool servers in use, keyed by the environment variables that they run with."""
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
@@ -55,20 +59,34 @@ class AgentTools:
         return await self._pool(settings).start(settings.mcp_servers)
 
     async def close(self) -> None:
-        for pool in self._pools.values():
-            await pool.close()
+        for environ in tuple(self._pools):
+            self._drop(environ)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def _pool(self, settings: Settings) -> ServerPool:
         from parley.tools.servers.pool import ServerPool
+        from parley.tools.servers.server import Timing
 
         environ = frozenset(settings.environ.items())
         if environ not in self._pools:
-            self._pools[environ] = ServerPool(settings.environ)
+            self._pools[environ] = ServerPool(
+                settings.environ, timing=self._timing or Timing(), on_unused=lambda: self._drop(environ)
+            )
         return self._pools[environ]
+
+    def _drop(self, environ: frozenset[tuple[str, str]]) -> None:
+        """Remove the pool of an environment that no turn uses, and end its tool servers."""
+        if (pool := self._pools.pop(environ, None)) is not None:
+            closing = asyncio.create_task(pool.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
 
 def own_tools(context: ToolContext, commands: CommandRunner) -> tuple[Tool, ...]:
-    """Return Parley's own tools, without the tools of tool servers, in the order in which they are offered."""
+    """Return Parley's own tools, in the order in which they are listed to the model. Tools of tool servers are not
+    included.
+    """
     from parley.tools.apply_patch import Patches
     from parley.tools.shell import Shell
     from parley.tools.update_plan import UpdatePlan
@@ -79,7 +97,7 @@ def own_tools(context: ToolContext, commands: CommandRunner) -> tuple[Tool, ...]
 
 
 class OpenTools:
-    """The tools of one turn."""
+    """The tools of one turn: Parley's own tools, and the tools of tool servers."""
 
     def __init__(self, own: tuple[Tool, ...], servers: ServerTools | None) -> None:
         self._own, self._servers = own, servers
@@ -98,7 +116,7 @@ class OpenTools:
         except ToolError as error:
             return str(error)
         except StoreError:
-            raise  # what the tool did cannot be stored, so the turn must not go on
+            raise  # the effects of the tool cannot be stored, so the turn must end
         except Exception as bug:
             log.exception("the tool %s failed", call.name)
             return internal_error(bug)

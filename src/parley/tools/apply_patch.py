@@ -1,7 +1,7 @@
-"""The `apply_patch` tool: applies the patches of one turn, from the text of a patch to the text for the model.
+"""The `apply_patch` tool: applies the patches of one turn, and returns the output that the model reads.
 
-Knows the texts and the order of events (docs/protocol.md, apply_patch). Does not know how files are matched or
-written, nor which changes are allowed.
+This module defines the model-facing texts and the order of events (see "apply_patch" in docs/protocol.md). The
+package `tools/patch` matches and writes files.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = ["Patches"]
 log: Final = logging.getLogger(__name__)
 
 FAILED: Final = 1
-"""The exit code that the model sees if a patch was not written."""
+"""The exit code that the model gets if a patch was not written."""
 
 
 class Patches:
-    """Applies patches and keeps a diff of all changes of the turn."""
+    """Applies patches, and maintains a diff of all changes of the turn."""
 
     names = ("apply_patch", "applypatch")
 
@@ -80,17 +80,17 @@ class Patches:
         return await self.apply(call.call_id, patch, workdir=self._context.settings.cwd)
 
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
-        """Apply a patch whose paths are relative to `workdir`, and return the text for the model.
+        """Apply a patch whose paths are relative to `workdir`, and return the output for the model.
 
-        A cancellation while files are written waits until all of them are written or restored. The result is
-        reported.
+        If the call is cancelled while files are being written, the cancellation takes effect after all files are
+        written or restored. The result is reported even then.
         """
         try:
             verified = await self._verified(patch, workdir)
             done = await self._decide_and_write(call_id, verified, partial(self._verified, patch, workdir))
         except PatchRefused as refusal:
             return _truncated(replace_surrogates(str(refusal)))
-        return done.told if isinstance(done, _Attempt) else rejected("patch", done)
+        return done.output if isinstance(done, _Attempt) else rejected("patch", done)
 
     async def _verified(self, patch: str, workdir: str) -> _Verified:
         return await _verify(patch, workdir=workdir, settings=self._context.settings)
@@ -98,7 +98,7 @@ class Patches:
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Ask for permission to write the patch, and write it if permission is granted.
+        """Write a patch if the policy or the user allows it.
 
         Raises:
             PatchRefused: the patch was approved, but no longer matches the files.
@@ -127,9 +127,8 @@ class Patches:
     async def _write_approved(
         self, action: ApplyPatch, verified: _Verified, verdict: Granted, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Write an approved patch if its files and directories are the ones that the approval covers.
-
-        If one of them was replaced, the person is asked again.
+        """Write an approved patch if its files and directories are still the approved ones. If one of them was
+        replaced, ask the user again.
 
         Raises:
             PatchRefused: the patch no longer matches the files.
@@ -161,14 +160,14 @@ class Patches:
 
     async def _attempt(self, verified: _Verified, action: ApplyPatch, verdict: Granted) -> _Attempt:
         transcript, call_id = self._context.transcript, action.call_id
-        # A retry is reported like the first attempt, which needed no approval.
+        # A retry has the same value as the first attempt, which needed no approval.
         auto_approved = action.has_failed or not verdict.by_person
         await transcript.append(
             PatchApplyBegin(call_id=call_id, auto_approved=auto_approved, changes=verified.changes)
         )
         outcome, cancelled = await self._carry_out(verified, verdict)
         stream: OutputStream = "stderr" if outcome.stderr else "stdout"
-        transcript.show_output(call_id, stream, outcome.said.encode())
+        transcript.show_output(call_id, stream, outcome.text.encode())
         kept = transcript.kept_output(call_id)
         end = PatchApplyEnd(
             call_id=call_id, stdout=outcome.stdout, stderr=outcome.stderr, success=not outcome.stderr
@@ -182,15 +181,14 @@ class Patches:
         if cancelled is None:
             return attempt
         if call_id in transcript.history.unanswered:  # the model must know what was written
-            await transcript.append(CallOutput(call_id=call_id, output=attempt.told))
+            await transcript.append(CallOutput(call_id=call_id, output=attempt.output))
         raise cancelled
 
     async def _carry_out(
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
-        """Write the patch in a thread; return the result, and the cancellation if one arrived meanwhile.
-
-        Never raises, because an end event must follow the begin event.
+        """Write the patch in a thread. Return the result, and the cancellation if one arrived meanwhile. This
+        method never raises an exception, because an end event must follow the begin event.
         """
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -206,10 +204,10 @@ class Patches:
             return _Outcome(stderr=internal_error(bug)), cancelled
 
     def _write(self, verified: _Verified, verdict: Granted) -> _Outcome:
-        started_at, bounds = time.monotonic(), verdict.bounds
+        started_at, policy = time.monotonic(), verdict.policy
         try:
-            if bounds is not None and not verdict.by_person:
-                self._commands.confine_thread(bounds)
+            if policy is not None and not verdict.by_person:
+                self._commands.confine_thread(policy)
             left = verified.commit_approved() if verdict.by_person else verified.commit()
         except PatchRefused as failure:
             seconds = time.monotonic() - started_at
@@ -220,12 +218,12 @@ class Patches:
         except CommandNotStarted as failure:
             return _Outcome(stderr=replace_surrogates(failure.detail), not_begun=True)
         seconds = time.monotonic() - started_at
-        said = verified.plan.summary() + replace_surrogates("".join(f"{sentence}\n" for sentence in left))
-        return _Outcome(stdout=said, seconds=seconds, diff=self._diff(verified.plan))
+        summary = verified.plan.summary() + replace_surrogates("".join(f"{sentence}\n" for sentence in left))
+        return _Outcome(stdout=summary, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
-        """Return the diff of the turn so far, or nothing if it cannot be computed. A failure is no error,
-        because the files are already written.
+        """Return the diff of the turn so far, or an empty string if the diff cannot be computed. The files are
+        already written, so a failure is only logged.
         """
         try:
             for change in plan.changes:
@@ -240,58 +238,68 @@ class Patches:
 
 
 class _Outcome(NamedTuple):
-    """The result of writing a patch. Either `stdout` or `stderr` has text."""
+    """The result of writing a patch. Either `stdout` or `stderr` is non-empty."""
 
     stdout: str = ""
     stderr: str = ""
     diff: str = ""
     seconds: float = 0.0
     refused: bool = False
-    """True if the files could not be written."""
+    """True if the files could not be written, or no longer match the patch."""
     changed: bool = False
     """True if the files changed after the patch was verified."""
     not_begun: bool = False
-    """True if the sandbox could not be set up, so that nothing was tried."""
+    """True if nothing was written because the sandbox could not be set up."""
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return self.stderr or self.stdout
 
 
 class _Attempt(NamedTuple):
-    told: str
+    output: str
     denied: str | None = None
-    """Why it failed, if the sandbox may have caused it."""
+    """The reason for a failure that the sandbox may have caused; None if there was no such failure."""
     is_changed: bool = False
-    """True if it was not written, because the files changed after it was verified."""
+    """True if the patch was not written because the files changed after the patch was verified."""
 
 
 def _attempt(outcome: _Outcome, kept: CommandOutput | None, verdict: Granted) -> _Attempt:
-    bounds = verdict.bounds
+    policy = verdict.policy
     if outcome.not_begun:
         return _Attempt(f"execution error: {outcome.stderr}")
     streams = kept.streams if kept else ()
-    if bounds is not None and outcome.refused:
+    if policy is not None and outcome.refused:
         denied = denied_by_sandbox(FAILED, stdout=None, stderr=streams[0] if streams else None)
-        return _Attempt(failed_in_sandbox(denied, bounds), denied)
-    said = "".join(map(for_model, streams))
-    told = ran(said, exit_code=FAILED if outcome.stderr else 0, seconds=outcome.seconds)
-    return _Attempt(told, is_changed=outcome.changed)
+        return _Attempt(failed_in_sandbox(denied, policy), denied)
+    shown = "".join(map(for_model, streams))
+    output = ran(shown, exit_code=FAILED if outcome.stderr else 0, seconds=outcome.seconds)
+    return _Attempt(output, is_changed=outcome.changed)
 
 
 class _Verified(NamedTuple):
-    """A patch that matches the files, with the functions that write it."""
+    """A patch that matches the files, and the functions that write it."""
 
     plan: Plan
     changes: dict[str, FileChange]
     covers: str
     commit: Callable[[], tuple[str, ...]]
     commit_approved: Callable[[], tuple[str, ...]]
-    """Writes only to the directories that were verified."""
+    """The function that writes an approved patch. It fails if a directory has been replaced since it was
+    verified.
+    """
+
+
+def _installed_paths(settings: Settings) -> tuple[str, ...]:
+    if settings.sandbox_mode == "danger-full-access":
+        return ()
+    return installed_paths((settings.cwd, *settings.workspace_write.writable_roots))
 
 
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
-    """Verify a patch in a thread, which ends soon after a cancellation."""
+    """Verify a patch in a thread. The paths of the patch are relative to `workdir`. If the call is cancelled, the
+    thread ends soon afterwards.
+    """
     cancel = CancelToken()
 
     def verified() -> _Verified:
@@ -304,7 +312,7 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
             cwd=settings.cwd,
             home=settings.home,
             hidden=settings.withheld_paths,
-            installed=() if settings.sandbox_mode == "danger-full-access" else installed_paths(),
+            installed=_installed_paths(settings),
             cancel=cancel,
         )
         return _Verified(
@@ -322,10 +330,12 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
 
 
 def _truncated(text: str) -> str:
-    """Truncate a text like the output of a command."""
-    said = text.encode()
+    """Return the text truncated to the limits for a command's output."""
+    encoded = text.encode()
     return for_model(
-        StreamOutput(item=ItemId(""), stream="stderr", head=said, tail=b"", size=len(said), lines=said.count(b"\n"))
+        StreamOutput(
+            item=ItemId(""), stream="stderr", head=encoded, tail=b"", size=len(encoded), lines=encoded.count(b"\n")
+        )
     )
 
 
@@ -335,7 +345,7 @@ def _truncated(text: str) -> str:
 class _Arguments(Struct, frozen=True, kw_only=True):
     input: str | None = None
     patch: str | None = None
-    """Another name of `input` that some models use."""
+    """The patch. Some models use this name instead of `input`."""
 
 
 def _patch(arguments: bytes) -> str:

@@ -1,6 +1,5 @@
-"""The working directory and the program file of a command, which an approval covers besides the command's words.
-
-Keeps the directory open, so that its inode is not reused while a person decides.
+"""The working directory and the program file of a command. An approval covers both, in addition to the command's
+words. `CommandTarget` keeps the directory open, so that its inode number is not reused while the user is deciding.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _HOLD: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXE
 
 
 class CommandTarget:
-    """The working directory and the program of a command at the time of construction."""
+    """The working directory and the program of a command, as they were when this object was created."""
 
     def __init__(self, argv: Sequence[str], cwd: str, search_path: str | None) -> None:
         self._argv, self._cwd, self._search_path = argv, cwd, search_path
@@ -37,13 +36,13 @@ class CommandTarget:
 
     @property
     def covers(self) -> str:
-        """The text that identifies the directory and the program in an approval."""
+        """The string that identifies the working directory and the program in an approval."""
         its = self.approved
         numbers = " ".join(f"{device}:{inode}" for device, inode in (its.directory, its.program))
         return f"{numbers} {self._place.decode(errors='backslashreplace')}"
 
     def change(self) -> Changed | None:
-        """Return what was replaced since construction, or None."""
+        """Return what has been replaced since this object was created; None if nothing has been replaced."""
         with CommandTarget(self._argv, self._cwd, self._search_path) as now:
             if now.approved.directory != self.approved.directory:
                 return "directory"
@@ -58,7 +57,7 @@ class CommandTarget:
                     if (found := runnable(place, folder=self._folder)) is not None:
                         return place, found
         except ValueError:
-            pass  # no program can have such a name; starting it gives the error
+            pass  # no program can have such a name; starting the command reports the error
         return b"", NOTHING
 
 
@@ -66,4 +65,4 @@ def _held(cwd: str) -> int | None:
     try:
         return os.open(cwd, _HOLD)
     except (OSError, ValueError):
-        return None  # starting the command gives the error
+        return None  # starting the command reports the error

@@ -1,4 +1,4 @@
-"""Errors that only the tools of the model raise. The model gets their text."""
+"""Errors that only the tools raise. The model reads their text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class CommandReplaced(CommandNotStarted):
-    """The working directory or the program is not the one that was approved. The command did not run."""
+    """The command did not run, because its working directory or program is not the approved one."""
 
     def __init__(self, changed: Literal["directory", "program"]) -> None:
         what = "working directory" if changed == "directory" else "program"
@@ -27,15 +27,15 @@ class CommandReplaced(CommandNotStarted):
 
 
 class PatchRefused(ToolError):
-    """The patch cannot be read, does not match the files, or may not touch them; nothing was changed."""
+    """The patch is invalid, does not match the files, or would touch protected files. Nothing was changed."""
 
 
 class PatchChanged(PatchRefused):
-    """A file or directory changed after the patch was verified; nothing was written."""
+    """A file or directory changed after the patch was verified. Nothing was written."""
 
 
 class BadImage(ToolError):
-    """The file cannot be shown to a model."""
+    """The file cannot be read, or is not an image that a model can view."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -51,7 +51,7 @@ class NotStarted(ToolError):
 
 
 class CallFailed(ToolError):
-    """A tool server returned no result; `detail` is None if it answered with an error."""
+    """A call to a tool server failed. `detail` is the reason; None if the server answered with its own error."""
 
     def __init__(self, detail: str | None) -> None:
         super().__init__(detail or "the server answered with an error")
@@ -59,7 +59,7 @@ class CallFailed(ToolError):
 
 
 class ToolServerFailed(ToolError):
-    """A tool server returned no result; the text names the server and the tool."""
+    """A call to a tool server failed. The message names the server and the tool."""
 
     def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
         why = f": {detail}" if detail else ""

@@ -1,7 +1,6 @@
-"""Summarises commands for display (docs/protocol.md, `parsed_cmd`).
-
-No permission depends on a summary, because a hostile command can look harmless here. The summary follows the usual
-meaning of program names, reads no files and never fails.
+"""Summarises commands for display (see `parsed_cmd` in docs/protocol.md). The module assumes the usual meaning of
+program names, reads no files and never fails. A hostile command can have a harmless summary, so no permission
+depends on a summary.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from parley.wire.events import (
 __all__ = ["LONGEST_SCRIPT", "parse"]
 
 LONGEST_SCRIPT: Final = 8 * 1024
-"""The length in characters up to which a script is summarised."""
+"""The maximum length, in characters, of a script that is summarised."""
 
 
 def _set(words: str) -> frozenset[str]:
@@ -31,7 +30,7 @@ def _set(words: str) -> frozenset[str]:
 
 
 def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
-    """Return one summary for each command worth showing; none for `true`."""
+    """Return one summary for each command of `argv` that is worth showing. `true` is not shown."""
     command = tuple(argv)
     match command:
         case ("bash", "-lc" | "-c", script) if len(script) > LONGEST_SCRIPT:
@@ -57,7 +56,7 @@ def _summaries(commands: list[Words], words: Words) -> tuple[ParsedCommand, ...]
 
 
 def _plain_commands(script: str) -> list[Words] | None:
-    """Return the commands of a script of plain words and connectors; None for any other script."""
+    """Return the commands of a script that consists of plain words and connectors; None for any other script."""
     commands = commands_in(script, words_only=True)
     return commands if commands is not None and all(map(_is_plain, commands)) else None
 
@@ -71,7 +70,7 @@ _CONNECTORS: Final = frozenset({"&&", "||", ";", "|"})
 
 
 def _split(words: list[Word]) -> list[Words]:
-    """Split words into commands at connectors."""
+    """Split words into commands at the connectors `&&`, `||`, `;` and `|`."""
     commands: list[list[str]] = [[]]
     for word in words:
         if word.source in _CONNECTORS:
@@ -88,7 +87,7 @@ _RANGE: Final = re.compile(r"\d+(?:,\d+)?p")
 
 
 def _only_formats(command: Words) -> bool:
-    """Return True if a command only reformats the output of the others."""
+    """Return whether a command only reformats the output of the commands before it."""
     match command:
         case ("head" | "tail",) | ("head" | "tail", _):
             return not _operands(command[1:])
@@ -225,7 +224,7 @@ _TAKE_VALUES: Final[Mapping[str, frozenset[str]]] = {
     "tail": _set("-c -n -s --bytes --lines --pid --sleep-interval"),
     "tree": _set("-I -L -P"),
 }
-"""The options whose value is the next word."""
+"""The options whose value is the next word, keyed by program."""
 
 _PATTERN: Final = _set("-e --regexp")
 _GREP_VALUES: Final = _PATTERN | _set(
@@ -245,7 +244,10 @@ _NOT_TELLING: Final = frozenset({"src", "build", "dist", "node_modules"})
 def _operands(
     words: Sequence[str], take_values: frozenset[str] = frozenset(), *, up_to_dashes: bool = False
 ) -> list[str]:
-    """Return the words that are neither options nor values of options. `-` (standard input) is not an operand."""
+    """Return the words that are neither options nor values of options. `-` (standard input) is not returned.
+    `take_values` are the options whose value is the next word. If `up_to_dashes` is True, the words after `--` are
+    not returned.
+    """
     operands: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -270,6 +272,6 @@ def _first(paths: list[str]) -> str | None:
 
 
 def _short(path: str) -> str:
-    """Return the most telling part of a path: the last one that is not a common directory name."""
+    """Return the most informative part of a path: the last part that is not a common directory name."""
     parts = path.split("/")
     return next((part for part in reversed(parts) if part and part not in _NOT_TELLING), path)

@@ -1,4 +1,6 @@
-"""Asks for a second approval: after a failure in the sandbox, or if an approved file or directory was replaced."""
+"""Asks for another approval of the same action, after a failure in the sandbox or after an approved file or
+directory was replaced.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MOST_APPROVALS: Final = 3
-"""The most approvals of one call, if something is replaced after each of them."""
+"""The maximum number of approvals for one call whose target is replaced after each approval."""
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(
-    why=f"what was approved was replaced before it could begin, {MOST_APPROVALS} times in a row"
+    why=f"its program, directory or files were replaced after each of {MOST_APPROVALS} approvals"
 )
 
 _CHANGED: Final[dict[Changed, str]] = {
@@ -26,8 +28,8 @@ _CHANGED: Final[dict[Changed, str]] = {
 
 
 async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> Verdict:
-    """Report why an action failed in the sandbox and ask whether to repeat it without the sandbox. Report a granted
-    repetition.
+    """Report why an action failed in the sandbox, and ask whether to repeat it without the sandbox. If the user
+    agrees, report the repetition.
 
     The action must have `has_failed` set.
     """
@@ -39,6 +41,6 @@ async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> 
 
 
 async def report_changed(context: ToolContext, changed: Changed) -> None:
-    """Report why the same call needs another approval."""
+    """Send an event that says what was replaced after an approval. The call then needs another approval."""
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"
     await context.transcript.append(BackgroundEvent(message=message))

@@ -1,4 +1,6 @@
-"""Texts that tell the model the result of a command or a patch (docs/protocol.md, the shell tool)."""
+"""Creates the model-facing texts for the results of commands and patches (see "the shell tool" in
+docs/protocol.md).
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,17 @@ __all__ = [
 BAD_ARGUMENTS = "failed to parse function arguments: "
 
 _SANDBOX: Final = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
-"""The name by which clients and models know the sandbox, whatever the mechanism."""
+"""The name of the sandbox that clients and models see. It does not depend on the mechanism that is used."""
 
 
 def ran(output: str, *, exit_code: int, seconds: float) -> str:
-    """Return the text for a command or patch that ran to its end."""
+    """Return the model-facing text for a command or patch that ran to its end."""
     metadata = {"exit_code": exit_code, "duration_seconds": round(seconds, 1)}
     return encode({"output": output, "metadata": metadata}).decode()
 
 
 def rejected(what: Literal["exec command", "patch"], verdict: RejectedByPolicy | RejectedByUser) -> str:
-    """Return the text for an action that was not allowed."""
+    """Return the model-facing text for an action that the policy or the user rejected."""
     match verdict:
         case RejectedByPolicy(why=why):
             return replace_surrogates(f"{what} rejected: {why}")
@@ -47,24 +49,26 @@ def rejected(what: Literal["exec command", "patch"], verdict: RejectedByPolicy |
             return replace_surrogates(f"{what} rejected by user: {reason}")
 
 
-def failed_in_sandbox(why: str, bounds: SandboxPolicy | None) -> str:
-    """Return the text for a command or patch that failed, with or without a sandbox."""
-    return f"failed in sandbox {'None' if bounds is None else _SANDBOX} with execution error: {why}"
+def failed_in_sandbox(why: str, policy: SandboxPolicy | None) -> str:
+    """Return the model-facing text for a command or patch that failed for the reason `why`. `policy` is the policy
+    of its sandbox; None if there was no sandbox.
+    """
+    return f"failed in sandbox {'None' if policy is None else _SANDBOX} with execution error: {why}"
 
 
 def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
-    """Return the text about a confined command that failed. It is not known whether the sandbox caused the
-    failure.
+    """Return the reason that the model gets for the failure of a confined command. The sandbox may or may not have
+    caused the failure.
     """
     if stdout is None or stderr is None:
-        said = tuple("" if one is None else for_model(one) for one in (stdout, stderr))
+        texts = tuple("" if one is None else for_model(one) for one in (stdout, stderr))
     else:
-        said = both_for_model(stdout, stderr)
-    return f"sandbox denied exec error, exit code: {exit_code}, stdout: {said[0]}, stderr: {said[1]}"
+        texts = both_for_model(stdout, stderr)
+    return f"sandbox denied exec error, exit code: {exit_code}, stdout: {texts[0]}, stderr: {texts[1]}"
 
 
 def internal_error(bug: Exception) -> str:
-    """Return the text for a bug of Parley; the details are in the log."""
+    """Return the model-facing text for a bug of Parley. The details are in the log."""
     return limit_reached(bug) or f"internal error: {type(bug).__name__}"
 
 

@@ -1,8 +1,6 @@
-"""Limits of open files: the server raises its own limit, and programs get the limit that the server was started
-with.
-
-A server of many conversations holds many pipes and connections. Programs that use `select`, or that close every
-possible descriptor, work better with the limit of the user.
+"""Sets limits on open files: the server raises its own limit, and the programs that it starts get the original
+limit. The server needs a high limit because many conversations have many pipes and connections. Programs that use
+`select`, or that close every possible descriptor, work better with the original limit.
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ import resource
 __all__ = ["limit_program", "program_limit", "raise_own_limit"]
 
 _given: int | None = None
-"""The soft limit of this process before it was raised."""
+"""The soft limit of this process before it was raised; None if it was not raised."""
 
 
 def raise_own_limit() -> None:
-    """Raise the limit of this process to the maximum. Call it before any program is started."""
+    """Raise the limit on open files of this process to the maximum. Call this before any program is started."""
     global _given
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -27,16 +25,18 @@ def raise_own_limit() -> None:
 
 
 def program_limit() -> int:
-    """Return the soft limit of open files for the programs that the server starts."""
+    """Return the soft limit on open files for the programs that the server starts."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _given is None else _given
 
 
 def limit_program(pid: int) -> None:
-    """Give a program that was just started the limit that the server was started with."""
+    """Set the limit on open files of a program that was just started to the limit that the server was started
+    with.
+    """
     if _given is None or not hasattr(resource, "prlimit"):
         return
     try:
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (_given, hard))
     except (OSError, ValueError):
-        pass  # it has ended, runs as another user, or has a lower hard limit by now
+        pass  # the program has ended, runs as another user, or has lowered its hard limit

@@ -1,11 +1,12 @@
-"""The shell tool: runs one command of the model, from the arguments of the call to the text for the model.
+"""The shell tool: runs one command of the model, and returns the output that the model reads.
 
-Knows the texts and the order of events (docs/protocol.md, the shell tool). Does not know how processes are run, nor
-which commands are allowed.
+This module defines the model-facing texts and the order of events (see "the shell tool" in docs/protocol.md). A
+`CommandRunner` runs the processes, and `ToolContext.authorize` decides which commands are allowed.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from parley.common.os_errors import os_detail
+from parley.common.paths import is_below_any
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, Changed, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
@@ -24,7 +26,7 @@ from parley.ports.model import ToolSpec
 from parley.ports.tools import Authorize, Granted, RejectedByPolicy, RejectedByUser, RunCommand, ToolContext
 from parley.tools import parsed_commands
 from parley.tools.command_target import CommandTarget
-from parley.tools.commands.environment import command_environment, with_tame_git
+from parley.tools.commands.environment import command_environment, with_restricted_git
 from parley.tools.errors import CommandReplaced
 from parley.tools.patch.extract import patch_in
 from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
@@ -41,7 +43,7 @@ from parley.tools.truncation import both_for_model, for_end_event, for_model
 from parley.wire.arguments import decode_arguments
 from parley.wire.events import ExecCommandBegin, ExecCommandEnd
 from parley.wire.ids import CallId
-from parley.wire.text import replace_surrogates
+from parley.wire.text import quoted, replace_surrogates
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "AppliesPatches", "Shell"]
 
@@ -49,26 +51,32 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
-"""The tool name in calls of the shell that some models were trained on."""
+"""The name of the tool in calls of the built-in shell that some models were trained on."""
 MOST_WORDS: Final = 100_000
-"""The longest command, in words, that is processed. A longer one would block the server."""
+"""The maximum number of words in a command. A command with more words is refused, because it would block the
+server.
+"""
 NOT_FOUND: Final = 127
-"""The exit code of shells for a missing program, which is not the fault of the sandbox."""
+"""The exit code that shells use for a missing program. A failure with this exit code is not caused by the
+sandbox.
+"""
 
 
+_MISSING: Final = tuple(os_detail(OSError(number, os.strerror(number))) for number in (errno.ENOENT, errno.ENOTDIR))
+"""The texts of errors that do not say whether the program or its directory is missing."""
 _TIMED_OUT: Final = "sandbox error: command timed out"
 
 
 class AppliesPatches(Protocol):
-    """Applies patches and reports their events."""
+    """An object that applies patches and reports their events."""
 
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
-        """Apply a patch and return the text for the model."""
+        """Apply a patch whose paths are relative to `workdir`, and return the output for the model."""
         ...
 
 
 class Shell:
-    """Runs commands; if a command passes a patch to `apply_patch`, applies the patch instead."""
+    """Runs commands. If a command passes a patch to `apply_patch`, the patch is applied instead."""
 
     names: tuple[str, ...] = ("shell", "container.exec", LOCAL_SHELL)
 
@@ -112,23 +120,23 @@ class Shell:
             escalated=wanted.escalated,
             justification=wanted.justification,
         )
-        if not action.argv:  # there is nothing to approve, and starting it gives the error
-            return (await self._carry_out(action, wanted, Granted())).told
+        if not action.argv:  # there is nothing to approve, and starting the command reports the error
+            return (await self._carry_out(action, wanted, Granted())).output
         done = await self._decide_and_run(action, wanted, self._context.authorize)
         if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
             ask = partial(ask_to_escalate, self._context, why=done.denied)
             done = await self._decide_and_run(replace(action, has_failed=True), wanted, ask)
-        return done.told if isinstance(done, _Outcome) else rejected("exec command", done)
+        return done.output if isinstance(done, _Outcome) else rejected("exec command", done)
 
     async def _decide_and_run(
         self, action: RunCommand, wanted: _Wanted, authorize: Authorize
     ) -> _Outcome | RejectedByPolicy | RejectedByUser:
-        """Ask for permission to run the command, and run it if permission is granted.
+        """Run the command if the policy or the user allows it.
 
-        A command that a person approved runs only in the approved directory and with the approved program. If one
-        of them was replaced, the person is asked again.
+        A command that the user approved runs only in the approved directory and with the approved program. If one
+        of them was replaced, the user is asked again.
         """
-        if self._context.settings.approval_policy == "never":  # no person is asked
+        if self._context.settings.approval_policy == "never":  # the user is never asked
             verdict = await authorize(action)
             return await self._carry_out(action, wanted, verdict) if isinstance(verdict, Granted) else verdict
         for _ in range(MOST_APPROVALS):
@@ -142,15 +150,15 @@ class Shell:
             if isinstance(done, _Outcome):
                 return done
             await report_changed(self._context, done)
-            # The next question must show where the command would run now.
+            # The next approval request must show where the command would run now.
             action, authorize = replace(action, cwd=_real(action.cwd), changed=done), self._context.authorize
         return REPLACED_EACH_TIME
 
     async def _run_approved(
         self, action: RunCommand, wanted: _Wanted, verdict: Granted, target: CommandTarget
     ) -> _Outcome | Changed:
-        """Run an approved command. If something was replaced since the approval, run nothing and return what was
-        replaced.
+        """Run an approved command. If its directory or program has been replaced since the approval, run nothing
+        and return what was replaced.
         """
         if (changed := target.change()) is not None:
             return changed
@@ -158,7 +166,7 @@ class Shell:
         return outcome if outcome.changed is None else outcome.changed
 
     def _env(self, *, network: bool) -> Mapping[str, str]:
-        """Return the environment of the turn's commands with or without the network."""
+        """Return the environment of the turn's commands, with or without network access."""
         if network not in self._envs:
             settings = self._context.settings
             self._envs[network] = command_environment(
@@ -167,8 +175,8 @@ class Shell:
         return self._envs[network]
 
     def _env_for(self, verdict: Granted) -> Mapping[str, str]:
-        env = self._env(network=verdict.bounds is None or verdict.bounds.network)
-        return with_tame_git(env) if verdict.known_safe else env
+        env = self._env(network=verdict.policy is None or verdict.policy.network)
+        return with_restricted_git(env) if verdict.known_safe else env
 
     async def _carry_out(
         self, action: RunCommand, wanted: _Wanted, verdict: Granted, approved: Approved | None = None
@@ -179,7 +187,7 @@ class Shell:
             cwd=action.cwd,
             env=self._env_for(verdict),
             timeout_seconds=wanted.timeout_ms / 1000,
-            bounds=verdict.bounds,
+            policy=verdict.policy,
             approved=approved,
             accepted=verdict.accepted,
         )
@@ -195,8 +203,8 @@ class Shell:
         try:
             ended = await self._commands.run(command, output=partial(transcript.show_output, call_id))
         except CommandNotStarted as error:
-            ended = error
-        except Exception as bug:  # the begin event needs an end event all the same
+            ended = _explained(error, command, settings)
+        except Exception as bug:  # the begin event needs an end event nevertheless
             log.exception("a command failed")
             ended = CommandNotStarted(internal_error(bug))
         kept = transcript.kept_output(call_id)
@@ -210,6 +218,34 @@ class Shell:
         )
         await transcript.append(*([] if kept is None else [kept]), end)
         return outcome
+
+
+def _explained(error: CommandNotStarted, command: Command, settings: Settings) -> CommandNotStarted:
+    """Return an error that names the working directory if it is missing, or the program if its interpreter is
+    missing. Other errors are returned unchanged. The text for a missing program is fixed by the protocol.
+    """
+    if type(error) is not CommandNotStarted or error.detail not in _MISSING:
+        return error
+    directory = os.path.realpath(command.cwd)
+    if is_below_any(directory, settings.withheld_paths):
+        return error
+    if not os.path.isdir(directory):
+        return CommandNotStarted(f"the working directory {quoted(command.cwd)} cannot be used: {error.detail}")
+    program = _program(command, directory)
+    if program is None or is_below_any(os.path.realpath(program), settings.withheld_paths):
+        return error
+    return CommandNotStarted(f"the interpreter of {quoted(command.argv[0])} cannot be run: {error.detail}")
+
+
+def _program(command: Command, directory: str) -> str | None:
+    """Return the path of the file that a command names as its program; None if the file does not exist."""
+    import shutil  # imported here: few commands name a program that cannot be run
+
+    name = command.argv[0]
+    if "/" in name:
+        path = os.path.join(directory, name)
+        return path if os.path.exists(path) else None
+    return shutil.which(name, path=command.env.get("PATH", os.defpath))
 
 
 # --- arguments ---------------------------------------------------------------------------
@@ -266,24 +302,25 @@ def _refuse_too_many_words(command: Sequence[str]) -> None:
 
 
 def _directory(cwd: str, workdir: str | None) -> str:
-    """Return the directory of a command. A `workdir` is resolved, so that an approval request shows the real one.
+    """Return the working directory of a command. A `workdir` is resolved, so that an approval request shows the
+    real directory.
 
     Raises:
-        OSError: another process replaced a directory of the path meanwhile.
+        OSError: another process replaced a directory in the path meanwhile.
     """
     if not workdir:
         return cwd
     try:
         return os.path.realpath(os.path.join(cwd, workdir))
     except ValueError:
-        return os.path.join(cwd, workdir)  # no directory can have such a name; starting the command gives the error
+        return os.path.join(cwd, workdir)  # no such directory can exist; starting the command reports the error
 
 
 def _real(cwd: str) -> str:
     try:
         return os.path.realpath(cwd)
     except (OSError, ValueError):
-        return cwd  # starting the command gives the error
+        return cwd  # starting the command reports the error
 
 
 def _milliseconds(given: float | None) -> float:
@@ -296,17 +333,19 @@ def _milliseconds(given: float | None) -> float:
 class _Outcome(NamedTuple):
     """The result of a command. The default values are for a command that did not run to its end."""
 
-    told: str
+    output: str
     stderr: str
     stdout: str = ""
     exit_code: int = -1
     seconds: float = 0.0
     denied: str | None = None
-    """Why it failed, if the sandbox may have caused it."""
+    """The reason for a failure that the sandbox may have caused; None if there was no such failure."""
     may_be_retried: bool = False
-    """True if a person may be asked to repeat it without the sandbox."""
+    """True if the user may be asked to repeat the command without the sandbox."""
     changed: Changed | None = None
-    """What was replaced after the approval, so that the command was not started."""
+    """The part of the command that was replaced after the approval, so that the command was not started; None if
+    nothing was replaced.
+    """
 
 
 def _outcome(
@@ -316,30 +355,30 @@ def _outcome(
     settings: Settings,
     verdict: Granted,
 ) -> _Outcome:
-    bounds = verdict.bounds
+    policy = verdict.policy
     if isinstance(ended, CommandNotStarted):
         detail = replace_surrogates(ended.detail)
         changed = ended.changed if isinstance(ended, CommandReplaced) else None
-        return _Outcome(told=f"execution error: {detail}", stderr=detail, changed=changed)
+        return _Outcome(output=f"execution error: {detail}", stderr=detail, changed=changed)
     if ended.timed_out:
-        told = f"command timed out after {int(wanted.timeout_ms)} milliseconds"
+        output = f"command timed out after {int(wanted.timeout_ms)} milliseconds"
         if settings.approval_policy in ("never", "on-request"):
-            told = failed_in_sandbox("command timed out", bounds)
-        return _Outcome(told=_with(ended.remarks, told), stderr=_with(ended.remarks, _TIMED_OUT))
+            output = failed_in_sandbox("command timed out", policy)
+        return _Outcome(output=_with(ended.remarks, output), stderr=_with(ended.remarks, _TIMED_OUT))
     if ended.exit_code is None:
         why = "command was killed by a signal"
-        told = failed_in_sandbox(why, bounds)
-        return _Outcome(told=_with(ended.remarks, told), stderr=_with(ended.remarks, f"sandbox error: {why}"))
-    said = {output.stream: output for output in kept.streams} if kept else {}
-    stdout, stderr = said.get("stdout"), said.get("stderr")
+        output = failed_in_sandbox(why, policy)
+        return _Outcome(output=_with(ended.remarks, output), stderr=_with(ended.remarks, f"sandbox error: {why}"))
+    streams = {one.stream: one for one in kept.streams} if kept else {}
+    stdout, stderr = streams.get("stdout"), streams.get("stderr")
     shown_stderr = for_end_event(stderr) if stderr else ""
-    if bounds is not None and not verdict.known_safe and ended.exit_code not in (0, NOT_FOUND):
+    if policy is not None and not verdict.known_safe and ended.exit_code not in (0, NOT_FOUND):
         denied = denied_by_sandbox(ended.exit_code, stdout=stdout, stderr=stderr)
-        told, may_be_retried = failed_in_sandbox(denied, bounds), verdict.ask_again
-        return _Outcome(told=told, stderr=shown_stderr, denied=denied, may_be_retried=may_be_retried)
-    told = _told(stdout, stderr if ended.exit_code else None)
+        output, may_be_retried = failed_in_sandbox(denied, policy), verdict.ask_again
+        return _Outcome(output=output, stderr=shown_stderr, denied=denied, may_be_retried=may_be_retried)
+    output = _output_for_model(stdout, stderr if ended.exit_code else None)
     return _Outcome(
-        told=ran(told, exit_code=ended.exit_code, seconds=ended.seconds),
+        output=ran(output, exit_code=ended.exit_code, seconds=ended.seconds),
         stdout=for_end_event(stdout) if stdout else "",
         stderr=shown_stderr,
         exit_code=ended.exit_code,
@@ -347,13 +386,13 @@ def _outcome(
     )
 
 
-def _with(remarks: Sequence[str], told: str) -> str:
-    """Return the text for a command whose output is withheld."""
-    return "\n".join((told, *remarks))
+def _with(remarks: Sequence[str], output: str) -> str:
+    """Return the model-facing text for a command whose output is withheld, with remarks on separate lines."""
+    return "\n".join((output, *remarks))
 
 
-def _told(stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
-    """Return stdout followed by stderr, within the limits for the model."""
+def _output_for_model(stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
+    """Return stdout followed by stderr, truncated to the limits for the model."""
     if stdout is None or stderr is None:
         return "".join(for_model(output) for output in (stdout, stderr) if output is not None)
     first, second = both_for_model(stdout, stderr)
@@ -390,7 +429,7 @@ _ASKING_PROPERTIES: Final[dict[str, Any]] = {
     },
     "justification": {
         "type": "string",
-        "description": "One sentence for the person who decides: why the command must run outside the sandbox",
+        "description": "One sentence for the user: why the command must run outside the sandbox",
     },
 }
 
@@ -398,10 +437,11 @@ _ASKING_PROPERTIES: Final[dict[str, Any]] = {
 def _description_with_sandbox(settings: Settings) -> str:
     return replace_surrogates(
         f"{_DESCRIPTION}\n\n"
-        f"Commands run in a sandbox. They can read files anywhere. {_what_it_forbids(settings)}\n\n"
+        "Commands run in a sandbox. They can read all files except those that the user has hidden. "
+        f"{_what_it_forbids(settings)}\n\n"
         "If a command needs more permissions, or failed because of the sandbox, call this tool again with "
-        "with_escalated_permissions set to true and a justification. A person is then asked, and the command runs "
-        "outside the sandbox if the person approves. Do not ask for commands that work in the sandbox."
+        "with_escalated_permissions set to true and a justification. The user is then asked, and the command runs "
+        "outside the sandbox if the user approves. Do not ask for commands that work in the sandbox."
     )
 
 
@@ -413,8 +453,9 @@ def _what_it_forbids(settings: Settings) -> str:
     places = [settings.cwd, *chosen.writable_roots]
     if not chosen.exclude_slash_tmp:
         places.append("/tmp")
-    if not chosen.exclude_tmpdir_env_var:
+    if not chosen.exclude_tmpdir_env_var and settings.environ.get("TMPDIR", "").startswith("/"):
         places.append("$TMPDIR")
     return (
-        f"They can write files only below these directories, and not in .git there: {', '.join(places)}. {network}"
+        f"They can write files only below these directories: {', '.join(places)}. "
+        f"There they cannot change .git or the settings of coding agents. {network}"
     )

@@ -11,21 +11,25 @@ __all__ = ["Tool"]
 
 
 class Tool(Protocol):
-    """One tool, for one turn."""
+    """One tool that the model can call during one turn."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names under which a model may call the tool. The first is the name in its spec."""
+        """All names under which a model may call the tool. The first one is the name in the tool's description for
+        the model.
+        """
         ...
 
     def spec(self) -> ToolSpec | None:
-        """Return its description for the model; None if it is not offered, though calls of it still work."""
+        """Return the tool's description for the model; None if the tool is not offered. A tool that is not offered
+        can still be called.
+        """
         ...
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return the text for the model.
+        """Run a call and return its output for the model.
 
         Raises:
-            ToolError: the call failed; the text of the error is for the model.
+            ToolError: the call failed. The text of the error is the output for the model.
         """
         ...

@@ -1,6 +1,6 @@
 """Truncates a command's output for the model and for the event that ends the command.
 
-Counts bytes and lines, and does not interpret them.
+The module counts bytes and lines, and does not interpret their content.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ MAX_CHARACTERS_IN_EVENT: Final = 5120
 
 
 def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> str:
-    """Return the output of one stream for the model (docs/protocol.md, output for the model).
-
-    Output beyond the limits is removed from the middle, because the start shows what ran and the end how it went. A
-    line in between says how much is missing.
+    """Return the output of one stream for the model (see "output for the model" in docs/protocol.md). Output that
+    exceeds `max_bytes` or `max_lines` is removed from the middle, because the start shows what ran and the end
+    shows the result. A line in between says how much was removed.
     """
     head, tail = output.head, output.tail
     if output.size == len(head) + len(tail):
@@ -29,7 +28,7 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
     if output.size <= max_bytes and _line_count(output, tail) <= max_lines:
         return head.decode(errors="replace")
     beginning = _first_lines(head[: max_bytes // 2], max_lines // 2)
-    # Not final: an incomplete character at the end is not decoded, and counts as missing.
+    # With `final` False, an incomplete character at the end is not decoded, and counts as removed.
     before, used = codecs.utf_8_decode(beginning, "replace", False)
     end = _last_lines(_from_a_character(tail[-(max_bytes // 2) :]), max_lines // 2)
     lines = output.lines - beginning.count(b"\n", 0, used) - end.count(b"\n")
@@ -39,15 +38,14 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
 
 
 def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
-    """Return both outputs of a failed command, which share the limits.
+    """Return stdout and stderr of a failed command, which share the limits.
 
-    Each may use half of the limits, and the part that the other does not need. stderr, which says why the command
-    failed, is served first.
+    Each stream may use half of the limits, plus the part of the other half that the other stream does not need.
     """
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted
     err_bytes = min(bytes_err, max(MAX_BYTES // 2, MAX_BYTES - bytes_out))
-    # At least two: a single line that is too long is split in two by the line in between.
+    # At least two lines, because a single line that is too long is split in two by the marker line.
     err_lines = min(max(lines_err, 2), max(MAX_LINES // 2, MAX_LINES - max(lines_out, 2)))
     return (
         for_model(stdout, max_bytes=MAX_BYTES - err_bytes, max_lines=MAX_LINES - err_lines),
@@ -56,7 +54,7 @@ def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str
 
 
 def for_end_event(output: StreamOutput) -> str:
-    """Return the start of the output of one stream for the event, without any added text."""
+    """Return the start of one stream's output for the end event, without any added text."""
     head = output.head + output.tail if output.size == len(output.head) + len(output.tail) else output.head
     beginning = _first_lines(head[:MAX_BYTES], MAX_LINES)
     whole = len(beginning) == output.size
@@ -64,7 +62,7 @@ def for_end_event(output: StreamOutput) -> str:
 
 
 def _line_count(output: StreamOutput, end: bytes) -> int:
-    """Count lines as a person does: the last one need not end with a newline."""
+    """Return the number of lines in the output. The last line is counted even if it does not end with a newline."""
     return output.lines + (not end.endswith(b"\n") and output.size > 0)
 
 
@@ -87,7 +85,9 @@ def _last_lines(data: bytes, count: int) -> bytes:
 
 
 def _from_a_character(data: bytes) -> bytes:
-    """Remove up to three bytes at the start that belong to a character before it."""
+    """Return the data without the rest of a truncated UTF-8 character at its start, which is at most three bytes
+    long.
+    """
     for place, byte in enumerate(data[:3]):
         if byte & 0xC0 != 0x80:
             return data[place:]

@@ -1,4 +1,4 @@
-"""The `update_plan` tool: shows the model's plan to the user and does nothing else with it."""
+"""The `update_plan` tool: shows the model's plan to the user. The plan has no other effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["UpdatePlan"]
 
 
 class UpdatePlan:
-    """Shows the current state of the plan."""
+    """Shows the model's plan, with the status of each step, to the user."""
 
     names: tuple[str, ...] = ("update_plan",)
 

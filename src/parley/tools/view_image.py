@@ -1,6 +1,6 @@
 """The `view_image` tool: adds an image file to the model's input.
 
-The content decides whether a file is an image. Files below hidden paths are never read.
+Images are recognised by their content, not by their file name. Hidden files are never read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Arguments(Struct, frozen=True, kw_only=True):
 
 
 def _read(path: str, *, cwd: str, hidden: Sequence[str]) -> str:
-    """Return an image as a data URL.
+    """Return an image as a data URL. The path is absolute or relative to `cwd`. `hidden` paths are not read.
 
     Raises:
         BadImage: the file cannot be read, is hidden, or is not an image.

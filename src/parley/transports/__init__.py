@@ -1,3 +1,3 @@
-"""Transports: move frames between processes without interpreting them."""
+"""Transports, which move frames between processes without interpreting them."""
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""Frames over a pair of descriptors, such as stdin and stdout.
+"""The transport over a pair of descriptors, such as stdin and stdout.
 
-Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop tick are written together,
-and bytes that the client has not read yet are buffered. If a client leaves 16 MB unread, its input is not read
-until it reads.
+Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop iteration are written
+together, and bytes that the client has not read yet are buffered. If a client leaves 16 MB unread, the server stops
+reading from that client until the client reads.
 """
 
 from __future__ import annotations
@@ -25,41 +25,52 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""Chunk size for files, which are always readable: small, so that unread answers stop the reading early."""
+"""The chunk size in bytes for reading files. Files are always readable, so with small chunks the server stops
+reading soon after too many answers are unread.
+"""
 HIGH_WATER_BYTES: Final = 1024 * 1024
-"""The high-water mark: while more bytes are unread, events wait. A client that keeps up leaves less unread, even
-if it is not scheduled for some milliseconds. Every connection may need this much memory.
+"""The high-water mark in bytes: while more bytes than this are unread, events wait. A client that keeps up leaves
+fewer bytes unread, even if it is not scheduled for a few milliseconds. Every connection may need this much memory.
 """
 LOW_WATER_BYTES: Final = 256 * 1024
-"""The low-water mark: below it, events are sent again. Well below the high-water mark, to avoid oscillation."""
+"""The low-water mark in bytes: when fewer bytes than this are unread, events are sent again. It is well below the
+high-water mark, so that events do not stop and start too often.
+"""
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
 LOOK_SECONDS: Final = 0.25
-"""How often to check whether a client has left while its input is not read."""
+"""Seconds between checks for a disconnected client while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024
-"""Frames of this size are written separately: joining them with others would copy them."""
+"""The minimum size, in bytes, of a frame that is written separately. Joining large frames would copy them."""
 PIPE_BYTES: Final = 1024 * 1024
-"""Buffer size to request for pipes: fewer and larger writes and wake-ups."""
+"""The buffer size in bytes to request for pipes. A large buffer means fewer writes and wake-ups."""
 
 
 class DescriptorOutbox:
-    """The outbox. A failed write means that the client has left, and closes the outbox silently."""
+    """The outbox of a `DescriptorTransport`. A failed write means that the client has disconnected, and closes the
+    outbox silently.
+    """
 
     def __init__(
-        self, fd: int, *, on_closed: Callable[[], None] = lambda: None, most_unread: int = sys.maxsize
+        self,
+        fd: int,
+        *,
+        on_closed: Callable[[], None] = lambda: None,
+        on_room: Callable[[], None] = lambda: None,
+        most_unread: int = sys.maxsize,
     ) -> None:
-        """Create the outbox. A client that leaves more than `most_unread` bytes unread is disconnected."""
+        """Create the outbox. `on_closed` is called when the outbox is closed, and `on_room` when the number of
+        unread bytes has decreased. A client that leaves more than `most_unread` bytes unread is disconnected.
+        """
         self.writable = True
         self.closed = False
-        self.on_room: Callable[[], None] | None = None
-        """Called when the number of unread bytes has decreased."""
         self.unread = 0
-        self._on_closed, self._most_unread = on_closed, most_unread
+        self._on_closed, self._on_room, self._most_unread = on_closed, on_room, most_unread
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []
         self._chunks: deque[memoryview] = deque()
         self._waiting: deque[Callable[[], None]] = deque()
         self._open: _OpenFrame | None = None
-        """A frame that is written in parts."""
+        """The frame that is being written in parts; None if no frame is open."""
         self._flushing = False
         self._polling = False
         self._drained = asyncio.Event()
@@ -72,7 +83,7 @@ class DescriptorOutbox:
         if not self._flushing:
             self._loop.call_soon(self._flush)
             self._flushing = True
-        self._frames.append(frame)  # while a frame is open, they wait for its end
+        self._frames.append(frame)  # while a frame is open, other frames wait for its end
         self.unread += len(frame) + 1
         if self.unread >= HIGH_WATER_BYTES:
             self._fill()
@@ -86,13 +97,14 @@ class DescriptorOutbox:
             self._flushing = True
 
     def begin_frame(self) -> _OpenFrame:
-        """Begin a frame that is written in parts. Frames that are sent meanwhile wait for its end."""
-        assert self._open is None
+        """Begin a frame that is written in parts. Frames that are sent in the meantime wait until it ends."""
+        frame = _OpenFrame(self)
         if not self.closed:
+            assert self._open is None
             self._write_frames()
-            self.writable = False
-        self._open = _OpenFrame(self)
-        return self._open
+        if not self.closed:  # a write may find that the client has disconnected
+            self.writable, self._open = False, frame
+        return frame
 
     def write_part(self, part: bytes) -> None:
         """Write a part of the open frame."""
@@ -111,17 +123,17 @@ class DescriptorOutbox:
 
     @property
     def is_behind(self) -> bool:
-        """True if more bytes of the open frame than the low-water mark are unread."""
+        """True if the number of unread bytes of the open frame exceeds the low-water mark."""
         return sum(map(len, self._chunks)) > LOW_WATER_BYTES
 
     async def flush(self) -> None:
-        """Wait until everything that was sent has been read, or the outbox is closed."""
+        """Wait until the client has read everything that was sent, or until the outbox is closed."""
         while not self.closed and (self._frames or self._chunks or self._open):
             self._drained.clear()
             await self._drained.wait()
 
     def close(self) -> None:
-        """Send nothing more and discard unread bytes."""
+        """Discard unread bytes and send nothing more."""
         if self.closed:
             return
         self.closed, self.writable, self.unread = True, True, 0
@@ -131,6 +143,7 @@ class DescriptorOutbox:
         self._drained.set()
         if self._open is not None:
             self._open.wake()
+            self._open = None
         if self._polling:
             self._loop.remove_writer(self._fd)
         os.close(self._fd)
@@ -144,7 +157,7 @@ class DescriptorOutbox:
 
     def _fill(self) -> None:
         if self.writable:
-            # Many conversations may have sent in one tick, which does not make the client slow.
+            # A burst of frames in one loop iteration does not mean that the client is slow.
             self._write_frames()
             self.writable = self.unread < HIGH_WATER_BYTES and self._open is None
         if self.unread > self._most_unread:
@@ -168,14 +181,16 @@ class DescriptorOutbox:
         self._write_chunks()
 
     def _write_chunks(self) -> None:
-        """Write as much as possible. Does not wake waiters: the caller of `send` must not be re-entered."""
+        """Write as many bytes as possible. Do not wake waiters, because the caller of `send` must not be
+        re-entered.
+        """
         chunks = self._chunks
         while chunks:
             try:
                 written = self._write(chunks[0])
             except (BlockingIOError, InterruptedError):
                 break
-            except OSError:  # the client has left, or the file is on a full disk
+            except OSError:  # the client has disconnected, or the disk of the file is full
                 self.close()
                 return
             self.unread -= written
@@ -199,18 +214,17 @@ class DescriptorOutbox:
             self._open.wake()
         elif not self._chunks and not self._frames:
             self._drained.set()
-        if self.on_room is not None:
-            self.on_room()
+        self._on_room()
         if self.unread <= LOW_WATER_BYTES and self._open is None:
             self.writable = True
-        for _ in range(len(self._waiting)):  # a waiter that waits again is called in the next round
+        for _ in range(len(self._waiting)):  # a callback that registers again is called in the next round
             if not self.writable:
                 return
             self._waiting.popleft()()
 
 
 class _OpenFrame:
-    """One frame that is written in parts."""
+    """A frame that is written in parts."""
 
     def __init__(self, outbox: DescriptorOutbox) -> None:
         self._outbox = outbox
@@ -224,7 +238,7 @@ class _OpenFrame:
         self._outbox.write_part(part)
 
     async def room(self) -> None:
-        await asyncio.sleep(0)  # others may have something to do
+        await asyncio.sleep(0)  # let other tasks run
         while not self._outbox.closed and self._outbox.is_behind:
             self._room.clear()
             await self._room.wait()
@@ -249,11 +263,12 @@ class DescriptorTransport:
         why_too_large: Callable[[int], str | None] = lambda size: None,
         received: bytes = b"",
     ) -> None:
-        """Create the transport. A client that leaves `stop_reading_at` bytes unread is not read from; at
-        `most_unread` it is disconnected.
+        """Create the transport. While a client leaves `stop_reading_at` bytes unread, its input is not read. A
+        client that leaves `most_unread` bytes unread is disconnected.
 
-        `why_too_large` is called with the number of bytes of a message that were read, and returns why the message
-        cannot be accepted, or None. `received` are bytes that were read from `stdin` before; they come first.
+        `why_too_large` is called with the number of bytes of a message that have been read. It returns the reason
+        why the message cannot be accepted, or None if it can. `received` contains bytes that were already read from
+        `stdin`; they are processed first.
         """
         self._received = received
         self._stop_reading_at = stop_reading_at
@@ -262,7 +277,7 @@ class DescriptorTransport:
         self._framer = LineFramer(why_too_large=why_too_large)
         self._take: Callable[[bytes | Overlong], None] = lambda frame: None
         self._untaken: deque[bytes | Overlong] = deque()
-        """Frames that were read and could not be handled for lack of memory."""
+        """Frames that have been read but not handled yet, because there was not enough memory."""
         self._reading = False
         self._hung_up = False
         self._changed = asyncio.Event()
@@ -270,14 +285,15 @@ class DescriptorTransport:
         self._stdin: int | None
         self._stdin, self._pollable = _open_for_reading(stdin)
         try:
-            self.outbox = DescriptorOutbox(stdout, on_closed=self.stop_reading, most_unread=most_unread)
+            self.outbox = DescriptorOutbox(
+                stdout, on_closed=self.stop_reading, on_room=self._regulate, most_unread=most_unread
+            )
         except OSError:
             self._let_go()
             raise
-        self.outbox.on_room = self._regulate
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Pass every frame to `take`; return when the client has closed its side or does not read any more."""
+        """Pass every frame to `take`. Return when the client has closed its side or `stop_reading` is called."""
         self._take = take
         if self._received:
             received, self._received = self._received, b""
@@ -291,7 +307,7 @@ class DescriptorTransport:
             await self._read_file(self._stdin)
 
     def stop_reading(self) -> None:
-        """Read no further frames; a running `read` returns."""
+        """Read no further frames. A running `read` returns."""
         self._ended.set()
         self._regulate()
 
@@ -322,13 +338,13 @@ class DescriptorTransport:
             self._watch_for_the_end()
 
     def _watch_for_the_end(self) -> None:
-        """Poll for the end of the input while nothing is read."""
+        """Poll for the end of the input while nothing is being read."""
         if self._reading or self._stdin is None or self._ended.is_set():
             return
         poll = select.poll()
         poll.register(self._stdin, getattr(select, "POLLRDHUP", 0))
         if poll.poll(0):
-            self._hung_up = True  # little is left to read
+            self._hung_up = True  # only buffered bytes are left to read
             self._regulate()
         else:
             self._watch = self._loop.call_later(LOOK_SECONDS, self._watch_for_the_end)
@@ -341,7 +357,7 @@ class DescriptorTransport:
             return
         except OSError:
             data = b""
-        except MemoryError:  # free the line that is being read, and continue later
+        except MemoryError:  # discard the line that is being read, and continue later
             self._framer.skip(OUT_OF_MEMORY)
             self._rest()
             return
@@ -352,7 +368,7 @@ class DescriptorTransport:
             self._regulate()
 
     def _rest(self) -> None:
-        """Pause reading until there is memory for the frames that were read."""
+        """Pause reading until there is enough memory for the frames that have been read."""
         assert self._stdin is not None
         if self._reading:
             self._reading = False
@@ -371,7 +387,7 @@ class DescriptorTransport:
         while not self._ended.is_set():
             if self.outbox.unread >= self._stop_reading_at:
                 self._changed.clear()
-                await self._changed.wait()  # until there is room or reading was stopped
+                await self._changed.wait()  # until the outbox has room or reading is stopped
                 continue
             try:
                 self._feed(os.read(fd, FILE_READ_BYTES))
@@ -382,18 +398,18 @@ class DescriptorTransport:
     def _feed(self, data: bytes) -> None:
         try:
             frames = self._framer.feed(data) if data else self._framer.end()
-        except MemoryError:  # the line cannot be assembled: free its parts
+        except MemoryError:  # the line cannot be assembled, so its parts are freed
             self._framer.skip(OUT_OF_MEMORY)
             frames = self._framer.feed(data) if data else self._framer.end()
         self._untaken.extend(frames)
-        del frames  # frees a frame that is too large before it is answered
+        del frames  # frees an oversized frame before it is answered
         self._hand_over()
         if not data:
             self._ended.set()
 
     def _hand_over(self) -> bool:
-        """Handle the frames in order. Return False if there was no memory for the next one, which is then
-        reduced to its outline and answered later.
+        """Pass the frames to the handler in order. Return False if there was not enough memory for the next frame.
+        That frame is then replaced by its outline, and answered later with an error.
         """
         while self._untaken:
             try:
@@ -406,7 +422,7 @@ class DescriptorTransport:
 
 
 def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield frames with their line ends, in as few pieces as possible without copying large ones."""
+    """Yield frames with their line ends, in as few pieces as possible without copying large frames."""
     small: list[bytes] = []
     for frame in frames:
         if len(frame) < LARGE_BYTES:
@@ -415,12 +431,12 @@ def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
         if small:
             yield b"\n".join((*small, b""))
         yield frame
-        small = [b""]  # its line end begins the next piece
+        small = [b""]  # the line end of the large frame begins the next piece
     yield b"\n".join((*small, b""))
 
 
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
-    """Return a descriptor of our own, a function that writes to it, and whether the loop can poll it.
+    """Duplicate a descriptor. Return the duplicate, a function that writes to it, and whether the loop can poll it.
 
     A pipe or a terminal is opened again, so that it becomes non-blocking for this process only, and not for a shell
     or for our own stderr.
@@ -437,7 +453,9 @@ def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
 
 
 def _open_for_reading(fd: int) -> tuple[int | None, bool]:
-    """Return a descriptor of our own, or None if it is closed, and whether the loop can poll it."""
+    """Duplicate a descriptor. Return the duplicate, or None if the descriptor is closed, and whether the loop can
+    poll it.
+    """
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -474,11 +492,11 @@ def _widen(pipe: int) -> None:
         try:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except OSError:
-            pass  # above the limit of this user; the pipe works as it is
+            pass  # above the limit of this user; the pipe keeps its size
 
 
 def _can_be_polled(fd: int) -> bool:
-    """Return whether the loop can poll `fd`: it cannot poll files and devices such as /dev/null."""
+    """Return whether the loop can poll `fd`. It cannot poll files and devices such as /dev/null."""
     if not hasattr(select, "epoll"):
         return True
     with select.epoll() as probe:

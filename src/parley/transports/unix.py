@@ -1,8 +1,8 @@
-"""Frames between processes of one user, over unix sockets in a private directory.
+"""The transport between processes of one user, over unix sockets in a private directory.
 
-Checks names, modes and the user of the other process. A name stays in the directory while its process listens, and
-remains if the process was killed. No name is bound twice, so another process may remove a name that accepts no
-connection.
+The module checks names, modes and the user of the other process. A name exists in the directory while its process
+is listening, and remains if the process is killed. No name is bound twice, so any process may remove a name that
+accepts no connections.
 """
 
 from __future__ import annotations
@@ -28,23 +28,27 @@ __all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in",
 log = logging.getLogger(__name__)
 
 MOST_UNREAD_BYTES: Final = 64 * 1024 * 1024
-"""A process that leaves more than the longest message unread is disconnected: it was stopped, or it hangs."""
+"""The maximum number of bytes that a process may leave unread before it is disconnected. The limit exceeds the
+longest message, so a process that reaches it has been stopped or is hanging.
+"""
 
 BACKLOG: Final = 128
-"""How many connections may wait to be accepted."""
+"""The maximum number of connections that may wait to be accepted."""
 
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""When to accept connections again after the process ran out of descriptors."""
+"""Seconds to wait before accepting connections again after the process ran out of descriptors."""
 
 UNFINISHED_SECONDS: Final = 3600.0
-"""Age after which an unfinished name is removed: it exists for a millisecond, unless its process was killed."""
+"""The age in seconds at which an unfinished name is removed. Such a name exists for about a millisecond, unless its
+process is killed.
+"""
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
 _UNFINISHED: Final = ".new"
 
 
 class Connection(DescriptorTransport):
-    """One end of a socket. `close` closes both its descriptors."""
+    """One end of a socket connection. `close` closes both of its descriptors."""
 
     def __init__(
         self,
@@ -55,10 +59,11 @@ class Connection(DescriptorTransport):
         why_too_large: Callable[[int], str | None] = lambda size: None,
         received: bytes = b"",
     ) -> None:
-        """Take over the socket, and close it if that fails.
+        """Take ownership of the socket `channel`. If that fails, close the socket. The other arguments are those of
+        `DescriptorTransport`.
 
         Raises:
-            OSError: no descriptor is left.
+            OSError: the process has no free descriptor.
         """
         with channel:
             fd = channel.fileno()
@@ -73,12 +78,12 @@ class Connection(DescriptorTransport):
 
 
 class Listener:
-    """A socket on which this process listens."""
+    """A unix socket on which this process is listening."""
 
     def __init__(self, directory: str, name: str, *, on_channel: Callable[[socket.socket], None]) -> None:
-        """Listen under a name, which replaces a file of that name.
+        """Listen under a name in a directory. An existing file of that name is replaced.
 
-        `on_channel` is called with each connection of a process of the same user.
+        `on_channel` is called with each connection from a process of the same user.
 
         Raises:
             OSError: the system refuses.
@@ -88,15 +93,37 @@ class Listener:
         self._on_channel, self._log = on_channel, LimitedLog(log)
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.TimerHandle | None = None
+        self._directory = directory
         self._socket = _bound(directory, self.name)
+        self._file = _identity(self._path)
+        self._loop.add_reader(self._socket, self._accept)
+
+    @property
+    def is_removed(self) -> bool:
+        """True if the name was removed, so that no process can connect any more."""
+        return _identity(self._path) is None
+
+    def bind_again(self) -> None:
+        """Listen under the name again after it has been removed. Open connections continue.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        channel = _bound(self._directory, self.name)
+        self._stop_accepting()
+        self._socket, self._file = channel, _identity(self._path)
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
         """Stop listening and remove the name."""
+        if self._file == _identity(self._path):  # otherwise the name belongs to another process now
+            _remove(self._path)
+        self._stop_accepting()
+
+    def _stop_accepting(self) -> None:
         if self._again is not None:
             self._again.cancel()
         self._loop.remove_reader(self._socket)
-        _remove(self._path)
         self._socket.close()
 
     def _accept(self) -> None:
@@ -112,7 +139,7 @@ class Listener:
                 return
             self._on_channel(channel)
         except (BlockingIOError, InterruptedError, ConnectionError):
-            return  # the other process has left
+            return  # the other process has disconnected
         except OSError as error:
             self._log.warning("cannot accept a connection of another process: %s", error)
             self._loop.remove_reader(self._socket)
@@ -122,11 +149,11 @@ class Listener:
 
 
 def connect(directory: str, name: str) -> Connection | None:
-    """Connect to the process that listens under a name; if no process listens there, remove the name and return
-    None.
+    """Connect to the process that is listening under a name. If no process is listening there, remove the name and
+    return None.
 
     Raises:
-        BlockingIOError: its backlog is full; try again later.
+        BlockingIOError: the backlog of the process is full; try again later.
         OSError: the system refuses.
     """
     if not _NAME.fullmatch(name):
@@ -151,12 +178,12 @@ def connect(directory: str, name: str) -> Connection | None:
     except BaseException:
         channel.close()
         raise
-    # One end always reads, or both could wait for the other to read.
+    # This end always reads. If both ends could stop reading, they could wait for each other forever.
     return Connection(channel, stop_reading_at=MOST_UNREAD_BYTES)
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the names under which processes listen, or listened until they were killed.
+    """Return the names of all sockets in the directory, including those of killed processes.
 
     Raises:
         OSError: the directory cannot be read.
@@ -168,7 +195,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def unique_name() -> str:
-    """Return a name for a socket of this process, which no process has used before."""
+    """Return a new socket name for this process, which no process has used before."""
     return f"{os.getpid()}-{os.urandom(8).hex()}.sock"
 
 
@@ -198,10 +225,11 @@ def prepare_directory(directory: str) -> None:
 
 
 def _bound(directory: str, name: str) -> socket.socket:
-    """Return a socket that listens under a name.
+    """Return a socket that is listening under a name.
 
-    The socket is bound to a temporary name, and renamed when it listens. The system shows every process the name
-    that a socket was bound to, so the real name stays hidden from commands that may not read the directory.
+    The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows every
+    process the name to which a socket was bound. So the final name stays hidden from commands that cannot read the
+    directory.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -222,7 +250,9 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 
 def _is_dead(name: str) -> bool:
-    """Return whether the process of a name that refuses connections has exited. On Linux, a refusal proves it."""
+    """Return whether the process that owns a name has exited. On Linux, a name that refuses connections proves
+    this.
+    """
     if sys.platform == "linux":
         return True
     try:
@@ -241,8 +271,17 @@ def _age(path: str) -> float:
         return 0.0
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return the device and inode of a file, or None if it is missing."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # another process removed it, or it belongs to another user
+        pass  # another process removed the file, or it belongs to another user

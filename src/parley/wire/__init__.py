@@ -1,1 +1,1 @@
-"""The messages of the protocol as plain frozen structs: no behaviour, no event loop, no files."""
+"""Protocol messages as frozen structs. The package does no I/O and needs no event loop."""

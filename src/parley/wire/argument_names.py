@@ -1,8 +1,8 @@
-"""Names of tool arguments: the accepted spellings, and unknown names that are refused.
+"""The accepted spellings of argument names, and the check for misspelt names.
 
-If a misspelt argument were ignored, an agent that it should restrict would be unrestricted. So names are accepted
-in kebab, snake and camel case, and a similar name is refused (docs/protocol.md, tools.spelling). The other
-spellings are not in the schemas.
+A misspelt name must not be ignored: the argument could be meant to restrict the agent, which would then run without
+the restriction. Names are accepted in kebab, snake and camel case. An unknown name that resembles a known one is
+refused (docs/protocol.md, tools.spelling). The schemas list one spelling of each name.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "sessionId": ("threadId", "conversationId"),
     "threadId": ("sessionId", "conversationId"),
 }
-"""Other names of an argument, by the name that it has in the schema."""
+"""Alternative names for an argument, by the name in the schema."""
 
 _MOST_UNKNOWN: Final = 100
-"""How many unknown arguments a call may have. Each is compared with the known ones, which blocks all clients."""
+"""The maximum number of unknown arguments in a call. It is limited because each one is compared with all known
+names, which blocks the event loop.
+"""
 
 
 def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that the struct knows, by their names in its schema.
+    """Return the known arguments of a call, by their names in the schema of `kind`. Unknown arguments are left out.
 
     Raises:
-        BadArguments: two spellings of one argument have different values, or an unknown name is refused.
+        BadArguments: two spellings of one argument have different values, an unknown name is refused, or there are
+            too many unknown names.
     """
     spellings = _spellings(kind)
     arguments: dict[str, Any] = {}
@@ -43,7 +46,7 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         known = spellings.get(name)
         if known is None:
-            if value is not None:  # null says the same as leaving it out
+            if value is not None:  # null means the same as a missing argument
                 unknown += 1
                 if unknown > _MOST_UNKNOWN:
                     raise BadArguments(f"more than {_MOST_UNKNOWN} unknown arguments", field="arguments")
@@ -62,7 +65,7 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _spellings(kind: type[Struct]) -> dict[str, str]:
-    """Return every accepted name with its name in the schema."""
+    """Return a mapping from every accepted spelling to the name in the schema."""
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     spellings = {form: name for name in names for form in (name, *forms_of(name))}
     others = {form: name for name in names for also in _ALSO.get(name, ()) for form in forms_of(also)}

@@ -1,7 +1,7 @@
-"""Decodes the arguments of tool calls, and explains errors.
+"""Decodes the arguments of tool calls and explains invalid arguments.
 
-The texts are the texts of the original server (`missing field`, `invalid type`, `unknown variant`). Unlike the
-original, they always name the field.
+Error messages begin as in Codex (`missing field`, `invalid type`, `unknown variant`). Unlike in Codex, they always
+name the field.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from parley.common.spelling import shortened, shown_name
 from parley.errors import BadArguments
 from parley.wire.argument_names import respelled
 from parley.wire.jsonrpc import decode_lenient
@@ -41,23 +42,23 @@ _EXPECTED: Final = {
 
 
 def decode_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
-    """Decode arguments as a value of `kind`; ignore unknown arguments.
+    """Decode arguments as a value of `kind`. Unknown arguments are ignored.
 
     Raises:
-        BadArguments: the arguments do not match the type; the text names the field and the fault.
+        BadArguments: the arguments do not match the type. The message names the field and the problem.
     """
     return _converted(kind, _decoded(arguments))
 
 
 def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
-    """Decode the arguments of a client's call as a value of `kind`, with their names in any accepted spelling.
+    """Decode the arguments of a client's call as a value of `kind`. Each name may have any accepted spelling.
 
-    Unknown arguments are ignored, unless they seem to be misspelt or meant to restrict the agent: then they are
-        refused.
+    An unknown argument is ignored, unless its name looks like a misspelling, or like an argument that restricts the
+    agent.
 
     Raises:
-        BadArguments: the arguments do not match the type, or a name is refused; the text names the field and the
-            fault.
+        BadArguments: the arguments do not match the type, or an unknown argument is refused. The message names the
+            field and the problem.
     """
     if len(memoryview(arguments)) >= LARGE_BYTES and (fitted := _decode_directly(kind, arguments)) is not None:
         return fitted
@@ -65,9 +66,9 @@ def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decode
 
 
 def _decode_directly(kind: type[Decoded], arguments: Raw | bytes) -> Decoded | None:
-    """Decode the struct without a dict for each object, which takes many times the memory.
+    """Decode the arguments into `kind` without intermediate dicts, because these would take many times more memory.
 
-    Return None if the arguments need lenient decoding, other spellings or an explanation.
+    Return None if the arguments need lenient decoding, use another spelling or are invalid.
     """
     names, decoder = _names_and_decoder(kind)
     try:
@@ -93,7 +94,10 @@ def _converted(kind: type[Decoded], value: dict[str, Any]) -> Decoded:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _explained(str(error), value, schema_of(kind)) from None
+        raise _explained(str(error), value, _schema_of(kind)) from None
+
+
+_schema_of: Final = cache(schema_of)
 
 
 @cache
@@ -117,7 +121,9 @@ def _explained(error: str, value: Any, schema: dict[str, Any]) -> BadArguments:
 def _complaint(found: Any, wanted: dict[str, Any]) -> str:
     choices = wanted.get("enum")
     if choices and isinstance(found, str):
-        return f"unknown variant `{found}`, expected one of {', '.join(f'`{choice}`' for choice in choices)}"
+        return (
+            f"unknown variant {shown_name(found)}, expected one of {', '.join(f'`{choice}`' for choice in choices)}"
+        )
     if wanted.get("format") == "uuid" and isinstance(found, str):
         return f"invalid value: {_described(found)}, expected a uuid"
     if "maxLength" in wanted and isinstance(found, str):
@@ -131,7 +137,7 @@ def _complaint(found: Any, wanted: dict[str, Any]) -> str:
 
 
 def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the value at `path` and its schema."""
+    """Return the value at `path` in the arguments, and the schema of that value."""
     for name, index in _STEP.findall(path):
         if "anyOf" in schema:
             schema = _chosen(value, schema["anyOf"])
@@ -147,7 +153,10 @@ def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[st
 
 
 def _chosen(value: Any, members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the member of a tagged union that `value` claims to be, or else a schema with all tags."""
+    """Return the schema of the union member that the `type` of `value` selects.
+
+    If the `type` is unknown, return a schema that lists all tags.
+    """
     tags = [member["properties"]["type"]["enum"][0] for member in members]
     tag = value.get("type") if isinstance(value, dict) else None
     if tag in tags:
@@ -166,7 +175,7 @@ def _described(value: Any) -> str:
         case float():
             return f"floating point `{value}`"
         case str():
-            return f'string "{value if len(value) <= 100 else value[:100] + "…"}"'
+            return f'string "{shortened(value, 101)}"'
         case list():
             return "sequence"
         case _:

@@ -1,4 +1,4 @@
-"""The request `elicitation/create`, which asks a client for an approval, and its answers."""
+"""The request `elicitation/create`, which asks a client to decide an approval, and the answers to it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.wire.events import Decision, FileChange
 from parley.wire.ids import ApprovalId, CallId, ConversationId, EventId
 from parley.wire.jsonrpc import Message, decode_lenient, error_of
+from parley.wire.tasks import RELATED_TASK, RelatedTask
 
 __all__ = [
     "FULL_SCHEMA",
     "PLAIN_SCHEMA",
+    "SESSION_FIRST_SCHEMA",
     "AnswerContent",
+    "ApprovalFields",
     "ElicitationAnswer",
+    "ElicitationKind",
     "ElicitationParams",
-    "QuestionFields",
-    "QuestionKind",
+    "has_known_decision",
     "is_dismissal",
     "read_answer",
 ]
 
-QuestionKind = Literal["exec-approval", "patch-approval", "limit"]
+ElicitationKind = Literal["exec-approval", "patch-approval", "limit"]
 
 PLAIN_SCHEMA: Final[dict[str, Any]] = {"properties": {}, "type": "object"}
 
@@ -43,13 +46,26 @@ FULL_SCHEMA: Final[dict[str, Any]] = {
         "reason": {"type": "string", "title": "Reason, told to the agent"},
     },
 }
-"""The form for clients at 2025-11-25; others get `PLAIN_SCHEMA`."""
+"""The form for clients at 2025-11-25 and newer. Older clients get `PLAIN_SCHEMA`."""
+
+_once, _for_session, *_others = FULL_SCHEMA["properties"]["decision"]["oneOf"]
+SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {
+    **FULL_SCHEMA,
+    "properties": {
+        **FULL_SCHEMA["properties"],
+        "decision": {**FULL_SCHEMA["properties"]["decision"], "oneOf": [_for_session, _once, *_others]},
+    },
+}
+"""A variant of `FULL_SCHEMA` whose first choice is to approve for the session."""
 
 
-class QuestionFields(Struct, frozen=True, kw_only=True):
-    """The vendor fields of an approval, at the top level and, at 2025-11-25, in `_meta`, too."""
+class ApprovalFields(Struct, frozen=True, kw_only=True):
+    """The vendor fields of an approval request.
 
-    codex_elicitation: QuestionKind
+    They are at the top level of the params and, at 2025-11-25, also in `_meta`.
+    """
+
+    codex_elicitation: ElicitationKind
     codex_mcp_tool_call_id: str
     codex_event_id: EventId
     codex_call_id: CallId
@@ -60,25 +76,29 @@ class QuestionFields(Struct, frozen=True, kw_only=True):
     codex_changes: dict[str, FileChange] | UnsetType = UNSET
     parley_approval_id: ApprovalId | UnsetType = UNSET
     parley_conversation_id: ConversationId | UnsetType = UNSET
+    related_task: RelatedTask | UnsetType = msgspec.field(default=UNSET, name=RELATED_TASK)
+    """The task that the approval belongs to; set only in `_meta`."""
 
 
-class ElicitationParams(QuestionFields, frozen=True, kw_only=True):
+class ElicitationParams(ApprovalFields, frozen=True, kw_only=True):
     METHOD: ClassVar[str] = "elicitation/create"
 
-    meta: QuestionFields | UnsetType = msgspec.field(default=UNSET, name="_meta")
+    meta: ApprovalFields | UnsetType = msgspec.field(default=UNSET, name="_meta")
     message: str
     requested_schema: Raw = msgspec.field(name="requestedSchema")
 
 
 class AnswerContent(Struct, frozen=True, kw_only=True):
-    """The content of a filled form, which may have any type."""
+    """The content of a form that the client filled in. The values may have any type."""
 
     decision: Any | UnsetType = UNSET
     reason: Any | UnsetType = UNSET
 
 
 class ElicitationAnswer(Struct, frozen=True, kw_only=True):
-    """An answer as our client sends it: `decision`, or `action` with `content`."""
+    """An answer to an approval request, as Parley's client library sends it: either a `decision`, or an `action`
+    with `content`.
+    """
 
     decision: Decision | UnsetType = UNSET
     action: Literal["accept", "decline", "cancel"] | UnsetType = UNSET
@@ -91,7 +111,8 @@ _any_decoder: Final = msgspec.json.Decoder()
 
 
 def read_answer(answer: Message) -> tuple[Decision, str | None]:
-    """Return the decision of an answer and its reason. An answer that is not clearly an approval denies.
+    """Return the decision and the reason in an answer. An answer that is not clearly an approval counts as a
+    denial.
 
     A `decision` that is not null takes precedence over an `action`.
     """
@@ -99,7 +120,7 @@ def read_answer(answer: Message) -> tuple[Decision, str | None]:
         return "denied", None
     try:
         result = decode_lenient(_any_decoder, answer.result)
-    except msgspec.DecodeError:  # valid JSON with too many levels
+    except msgspec.DecodeError:  # valid JSON, but nested too deeply
         return "denied", None
     if not isinstance(result, dict):
         return "denied", None
@@ -109,8 +130,24 @@ def read_answer(answer: Message) -> tuple[Decision, str | None]:
     return _decision(result, filled), next(reasons, None)
 
 
+def has_known_decision(answer: Message) -> bool:
+    """Return whether an answer fits the form: its action is known, and its decision is known or missing."""
+    try:
+        result = decode_lenient(_any_decoder, answer.result) if isinstance(answer.result, Raw) else None
+    except msgspec.DecodeError:
+        return False
+    if not isinstance(result, dict) or result.get("action") not in ("accept", "decline", "cancel"):
+        return False
+    content = result.get("content")
+    decision = content.get("decision") if isinstance(content, dict) else None
+    return decision is None or _word(decision) is not None
+
+
 def is_dismissal(answer: Message) -> bool:
-    """Return whether the client closed the form without an answer: only `cancel` or `decline`."""
+    """Return whether the client closed the form without making a decision.
+
+    This is the case if the answer contains only the action `cancel` or `decline`.
+    """
     if error_of(answer) is not None or isinstance(answer.result, UnsetType):
         return False
     try:
@@ -141,5 +178,5 @@ def _decision(result: dict[str, Any], filled: dict[str, Any]) -> Decision:
             return "denied"
 
 
-def _word(said: Any) -> Decision | None:
-    return next((word for word in _DECISIONS if word == said), None)
+def _word(value: Any) -> Decision | None:
+    return next((word for word in _DECISIONS if word == value), None)

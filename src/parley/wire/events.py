@@ -1,7 +1,7 @@
-"""One struct for each event, and the closed union `EventMsg`.
+"""One struct for each event, and the union `EventMsg` of all events.
 
-The tag is the type of the event and, in a stream, the method of its notification. A field that may be missing is
-`UNSET`; a field that may be null is `None`.
+The tag of a struct is the type of the event. In a stream, it is also the method of the notification. A field that
+may be missing is `UNSET`; a field that may be null is `None`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ __all__ = [
     "PatchApplyEnd",
     "PlanStep",
     "PlanUpdate",
+    "QueueChanged",
+    "RequestRetry",
     "SessionConfigured",
     "SettledBy",
     "Settlement",
@@ -80,60 +82,80 @@ TurnEndReason = Literal["done", "failed", "interrupted", "restarted", "stopped"]
 
 
 class EventBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Something that happened in a conversation and that clients can see."""
+    """The base class of the events of a conversation, which clients can see."""
 
 
 # --- the turn ------------------------------------------------------------------------
 
 
 class SessionConfigured(EventBase, frozen=True, kw_only=True, tag="session_configured"):
-    """A `codex` call has its session. The first event of such a call."""
+    """Reports the session that a `codex` call uses. It is the first event of the call."""
 
     session_id: ConversationId
     model: str
     history_log_id: int
-    """Inode of `history.jsonl` in the home, 0 without it."""
+    """The inode number of `history.jsonl` in the home directory; 0 if there is no such file."""
     history_entry_count: int
 
 
 class TaskStarted(EventBase, frozen=True, kw_only=True, tag="task_started"):
-    """A turn begins."""
+    """Reports that a turn has begun."""
 
 
 class TaskComplete(EventBase, frozen=True, kw_only=True, tag="task_complete"):
-    """A turn ended by itself, completed or failed. An interrupted turn ends with its `error` alone."""
+    """Reports that a turn completed or failed.
+
+    An interrupted turn ends with an `error` event, without this event.
+    """
 
     last_agent_message: str | None
 
 
 class UserMessage(EventBase, frozen=True, kw_only=True, tag="user_message"):
-    """A message of the user. It follows `task_started` directly, or comes where the message joined a running
-    turn.
+    """A message from the user.
+
+    It comes directly after `task_started`, or later in the turn that accepted the message.
     """
 
     message_id: MessageId
     parent_message_id: MessageId | UnsetType = UNSET
     content: tuple[InputItem, ...]
+    principal: str | UnsetType = UNSET
+    """The name of the principal that sent the message; missing in logs of older versions."""
 
 
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
-    """The turn failed or was interrupted, or a tool server could not be started."""
+    """Reports that the turn failed or was interrupted, or that a tool server could not be started."""
 
     message: str
     reason: TurnEndReason | UnsetType = UNSET
-    """Why the turn ended; missing if the error did not end a turn."""
+    """The reason why the turn ended; missing if the error did not end a turn."""
     code: str | UnsetType = UNSET
-    """The code of the error; missing if the turn was interrupted."""
+    """The error code; missing if the turn was interrupted."""
+    principal: str | UnsetType = UNSET
+    """The name of the principal that interrupted the turn; missing if no principal did."""
 
 
 class BackgroundEvent(EventBase, frozen=True, kw_only=True, tag="background_event"):
-    """Information that needs no action, such as a retry or a compaction."""
+    """Information that needs no action from the client, such as a retry or a compaction."""
 
     message: str
 
 
+class RequestRetry(EventBase, frozen=True, kw_only=True, tag="request_retry"):
+    """Reports that the provider did not accept a request, and that the server will repeat it."""
+
+    attempt: int
+    """The number of the retry, starting at 1."""
+    max_attempts: int
+    delay_ms: int
+    """The delay before the retry, in milliseconds."""
+    reason: str
+    """The status of the provider's answer, or how the connection was lost."""
+
+
 class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
-    """The tokens that one response of the model used."""
+    """The number of tokens that one model response used."""
 
     input_tokens: int
     cached_input_tokens: int | None
@@ -142,23 +164,23 @@ class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
     total_tokens: int
 
 
-# --- what the agent says -------------------------------------------------------------
+# --- texts and reasoning -------------------------------------------------------------
 
 
 class AgentMessage(EventBase, frozen=True, kw_only=True, tag="agent_message"):
-    """One complete text of the assistant."""
+    """A complete text that the assistant has written."""
 
     message: str
 
 
 class AgentMessageDelta(EventBase, frozen=True, kw_only=True, tag="agent_message_delta"):
-    """A part of a text that is still being written; the final `agent_message` supersedes it."""
+    """A piece of a text that the model is still writing. The later `agent_message` contains the complete text."""
 
     delta: str
 
 
 class AgentReasoning(EventBase, frozen=True, kw_only=True, tag="agent_reasoning"):
-    """One complete part of a reasoning summary."""
+    """A complete part of a reasoning summary."""
 
     text: str
 
@@ -168,7 +190,7 @@ class AgentReasoningDelta(EventBase, frozen=True, kw_only=True, tag="agent_reaso
 
 
 class AgentReasoningRawContent(EventBase, frozen=True, kw_only=True, tag="agent_reasoning_raw_content"):
-    """Raw reasoning, only with `show_raw_agent_reasoning`."""
+    """Raw reasoning from the model. It is sent only with the setting `show_raw_agent_reasoning`."""
 
     text: str
 
@@ -227,7 +249,7 @@ class ParsedCommand(Struct, frozen=True, kw_only=True, rename="pascal"):
 
 
 class ExecCommandBegin(EventBase, frozen=True, kw_only=True, tag="exec_command_begin"):
-    """A command starts."""
+    """Reports that a command was started."""
 
     call_id: CallId
     command: tuple[str, ...]
@@ -236,7 +258,7 @@ class ExecCommandBegin(EventBase, frozen=True, kw_only=True, tag="exec_command_b
 
 
 class ExecCommandOutputDelta(EventBase, frozen=True, kw_only=True, tag="exec_command_output_delta"):
-    """Output as it was read, at most 8192 bytes."""
+    """A piece of a command's output, at most 8192 bytes."""
 
     call_id: CallId
     stream: OutputStream
@@ -244,7 +266,10 @@ class ExecCommandOutputDelta(EventBase, frozen=True, kw_only=True, tag="exec_com
 
 
 class ExecCommandEnd(EventBase, frozen=True, kw_only=True, tag="exec_command_end"):
-    """A command ended. `exit_code` is -1 if it did not run to its end or failed in the sandbox."""
+    """Reports that a command ended.
+
+    `exit_code` is -1 if the command did not run to its end, or if it failed in the sandbox.
+    """
 
     call_id: CallId
     stdout: str
@@ -254,7 +279,7 @@ class ExecCommandEnd(EventBase, frozen=True, kw_only=True, tag="exec_command_end
 
 
 class ExecApprovalRequest(EventBase, frozen=True, kw_only=True, tag="exec_approval_request"):
-    """The agent waits until a command is approved or denied."""
+    """Reports that the agent is waiting until a command is approved or denied."""
 
     call_id: CallId
     command: tuple[str, ...]
@@ -275,7 +300,7 @@ class UpdatedFile(Struct, frozen=True, kw_only=True):
 
 
 class OtherChange(Struct, frozen=True, kw_only=True):
-    """A file that was added or updated. Exactly one of the two fields is set."""
+    """The changes to one file that was added or updated. Exactly one field is set."""
 
     add: AddedFile | UnsetType = UNSET
     update: UpdatedFile | UnsetType = UNSET
@@ -285,7 +310,7 @@ FileChange = Literal["delete"] | OtherChange
 
 
 class ApplyPatchApprovalRequest(EventBase, frozen=True, kw_only=True, tag="apply_patch_approval_request"):
-    """The agent waits until a patch is approved or denied."""
+    """Reports that the agent is waiting until a patch is approved or denied."""
 
     call_id: CallId
     changes: dict[str, FileChange]
@@ -307,12 +332,12 @@ class PatchApplyEnd(EventBase, frozen=True, kw_only=True, tag="patch_apply_end")
 
 
 class TurnDiff(EventBase, frozen=True, kw_only=True, tag="turn_diff"):
-    """All changes by the patches of the turn so far, as a diff in the format of git."""
+    """All changes that the patches of the turn have made so far, as a git diff."""
 
     unified_diff: str
 
 
-# --- plan, tool servers, questions, limits -------------------------------------------
+# --- plan, tool servers, approval requests, limits -------------------------------------------
 
 
 class PlanStep(Struct, frozen=True, kw_only=True):
@@ -332,7 +357,9 @@ class Invocation(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallOutcome(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The answer of a tool server. Exactly one of the two fields is set."""
+    """The answer from a tool server: `ok` with a result, or `err` with an error message. Exactly one
+    field is set.
+    """
 
     ok: Any | UnsetType = UNSET
     err: str | UnsetType = UNSET
@@ -356,17 +383,19 @@ SettledBy = Literal["client", "tool", "timeout", "interrupt"]
 
 
 class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settled"):
-    """An approval was decided, or its turn ended before a decision."""
+    """Reports that an approval was decided, or that the turn ended before a decision."""
 
     approval_id: ApprovalId
     call_id: CallId
     decision: Settlement
     by: SettledBy
     reason: str | UnsetType = UNSET
+    principal: str | UnsetType = UNSET
+    """The name of the principal that decided, or that interrupted the turn; missing if no principal did."""
 
 
 class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
-    """The agent waits for a decision whether it may exceed a limit of `[limits]`."""
+    """Reports that the agent is waiting for a decision whether the turn may exceed a limit from `[limits]`."""
 
     limit: str
     """The name of the limit in `[limits]`."""
@@ -374,7 +403,20 @@ class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
     allowed: int
 
 
-# --- part of the vocabulary, never sent over MCP --------------------------------------
+# --- the queue -----------------------------------------------------------------------
+
+
+class QueueChanged(EventBase, frozen=True, kw_only=True, tag="queue_changed"):
+    """Reports that the queue of the conversation was changed, paused or resumed."""
+
+    messages: tuple[MessageId, ...]
+    """The ids of the queued messages; the next message is first."""
+    paused: bool
+    principal: str | UnsetType = UNSET
+    """The name of the principal that changed the queue; missing if no principal did."""
+
+
+# --- events of Codex that are never sent over MCP ------------------------------------
 
 
 class GetHistoryEntryResponse(EventBase, frozen=True, kw_only=True, tag="get_history_entry_response"):
@@ -414,6 +456,8 @@ EventMsg = (
     | McpToolCallEnd
     | ApprovalSettled
     | LimitReached
+    | QueueChanged
+    | RequestRetry
     | GetHistoryEntryResponse
     | ShutdownComplete
 )
@@ -427,10 +471,12 @@ def event_type(event: EventBase | type[EventBase]) -> str:
 EVENT_TYPES: Final = {event_type(cls): cls for cls in get_args(EventMsg)}
 
 NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryResponse, ShutdownComplete))
-"""Event types that clients may know and that the server never sends."""
+"""Types of events that are part of the union but that the server never sends."""
 
-FOR_FULL_VERSION_ONLY: Final = frozenset(event_type(cls) for cls in (UserMessage, ApprovalSettled, LimitReached))
-"""Types of events that only clients with the additions are sent."""
+FOR_FULL_VERSION_ONLY: Final = frozenset(
+    event_type(cls) for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry)
+)
+"""Types of events that are sent only to clients that know Parley's additions."""
 
 
 _ERROR: Final = event_type(ErrorEvent)
@@ -438,12 +484,12 @@ _error_decoder: Final = msgspec.json.Decoder(ErrorEvent)
 
 
 def plain_event(kind: str, encoded: bytes) -> bytes:
-    """Return an encoded event without the fields that clients at older revisions are not sent."""
+    """Return an encoded event without the fields that clients at 2025-06-18 and older do not know."""
     return encode(ErrorEvent(message=_error_decoder.decode(encoded).message)) if kind == _ERROR else encoded
 
 
 class UnknownEvent(Struct, frozen=True, kw_only=True):
-    """An event of a newer server, still encoded."""
+    """An event, still encoded, of a type that this version does not know because a newer server sent it."""
 
     type: str
     encoded: bytes
@@ -458,17 +504,18 @@ _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
 
 @cache
 def _decoder() -> msgspec.json.Decoder[EventMsg]:
-    """Return the decoder of all events. It is made at the first call, because that takes long and servers do not
-    need it.
+    """Return the decoder of all events.
+
+    It is created at the first call, because creating it is slow and a server does not need it.
     """
     return msgspec.json.Decoder(EventMsg)
 
 
 def decode_event(encoded: bytes) -> EventMsg | UnknownEvent:
-    """Decode an event.
+    """Decode an event. For an unknown type, return an `UnknownEvent`.
 
     Raises:
-        msgspec.DecodeError: it has no `type`, or its fields do not match the type.
+        msgspec.DecodeError: the event has no `type`, or its fields do not match its type.
     """
     tag = decode_lenient(_tag_decoder, encoded).type
     if tag not in EVENT_TYPES:

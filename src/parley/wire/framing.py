@@ -1,4 +1,4 @@
-"""Splits bytes into frames: lines of JSON, and server-sent events. Does no I/O."""
+"""Splits bytes into frames: lines of JSON, or server-sent events. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from parley.errors import ReplyTooLarge
 __all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "SseFramer", "outline_of"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""The longest accepted message, and the longest accepted event of a stream."""
+"""The maximum length of a line, and of one event in a stream, in bytes."""
 
 PREFIX_BYTES: Final = 4096
-"""How many bytes of the beginning of an overlong message are kept, to find its id."""
+"""The number of bytes that are kept from the beginning of an overlong message, so that its id can be found."""
 
 SUFFIX_BYTES: Final = 4096
-"""How many bytes of the end of an overlong message are kept: many clients write the id last."""
+"""The number of bytes that are kept from the end of an overlong message, because many clients write the id last."""
 
 SUFFIX_PARTS: Final = 64
-"""How many of the last chunks of a line are searched for its end; chunks are usually much larger than the end."""
+"""The number of chunks that are kept from the end of an overlong line. The suffix is assembled from them."""
 
 
 TOO_LONG: Final = "message is longer than 64 MB"
 
 LOOK_BYTES: Final = 1024 * 1024
-"""How many bytes of a line are read between two calls of `why_too_large`."""
+"""The number of bytes of a line after which `why_too_large` is called again."""
 
 
 class Overlong(Struct, frozen=True):
-    """The beginning and the end of a line that was not accepted."""
+    """The beginning and the end of a line that was refused, and the reason for the refusal."""
 
     prefix: bytes
     suffix: bytes = b""
@@ -43,13 +43,15 @@ def _accept(size: int) -> str | None:
 
 
 class LineFramer:
-    """Splits a byte stream into lines. Buffers at most one line of the allowed length."""
+    """Splits a byte stream into lines. Buffers at most one line of the maximum length."""
 
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _accept
     ) -> None:
-        """Create the framer. `why_too_large` gets the size of a long line so far, and returns why the line is
-        refused, or None.
+        """Create the framer.
+
+        `why_too_large` is called with the number of bytes of an incomplete line that were received so far. It
+        returns the reason for refusing the line, or None.
         """
         self._limit, self._why_too_large = limit, why_too_large
         self._parts: list[bytes] = []
@@ -69,7 +71,7 @@ class LineFramer:
         return frames
 
     def end(self) -> list[bytes | Overlong]:
-        """Return the rest of the stream if it ends without a line end."""
+        """Return the last line if the stream ended in the middle of a line, otherwise an empty list."""
         return [self._finish(b"")] if self._held else []
 
     def _hold(self, data: bytes) -> None:
@@ -87,7 +89,7 @@ class LineFramer:
             self.skip(why)
 
     def skip(self, why: str) -> None:
-        """Discard the line that is being read, if there is one, except its beginning and its end."""
+        """Refuse the incomplete line with the reason `why`. Keep only the beginning and the end of the line."""
         if not self._parts:
             return
         beginning, size = [], 0
@@ -109,33 +111,33 @@ class LineFramer:
 
 
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
-    """Return the beginning and the end of a line that cannot be accepted."""
+    """Return the beginning and the end of a refused line, with the reason `why`."""
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)
 
 
 FIRST_OF_DATA: Final = ord("d")
-"""The first byte of a data line. A line with another first byte is skipped without copying a part of it."""
+"""The first byte of a data line. Lines that begin with another byte are skipped without being copied."""
 
 
 class SseFramer:
-    """Splits a byte stream into the data of server-sent events; all other fields are skipped.
+    r"""Splits a byte stream into the data of server-sent events. Skips all other fields.
 
-    Lines end in `\\n` or `\\r\\n`. An event that the stream leaves unfinished is dropped, as the
-    standard requires. The time is linear in the number of bytes, whatever the sizes of the chunks.
+    Lines end in `\n` or `\r\n`. An event that is incomplete at the end of the stream is dropped, as the standard
+    requires. The run time is linear in the number of bytes, for chunks of any size.
     """
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self._limit = limit
         self._unfinished: list[bytes] = []
-        """Chunks of an incomplete line; joined once."""
+        """The chunks of an incomplete line. They are joined only once, when the line is complete."""
         self._unfinished_bytes = 0
         self._data: list[bytes] = []
         """The data lines of the incomplete event."""
         self._data_bytes = 0
-        """Includes one byte for each line end: empty lines take memory, too."""
+        """The size of `_data` in bytes. Each line counts one byte more, because empty lines take memory, too."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the data of the events that `chunk` completes.
+        """Return the data of each event that `chunk` completes.
 
         Raises:
             ReplyTooLarge: an event is longer than the limit.
@@ -155,7 +157,7 @@ class SseFramer:
         data = self._data
         held_lines, held_bytes = len(data), self._data_bytes
         events: list[bytes] = []
-        for line in lines:  # hundreds at a time: the hot path
+        for line in lines:  # the hot path: often hundreds of lines
             if not line:
                 if data:
                     events.append(b"\n".join(data))
@@ -170,7 +172,7 @@ class SseFramer:
         self._unfinished_bytes = len(tail)
         if not data:
             self._data_bytes = 0
-        elif events:  # all of it came in this chunk
+        elif events:  # all data lines came in this chunk
             self._data_bytes = sum(map(len, data)) + len(data)
         else:
             self._data_bytes += sum(map(len, data[held_lines:])) + len(data) - held_lines

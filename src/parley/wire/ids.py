@@ -1,4 +1,4 @@
-"""Types of ids, so that one kind of id cannot be used as another."""
+"""Types for ids, with which a type checker can report that one kind of id is used in place of another."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Final, NewType
 __all__ = ["START", "ApprovalId", "CallId", "ConversationId", "EventId", "ItemId", "MessageId", "Seq"]
 
 ConversationId = NewType("ConversationId", str)
-"""A uuid in lower case."""
+"""The id of a conversation: a UUID in lower case."""
 
 MessageId = NewType("MessageId", str)
-"""A uuid, the client's own or made by the server."""
+"""The id of a message: a UUID that the client or the server chose."""
 
 ApprovalId = NewType("ApprovalId", str)
-"""A uuid, one for each approval."""
+"""A UUID that identifies an approval."""
 
 CallId = NewType("CallId", str)
-"""The id that the model gave a call. Models reuse ids, so it identifies a call only within its turn."""
+"""The id that the model gave to a tool call. Models reuse ids, so it is unique only within a turn."""
 
 EventId = NewType("EventId", str)
-"""The `id` that `codex/event` carries: one for each turn, never reused within a conversation."""
+"""The `id` in `codex/event`, which identifies a turn. A conversation never reuses it."""
 
 ItemId = NewType("ItemId", str)
-"""The id of an open item of a log, such as `i2.7`: the seventh of the second epoch."""
+"""The id of an open item of a log. `i2.7` is the seventh item of the second epoch."""
 
 Seq = NewType("Seq", int)
-"""A position in a log. The first entry has 1; 0 is the position before it."""
+"""A position in a log. The first entry has position 1; 0 is the position before it."""
 
 START: Final = Seq(0)
 """The position before the first entry."""

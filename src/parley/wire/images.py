@@ -1,8 +1,8 @@
 """Recognises images by their content, and encodes them as data URLs.
 
-File names and claimed media types are ignored. A provider refuses a request with one broken image, and every later
-request that repeats the image. So data without a size, or truncated data, is not accepted as an image. Pixels are
-not decoded, and data after the end of an image is ignored: cameras store films there.
+File names and declared media types are ignored. A provider refuses every request that contains a broken image, so
+truncated data and data without dimensions are not accepted. Pixels are not decoded. Data after the end of an image
+is ignored, because cameras store videos there.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 __all__ = ["MAX_IMAGE_BYTES", "MAX_IMAGE_SIZE", "data_url", "image_type"]
 
 MAX_IMAGE_BYTES: Final = 20 * 1024 * 1024
-"""The largest accepted image: more than any provider accepts."""
+"""The maximum size of an image, in bytes. No provider accepts an image of this size."""
 
 MAX_IMAGE_SIZE: Final = f"{MAX_IMAGE_BYTES // 1024**2} MiB"
-"""`MAX_IMAGE_BYTES` as a text for error messages."""
+"""`MAX_IMAGE_BYTES` as a string for error messages."""
 
 
 def image_type(data: bytes) -> str | None:
-    """Return the media type of a PNG, JPEG, GIF or WebP that seems complete; None for any other data."""
+    """Return the media type of a PNG, JPEG, GIF or WebP image that seems complete; None for any other data."""
     for signature, kind, is_whole in _KINDS:
         if data.startswith(signature):
             return kind if is_whole(data) else None
@@ -33,7 +33,7 @@ def data_url(data: bytes) -> str:
     """Return an image as a data URL.
 
     Raises:
-        ValueError: the data is not an image, or is too large; the text says which.
+        ValueError: the data is not an image or is too large. The message says which.
     """
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"larger than {MAX_IMAGE_SIZE}")
@@ -54,10 +54,11 @@ def _is_whole_png(data: bytes) -> bool:
 
 
 _MAX_SEGMENTS: Final = 4096
-"""The most segments before the pixels of a JPEG. A file of 20 MiB that consists of notes has 320; a hostile one
-could have millions. The limits for GIF and WebP have the same purpose."""
+"""The maximum number of segments before the pixels of a JPEG. A file of 20 MiB that consists of comments has only
+320, but a hostile file could have millions.
+"""
 _FILLING: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
-"""Bytes after 0xFF that begin no segment; decoders skip them."""
+"""Bytes that do not begin a segment when they follow 0xFF. Decoders skip them."""
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 
@@ -68,27 +69,31 @@ def _is_whole_jpeg(data: bytes) -> bool:
         at = data.find(b"\xff", at)
         if at < 0 or at + 4 > len(data):
             return False
-        marker, behind = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        marker, segment_end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if marker in _FILLING:
             at += 1
         elif marker in (_START, _END):
             return False
-        elif marker == _SCAN:  # pixels cannot contain a marker by chance
-            return has_size and data.find(bytes((0xFF, _END)), behind) >= 0
+        elif marker == _SCAN:  # pixel data cannot contain a marker
+            return has_size and data.find(bytes((0xFF, _END)), segment_end) >= 0
         else:
             if marker in _FRAMES:
                 has_size = any(data[at + 5 : at + 7]) and any(data[at + 7 : at + 9])
-            at = max(behind, at + 2)
+            at = max(segment_end, at + 2)
     return False
 
 
 _MAX_BLOCKS: Final = 128 * 1024
-"""The most blocks up to the end of the first frame of a GIF. Encoders write 82,000 blocks for 20 MiB."""
+"""The maximum number of blocks before the end of the first frame of a GIF. An image of 20 MiB has about 82,000
+blocks.
+"""
 
 
 def _is_whole_gif(data: bytes) -> bool:
-    """Return whether the first frame is complete. The end mark is optional: many files omit it, and decoders do not
-    need it."""
+    """Return whether the first frame of a GIF is complete.
+
+    The trailer of the file is optional: many files omit it, and decoders do not need it.
+    """
     if not (any(data[6:8]) and any(data[8:10])):
         return False
     at, is_frame, is_inside = 13 + _colours(data, 10), False, False
@@ -110,15 +115,19 @@ def _is_whole_gif(data: bytes) -> bool:
 
 
 def _colours(data: bytes, place: int) -> int:
-    """Return the size in bytes of the colour table that the flags at `place` announce."""
+    """Return the size in bytes of the colour table that the flags at offset `place` describe."""
     flags = int.from_bytes(data[place : place + 1], "big")
     return 3 * 2 ** (1 + flags % 8) if flags & 0x80 else 0
 
 
 _MAX_CHUNKS: Final = 64
-"""The most chunks before the pixels of a WebP: size, colours, notes."""
+"""The maximum number of chunks before the pixels of a WebP. These chunks contain the size, the colours and
+metadata.
+"""
 _PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
-"""The chunks with pixels, and the bytes that each must have at an offset."""
+"""The names of the chunks that contain pixels. For each name: the offset of a marker in the chunk, and
+the marker.
+"""
 
 
 def _is_whole_webp(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The items of a message of the user."""
+"""The items of a user's message: texts, images and files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = [
 Detail = Literal["low", "high", "auto"]
 
 LONG_TEXT: Final = 256 * 1024
-"""Length in characters from which a text is kept as JSON."""
+"""The number of characters from which a text is stored in memory as JSON."""
 
 BEGINNING_BYTES: Final = 4096
-"""Length in bytes of the text that `beginning` returns."""
+"""The approximate size in bytes of the text that `LongTextItem.beginning` returns."""
 
 
 class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", gc=False):
@@ -35,13 +35,14 @@ class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", 
 
 
 _held: Final[Any] = TextItem.__dict__["text"]
-"""The descriptor of the field, to read its value from a subclass."""
+"""The descriptor of the field `text`, which reads the stored value in a subclass."""
 
 
 class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
     """A text item that stores its text as JSON and decodes it on each access.
 
-    A Python string with one emoji takes four bytes for each character, and another copy once it was encoded.
+    This saves memory, because a Python string with an emoji takes four bytes for each character, and caches its
+    UTF-8 encoding.
     """
 
     @classmethod
@@ -55,17 +56,15 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
         raw: Raw = _held.__get__(self)
         return raw
 
-    @property  # type: ignore[misc]  # the base class declares a field, and this reads what is in it
+    @property  # type: ignore[misc]  # replaces the field of the base class
     def text(self) -> str:
         return msgspec.json.decode(self.encoded, type=str)
 
     @property
     def beginning(self) -> str:
-        """The first characters, about `BEGINNING_BYTES` of them."""
+        """The beginning of the text, about `BEGINNING_BYTES` long."""
         encoded = memoryview(self.encoded)
-        for end in range(
-            BEGINNING_BYTES, BEGINNING_BYTES - 12, -1
-        ):  # the cut may be inside a character or an escape
+        for end in range(BEGINNING_BYTES, BEGINNING_BYTES - 12, -1):  # `end` may be inside a character or an escape
             try:
                 return msgspec.json.decode(b'%b"' % bytes(encoded[:end]), type=str)
             except (msgspec.DecodeError, UnicodeDecodeError):
@@ -74,7 +73,7 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
 
 
 class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image", gc=False):
-    """An image, by URL (including `data:`) or by the provider's file id."""
+    """An image, given by its URL (a `data:` URL is allowed) or by the provider's file id."""
 
     image_url: str | UnsetType | None = UNSET
     file_id: str | UnsetType | None = UNSET
@@ -82,19 +81,19 @@ class ImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="image"
 
 
 class LocalImageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="local_image", gc=False):
-    """An image on the disk of the server."""
+    """An image in a file on the server's disk."""
 
     path: str
 
 
 class FileItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="file", gc=False):
-    """A file, by URL, by the provider's file id, or as base64 with its name."""
+    """A file, given by its URL, by the provider's file id, or as base64 data with a name."""
 
     file_url: str | UnsetType | None = UNSET
     file_id: str | UnsetType | None = UNSET
     file_data: str | UnsetType | None = UNSET
     filename: str | UnsetType | None = UNSET
-    """The name of `file_data`; ignored for a URL or a file id."""
+    """The name of the file in `file_data`; ignored for a URL or a file id."""
 
 
 InputItem = TextItem | ImageItem | LocalImageItem | FileItem
@@ -106,12 +105,14 @@ def text_of(content: tuple[InputItem, ...]) -> str:
 
 
 def is_text(content: tuple[InputItem, ...]) -> bool:
-    """Return whether all items are texts. Fast even for a million items."""
+    """Return whether all items of a message are texts. This is fast even for a million items."""
     return all(issubclass(kind, TextItem) for kind in set(map(type, content)))
 
 
 def beginning_of(content: tuple[InputItem, ...]) -> str:
-    """Return the beginning of the text of a message: at least `BEGINNING_BYTES`, or all of a shorter text."""
+    """Return the beginning of a message's text: at least `BEGINNING_BYTES`, or the complete text if it is
+    shorter.
+    """
     words: list[str] = []
     size = 0
     for item in content:
@@ -124,8 +125,9 @@ def beginning_of(content: tuple[InputItem, ...]) -> str:
 
 
 def compact(content: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
-    """Return the content with each long text that is not ASCII as a `LongTextItem`; the same object if it has no
-    such text.
+    """Replace each long text that is not ASCII with a `LongTextItem`.
+
+    Return the same object if there is no such text.
     """
     if not any(type(item) is TextItem and _is_worth_packing(item.text) for item in content):
         return content

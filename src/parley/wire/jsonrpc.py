@@ -1,13 +1,13 @@
-"""JSON-RPC 2.0 envelopes.
+"""JSON-RPC 2.0 messages.
 
-Decoding accepts a missing `jsonrpc`, unknown members and lone surrogates, as the protocol asks. Encoding
+Decoding accepts a missing `jsonrpc`, unknown members and lone surrogates, as docs/protocol.md requires. Encoding
 concatenates bytes, because a body is often already encoded.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -18,11 +18,14 @@ __all__ = [
     "INVALID_PARAMS",
     "INVALID_REQUEST",
     "METHOD_NOT_FOUND",
+    "RESOURCE_NOT_FOUND",
     "ErrorObject",
     "Message",
     "NestedTooDeeply",
     "Outline",
     "RequestId",
+    "TooManySurrogates",
+    "decode_frame",
     "decode_lenient",
     "decode_message",
     "encode",
@@ -43,20 +46,29 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+RESOURCE_NOT_FOUND: Final = -32002
+"""The MCP error code for an unknown resource, in versions 2025-11-25 and earlier."""
 
 encode: Final = msgspec.json.Encoder().encode
-"""The one encoder: compact JSON as bytes."""
+"""The encoder for all messages: compact JSON as bytes."""
 
 
 class NestedTooDeeply(msgspec.DecodeError):
-    """The JSON has too many levels."""
+    """Raised when JSON has too many nested levels."""
 
     def __init__(self) -> None:
         super().__init__("nested too deeply")
 
 
+class TooManySurrogates(msgspec.DecodeError):
+    """Raised when JSON contains too many lone surrogates."""
+
+    def __init__(self) -> None:
+        super().__init__(f"has more than {MOST_LONE_SURROGATES} unpaired surrogates")
+
+
 class ErrorObject(Struct, frozen=True):
-    """The error of an answer. Missing fields have defaults: an empty error is still an error."""
+    """The error in an answer. Missing fields have defaults, so that an empty error object is still an error."""
 
     code: int = INTERNAL_ERROR
     message: str = ""
@@ -64,7 +76,7 @@ class ErrorObject(Struct, frozen=True):
 
     @property
     def name(self) -> str | None:
-        """The stable name of the error, from `data.code`, if the server sent one."""
+        """The stable name of the error, from `data.code`; None if the answer has none."""
         try:
             return None if self.data is UNSET else _named_decoder.decode(self.data).code
         except msgspec.DecodeError:
@@ -76,15 +88,18 @@ class _Named(Struct):
 
 
 class Message(Struct, frozen=True):
-    """Any message: a request has id and method, a notification only a method, an answer only an id."""
+    """Any JSON-RPC message.
+
+    A request has an id and a method, a notification only a method, an answer only an id.
+    """
 
     id: int | str | UnsetType = UNSET
     method: str | UnsetType | None = UNSET
-    """Never None: `null` counts as missing."""
+    """The method of a request or a notification. It is never None, because `null` counts as missing."""
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
-    """Encoded; `error_of` decodes it."""
+    """The encoded error. `error_of` decodes it."""
 
     def __post_init__(self) -> None:
         if self.method is None:
@@ -97,40 +112,72 @@ _named_decoder: Final = msgspec.json.Decoder(_Named)
 _raw_decoder: Final = msgspec.json.Decoder(Raw)
 _id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
+MOST_LONE_SURROGATES: Final = 10_000
+"""The maximum number of lone surrogates in one message. Replacing more would take too long."""
+
+_REPLACEMENT_CHARACTER: Final = "\ufffd".encode()
+_ESCAPED_BACKSLASH: Final = rb"\\"
+_STAND_IN: Final = b"\xff\xff"
+"""Bytes that replace escaped backslashes during the search for lone surrogates. They never occur in UTF-8."""
+
 _LONE_SURROGATE: Final = re.compile(
-    rb"""(?<!\\)((?:\\\\)*)             # an escape begins after an even number of backslashes
-         (?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})  # a pair stays
-           |\\u[dD][89a-fA-F][0-9a-fA-F]{2})                            # a lone surrogate""",
+    rb"""\\u[dD](?:
+             [89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})                       # a first half
+           | [c-fC-F](?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F])[0-9a-fA-F]{2}     # a second half
+         )""",
     re.VERBOSE,
 )
-
-
-def _replacement_character(half: int) -> str:
-    return "\ufffd"
+"""A pattern for the escape of one half of a surrogate pair without the other half. The data must not contain
+escaped backslashes.
+"""
 
 
 def decode_lenient(
-    decoder: msgspec.json.Decoder[T], data: bytes | Raw, *, half_as: Callable[[int], str] = _replacement_character
+    decoder: msgspec.json.Decoder[T],
+    data: bytes | Raw,
+    *,
+    half_as: bytes | Callable[[re.Match[bytes]], bytes] = _REPLACEMENT_CHARACTER,
 ) -> T:
-    """Decode `data`, with each lone surrogate replaced by the result of `half_as`.
+    """Decode `data`, and replace each lone surrogate.
+
+    `half_as` is the replacement, or a function that returns it for the match of an escape.
 
     Raises:
-        msgspec.DecodeError: `data` is not JSON, does not have the type of the decoder, or has too many levels.
+        msgspec.DecodeError: `data` is not JSON, does not match the type of the decoder, has too many levels, or has
+            too many lone surrogates.
+    """
+    return decode_mended(decoder, data, half_as=half_as)[0]
+
+
+def decode_mended(
+    decoder: msgspec.json.Decoder[T],
+    data: bytes | Raw,
+    *,
+    half_as: bytes | Callable[[re.Match[bytes]], bytes] = _REPLACEMENT_CHARACTER,
+) -> tuple[T, bytes | Raw]:
+    """Decode `data` as `decode_lenient` does, and also return the data without lone surrogates.
+
+    Raises:
+        msgspec.DecodeError: as for `decode_lenient`.
     """
     try:
         try:
-            return decoder.decode(data)
+            return decoder.decode(data), data
+        except msgspec.ValidationError:
+            raise
         except msgspec.DecodeError:
             copied = bytes(data)
-            mended = _LONE_SURROGATE.sub(
-                lambda match: (
-                    match[0] if match[2] else match[1] + half_as(int(match[0][len(match[1]) + 2 :], 16)).encode()
-                ),
-                copied,
-            )
-            if mended == copied:
+            if _STAND_IN[:1] in copied:
                 raise
-            return decoder.decode(mended)
+            # A constant replacement runs no Python code for a match, because clients choose how many there are.
+            escapes = copied.replace(_ESCAPED_BACKSLASH, _STAND_IN)
+            mended, count = _LONE_SURROGATE.subn(half_as, escapes, MOST_LONE_SURROGATES)
+            if not count:
+                raise
+            if count == MOST_LONE_SURROGATES and _LONE_SURROGATE.search(mended):
+                raise TooManySurrogates from None
+            mended = mended.replace(_STAND_IN, _ESCAPED_BACKSLASH)
+            return decoder.decode(mended), mended
     except RecursionError:
         raise NestedTooDeeply from None
     except UnicodeDecodeError as error:
@@ -138,7 +185,7 @@ def decode_lenient(
 
 
 def is_json(text: str) -> bool:
-    """Return whether a text is one complete JSON value."""
+    """Return whether a string is one complete JSON value."""
     try:
         _raw_decoder.decode(text)
     except (ValueError, RecursionError):
@@ -150,18 +197,31 @@ def decode_message(line: bytes) -> Message:
     """Decode the message on one line.
 
     Raises:
-        msgspec.DecodeError: the line is not a JSON object with the members of a message.
+        msgspec.DecodeError: the line is not a JSON object, or its members have invalid types.
     """
     return decode_lenient(_decoder, line)
 
 
+def decode_frame(frame: bytes) -> tuple[Message, bytes]:
+    """Decode a message. Also return the frame without lone surrogates, so that decoding it again is cheap.
+
+    Raises:
+        msgspec.DecodeError: the frame is not a JSON object, or its members have invalid types.
+    """
+    message, mended = decode_mended(_decoder, frame)
+    return message, bytes(mended)
+
+
 def is_null(raw: Raw) -> bool:
-    """Return whether this is `null`, without copying it."""
+    """Return whether encoded JSON is `null`, without copying it."""
     return len(memoryview(raw)) == len(b"null") and bytes(raw) == b"null"
 
 
 def error_of(answer: Message) -> ErrorObject | None:
-    """Return the error of an answer, or None. Any `error` that is not null counts, even if it cannot be decoded."""
+    """Return the error of an answer, or None.
+
+    An `error` that is not null counts as an error even if it cannot be decoded.
+    """
     if isinstance(answer.error, UnsetType) or is_null(answer.error):
         return None
     try:
@@ -174,9 +234,21 @@ def response(request_id: RequestId, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode(request_id), result)
 
 
-def error_response(request_id: RequestId, number: int, message: str, *, code: str | None = None) -> bytes:
-    """Encode an error; `number` is the code of JSON-RPC, `code` the name of the error, sent as `data.code`."""
-    data = UNSET if code is None else Raw(encode({"code": code}))
+def error_response(
+    request_id: RequestId,
+    number: int,
+    message: str,
+    *,
+    code: str | None = None,
+    details: Mapping[str, object] | None = None,
+) -> bytes:
+    """Encode an answer that reports an error.
+
+    `number` is the JSON-RPC error code. `code` is the name of the error, sent as `data.code`. `details` contains
+    further members of `data`.
+    """
+    members = {**(details or {}), **({} if code is None else {"code": code})}
+    data = Raw(encode(members)) if members else UNSET
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (
         encode(request_id),
         encode(ErrorObject(number, message, data)),
@@ -205,11 +277,11 @@ _ID_AT_THE_END: Final = re.compile(
 
 
 class Outline(NamedTuple):
-    """The id and the kind of a message that was not decoded, from its beginning and its end."""
+    """The id and the kind of a message that was not decoded."""
 
     id: RequestId | None
     is_answer: bool | None
-    """None if unknown."""
+    """True for an answer, False for a request or a notification, None if unknown."""
 
 
 def read_outline(prefix: bytes, suffix: bytes) -> Outline:
@@ -229,9 +301,9 @@ def read_outline(prefix: bytes, suffix: bytes) -> Outline:
 
 
 def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the name and the first token of the value of each member of a truncated object.
+    """Yield the name of each member of a truncated JSON object, and the first token of its value.
 
-    The token is empty if the truncation splits it. Reads tokens, so names inside members and strings do not count.
+    The token is empty if it is truncated. Members of nested objects, and names inside strings, are not yielded.
     """
     depth, previous, name = 0, b"", b""
     for match in _TOKEN.finditer(prefix):

@@ -8,13 +8,18 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from parley.wire.jsonrpc import RequestId
+from parley.wire.tasks import ResultMeta
 
 __all__ = [
     "FULL_CAPABILITIES",
     "FULL_VERSION",
     "KNOWN_VERSIONS",
+    "MODERN_CAPABILITIES",
     "PLAIN_CAPABILITIES",
     "PLAIN_VERSION",
+    "SERVER_NAME",
+    "SERVER_TITLE",
+    "TASKS_EXTENSION",
     "CallToolParams",
     "CallToolResult",
     "Cancelled",
@@ -37,15 +42,19 @@ __all__ = [
     "ToolAnnotations",
     "ToolDefinition",
     "ToolsCapability",
-    "text_result",
     "typed_result",
 ]
 
 FULL_VERSION: Final = "2025-11-25"
-"""Clients at this version see Parley's additions."""
+"""The oldest protocol version whose clients see Parley's additions."""
 
 PLAIN_VERSION: Final = "2025-06-18"
-"""Clients at this version or an older one, and clients before `initialize`, see the plain shapes."""
+"""The newest protocol version whose clients do not see Parley's additions. Clients that have not sent `initialize`
+do not see them either.
+"""
+
+SERVER_NAME: Final = "parley"
+SERVER_TITLE: Final = "Parley"
 
 KNOWN_VERSIONS: Final = (FULL_VERSION, PLAIN_VERSION, "2025-03-26", "2024-11-05")
 
@@ -57,7 +66,10 @@ class Implementation(Struct, frozen=True, kw_only=True):
 
 
 class ElicitationCapability(Struct, frozen=True, kw_only=True):
-    """How a client can be asked. An empty object and `form` both mean that it accepts forms."""
+    """The kinds of elicitation that a client accepts.
+
+    An empty object and an object with `form` both mean that the client accepts forms.
+    """
 
     form: dict[str, Any] | UnsetType | None = UNSET
     url: dict[str, Any] | UnsetType | None = UNSET
@@ -68,7 +80,7 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_asked(self) -> bool:
-        """True if the client accepts forms. A client that names only other ways does not."""
+        """True if the client accepts form elicitation. It is False if the client declares only other modes."""
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):
                 return isinstance(form, dict) or not isinstance(url, dict)
@@ -92,18 +104,61 @@ class LoggingCapability(Struct, frozen=True, kw_only=True):
     pass
 
 
+class ResourcesCapability(Struct, frozen=True, kw_only=True, rename="camel"):
+    subscribe: bool | UnsetType = UNSET
+    list_changed: bool | UnsetType = UNSET
+
+
+class EmptyCapability(Struct, frozen=True, kw_only=True):
+    """A capability that has no options."""
+
+
+class TaskToolsCapability(Struct, frozen=True, kw_only=True):
+    call: EmptyCapability = EmptyCapability()
+
+
+class TaskRequestsCapability(Struct, frozen=True, kw_only=True):
+    tools: TaskToolsCapability = TaskToolsCapability()
+
+
+class TasksCapability(Struct, frozen=True, kw_only=True):
+    list: EmptyCapability = EmptyCapability()
+    cancel: EmptyCapability = EmptyCapability()
+    requests: TaskRequestsCapability = TaskRequestsCapability()
+
+
 class ServerCapabilities(Struct, frozen=True, kw_only=True):
     tools: ToolsCapability = ToolsCapability()
     logging: LoggingCapability | UnsetType = UNSET
+    resources: ResourcesCapability | UnsetType = UNSET
+    prompts: EmptyCapability | UnsetType = UNSET
+    completions: EmptyCapability | UnsetType = UNSET
+    tasks: TasksCapability | UnsetType = UNSET
+    extensions: dict[str, EmptyCapability] | UnsetType = UNSET
 
 
-FULL_CAPABILITIES: Final = ServerCapabilities(logging=LoggingCapability())
-"""The capabilities for clients at 2025-11-25. The list of tools never changes, so `listChanged` is not
-announced.
+FULL_CAPABILITIES: Final = ServerCapabilities(
+    logging=LoggingCapability(),
+    resources=ResourcesCapability(subscribe=True, list_changed=True),
+    prompts=EmptyCapability(),
+    completions=EmptyCapability(),
+    tasks=TasksCapability(),
+)
+"""The server's capabilities for clients at 2025-11-25. `listChanged` is not announced for tools, because the list
+of tools never changes.
+"""
+
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+
+MODERN_CAPABILITIES: Final = msgspec.structs.replace(
+    FULL_CAPABILITIES, logging=UNSET, tasks=UNSET, extensions={TASKS_EXTENSION: EmptyCapability()}
+)
+"""The server's capabilities for clients at 2026-07-28. This version has no log messages, and its tasks are an
+extension.
 """
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
-"""The capabilities for clients at 2025-06-18 and older, as Codex announced them."""
+"""The server's capabilities for clients at 2025-06-18 and older, as Codex announces them."""
 
 
 class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -122,7 +177,7 @@ class Ping(Struct, frozen=True):
 
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-"""The levels of log messages, from the least severe to the most severe."""
+"""The levels of log messages; the least severe level is first."""
 
 
 class SetLevelParams(Struct, frozen=True, kw_only=True):
@@ -140,13 +195,17 @@ class LogMessage(Struct, frozen=True, kw_only=True):
 
 
 class ToolAnnotations(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Hints for the decision whether a tool may be called."""
+    """Hints that help a client to decide whether it may call a tool."""
 
     title: str | UnsetType = UNSET
     read_only_hint: bool | UnsetType = UNSET
     destructive_hint: bool | UnsetType = UNSET
     idempotent_hint: bool | UnsetType = UNSET
     open_world_hint: bool | UnsetType = UNSET
+
+
+class ToolExecution(Struct, frozen=True, kw_only=True, rename="camel"):
+    task_support: Literal["optional"] = "optional"
 
 
 class ToolDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -156,6 +215,7 @@ class ToolDefinition(Struct, frozen=True, kw_only=True, rename="camel"):
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | UnsetType = UNSET
     annotations: ToolAnnotations | UnsetType = UNSET
+    execution: ToolExecution | UnsetType = UNSET
 
 
 class ListToolsResult(Struct, frozen=True, kw_only=True):
@@ -168,12 +228,26 @@ class RequestMeta(Struct, frozen=True, kw_only=True, rename="camel"):
     progress_token: RequestId | UnsetType | None = UNSET
 
 
+class TaskRequest(Struct, frozen=True, kw_only=True):
+    """The member of a tool call which requests that the call runs as a task."""
+
+    ttl: int | UnsetType | None = UNSET
+    """The time for which the client needs the task, in milliseconds. It has no effect, because Parley keeps a task
+    as long as its conversation.
+    """
+
+
 class CallToolParams(Struct, frozen=True, kw_only=True):
     METHOD: ClassVar[str] = "tools/call"
 
     name: str
     arguments: Raw | UnsetType = UNSET
+    input_responses: Raw | UnsetType = msgspec.field(default=UNSET, name="inputResponses")
+    """The answers to the input requests in an earlier result of the same call; used only at 2026-07-28."""
+    request_state: Any | UnsetType = msgspec.field(default=UNSET, name="requestState")
     meta: RequestMeta | UnsetType | None = msgspec.field(default=UNSET, name="_meta")
+    task: Any | UnsetType = UNSET
+    """A `TaskRequest`. Clients at 2025-06-18 and older may send any value."""
 
 
 class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
@@ -181,31 +255,30 @@ class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text
 
 
 class CallToolResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a tool. Clients of the original server read `error` after a failed turn."""
+    """The result of a tool call. Clients that were written for Codex read `error` after a failed turn."""
 
     error: str | UnsetType = UNSET
     content: tuple[TextContent, ...]
     is_error: bool | UnsetType = UNSET
     structured_content: Any | UnsetType = UNSET
-
-
-def text_result(text: str, *, is_error: Literal[True] | UnsetType = UNSET) -> CallToolResult:
-    """Return a result that is a text."""
-    return CallToolResult(content=(TextContent(text=text),), is_error=is_error)
+    meta: ResultMeta | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
 LARGE_RESULT_BYTES: Final = 1024 * 1024
 
 
 def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
-    """Return a result that is a value: as JSON text, and as structured content."""
+    """Return a tool result that contains a value both as JSON text and as structured content."""
     encoded = msgspec.json.encode(value)
     text: Any = encoded.decode() if len(encoded) < LARGE_RESULT_BYTES else Raw(_as_json_string(encoded))
     return CallToolResult(content=(TextContent(text=text),), is_error=is_error, structured_content=Raw(encoded))
 
 
 def _as_json_string(encoded: bytes) -> bytes:
-    """Encode JSON as a JSON string without a Python string, which may take four bytes for each character."""
+    """Encode JSON as a JSON string.
+
+    This does not create a Python string, which could take four bytes for each character.
+    """
     return b'"%b"' % encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 

@@ -1,7 +1,7 @@
-"""Notifications of the server about conversations.
+"""Notifications that the server sends about conversations.
 
-These structs are the contract: tests compare with them, and the client decodes into them. In its hot path the
-    server adds the same shapes as bytes to an encoded event (`server/encoders.py`). Tests compare the two.
+These structs define the format, and the client decodes notifications into them. For speed, the server builds the
+same JSON from encoded events instead (`server/encoders.py`). Tests check that the two formats are equal.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ __all__ = [
     "InitialState",
     "LoggedNotification",
     "SnapshotEvent",
+    "SnapshotMeta",
     "StreamDisconnected",
 ]
 
 
 class EventMeta(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The position of an event. The request of the client decides which fields are set."""
+    """The position of an event. The client's request determines which fields are set."""
 
     conversation_id: ConversationId | UnsetType = UNSET
     seq: Seq | UnsetType = UNSET
@@ -38,7 +39,7 @@ class EventMeta(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ConversationEvent(Struct, frozen=True, kw_only=True):
-    """Params of one live event of a streamed conversation; the method is the event's type."""
+    """Params of a notification with one live event of a conversation stream. The method is the event's type."""
 
     meta: EventMeta | UnsetType = msgspec.field(default=UNSET, name="_meta")
     msg: Raw
@@ -49,7 +50,10 @@ class CodexMeta(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CodexEvent(Struct, frozen=True, kw_only=True):
-    """Params of one event of a `codex` call, sent under this method and again under the event's type."""
+    """Params of a notification with one event of a `codex` call.
+
+    Each event is also sent in a second notification whose method is the event's type.
+    """
 
     METHOD: ClassVar[str] = "codex/event"
 
@@ -67,17 +71,26 @@ class _Events(Struct, frozen=True, kw_only=True):
     events: tuple[SnapshotEvent, ...]
 
 
+class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
+    """The last position in a snapshot, and the position before which earlier events can be read."""
+
+    before: Seq | UnsetType = UNSET
+    """The value for the argument `before` of `conversationRead` that returns the events before the snapshot. It is
+    missing if there are none, or if the stream was opened without the argument `last`.
+    """
+
+
 class InitialState(Struct, frozen=True, kw_only=True):
-    """All events before the live events begin."""
+    """Params of the notification that contains all events, or the last events, from before the live events."""
 
     METHOD: ClassVar[str] = "notifications/initial_state"
 
-    meta: EventMeta = msgspec.field(name="_meta")
+    meta: SnapshotMeta = msgspec.field(name="_meta")
     initial_state: _Events
 
 
 class StreamDisconnected(Struct, frozen=True, kw_only=True):
-    """The server ended a stream."""
+    """Params of the notification which reports that the server ended a stream."""
 
     METHOD: ClassVar[str] = "notifications/stream_disconnected"
 
@@ -92,20 +105,25 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
         SHUTTING_DOWN: "shutting_down",
         NOT_SENT: "not_sent",
     }
-    """The codes of these reasons. A stream that ends with an error has the code of the error."""
+    """The code for each reason above. If a stream ends with an error, the code of the error is used instead."""
+
+    @classmethod
+    def taken_over_by(cls, name: str) -> str:
+        """Return the reason for ending a stream after the client `name` has taken over the conversation."""
+        return f"{cls.TAKEN_OVER}, opened by {name}"
 
     meta: EventMeta = msgspec.field(name="_meta")
     reason: str
     code: str | UnsetType = UNSET
-    """Names the reason for programs; for clients at 2025-11-25."""
+    """The reason as a code for programs; only for clients at 2025-11-25 and newer."""
 
 
 CONVERSATION_LOGGER: Final = "parley.conversation"
-"""The `logger` of log messages that replace the notifications of a stream."""
+"""The `logger` of log messages that carry notifications of a stream."""
 
 
 class LoggedNotification(Struct, frozen=True, kw_only=True):
-    """The `data` of a log message that replaces a notification: the replaced notification."""
+    """The `data` of a log message that carries a notification of a stream."""
 
     method: str
     params: Raw

@@ -1,4 +1,4 @@
-"""The description of the patch format that models are given."""
+"""The description of the patch format, which the model reads."""
 
 from __future__ import annotations
 

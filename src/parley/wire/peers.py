@@ -1,8 +1,9 @@
-"""The protocol between processes of one home: JSON-RPC with its own methods.
+"""The protocol between processes that share a home directory: JSON-RPC with its own methods.
 
-If another process runs the turn of a conversation, a process that needs the conversation sends `parley/follow` to
-it. It then gets every entry and delta after a position, in order, while the turn runs. Messages, answers and
-interrupts are sent over the same connection.
+A process that needs a conversation sends `parley/follow` to the process that is running a turn of the conversation.
+It then receives every entry and delta after a position, in order, until the turn ends. Messages, answers and
+interrupts are sent over the same connection. Each of them names its principal, unless it was sent by a process with
+an earlier version.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from msgspec import Raw, Struct
 from parley.wire.events import OutputStream, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, CallId, ConversationId, EventId, ItemId, MessageId, Seq
 from parley.wire.items import InputItem
+from parley.wire.principals import PrincipalRef
 
 __all__ = [
     "NOT_OWNER",
     "NOT_WRITTEN",
     "REFUSED",
-    "AnswerQuestion",
     "Changed",
+    "EditQueued",
+    "Enqueue",
     "Follow",
     "Followed",
     "InterruptTurn",
@@ -28,22 +31,29 @@ __all__ = [
     "PeerEntry",
     "PeerOutput",
     "PeerRead",
+    "PeerSettlement",
+    "RemoveQueued",
     "RenameConversation",
+    "ResumeQueue",
+    "SettleApproval",
     "Submit",
     "Submitted",
+    "TakeOver",
     "Unfollow",
 ]
 
 NOT_OWNER: Final = -32001
-"""Error code of a process that does not run a turn of the conversation."""
+"""The error code that a process returns if it is not running a turn of the conversation."""
 REFUSED: Final = -32002
-"""Error code of a refusal whose message is for the client."""
+"""The error code of a refusal whose message is meant for the client."""
 NOT_WRITTEN: Final = -32003
-"""Error code of a process that could not write; the message says why."""
+"""The error code that is returned if the process could not write the log. The message gives the reason."""
 
 
 class Follow(Struct, frozen=True, kw_only=True):
-    """Request everything after a position, until the turn ends. The answer comes first."""
+    """Requests every entry and delta after a position, until the turn ends. The answer is sent before the first of
+    them.
+    """
 
     METHOD: ClassVar = "parley/follow"
 
@@ -52,15 +62,16 @@ class Follow(Struct, frozen=True, kw_only=True):
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """The answer to `Follow`. The running turn ends after the position `last`; ends before it belong to earlier
-    turns.
+    """The answer to `Follow`.
+
+    `last` is the owner's last position. A turn that ended at or before this position is an earlier turn.
     """
 
     last: Seq
 
 
 class Unfollow(Struct, frozen=True, kw_only=True):
-    """Stops following; a notification."""
+    """The notification that ends a `Follow`."""
 
     METHOD: ClassVar = "parley/unfollow"
 
@@ -68,7 +79,9 @@ class Unfollow(Struct, frozen=True, kw_only=True):
 
 
 class PeerRead(Struct, frozen=True, kw_only=True):
-    """Whether clients of the following process read the conversation and can be asked; a notification."""
+    """Reports whether clients of the following process read the conversation, and whether they can be asked for
+    approvals.
+    """
 
     METHOD: ClassVar = "parley/read"
 
@@ -77,10 +90,12 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     can_be_asked: bool
     full: bool = True
     """True if a client can be asked about limits, or if all clients know the event `limit_reached`."""
+    may_end_at_limit: bool = True
+    """True if a client that does not know the event `limit_reached` may answer approvals."""
 
 
 class Submit(Struct, frozen=True, kw_only=True):
-    """Submits a message. Repeated with the same message id if there was no answer."""
+    """Sends a message. If there is no answer, the request is repeated with the same message id."""
 
     METHOD: ClassVar = "parley/submit"
 
@@ -90,19 +105,75 @@ class Submit(Struct, frozen=True, kw_only=True):
     parent_id: MessageId | None = None
     event_id: EventId | None = None
     wanted: dict[str, Any] | None = None
+    principal: PrincipalRef | None = None
+    is_limited: bool = False
+    """True if the principal has a role below admin. The message must then not loosen the settings of the
+    conversation.
+    """
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """The answer to `Submit`, sent before any effect of the message."""
+    """The answer to `Submit` and `Enqueue`. It is sent before any effect of the message."""
 
     event_id: EventId | None
-    """The id of its turn; None if the message was sent before and its turn is over."""
+    """The id of the turn that handles the message; None if the message is a repetition and its turn is over."""
     first: Seq
     """The position of the first entry of the message."""
+    is_queued: bool = False
+    """True if the message is waiting in the queue."""
 
 
-class AnswerQuestion(Struct, frozen=True, kw_only=True):
-    """Decides an approval. Repeated with the same answer id if there was no answer."""
+class Enqueue(Struct, frozen=True, kw_only=True):
+    """Queues a message. It begins a turn when the turns before it have ended.
+
+    The answer is `Submitted`. If there is no answer, the request is repeated with the same message id.
+    """
+
+    METHOD: ClassVar = "parley/enqueue"
+
+    conversation_id: ConversationId
+    content: tuple[InputItem, ...]
+    message_id: MessageId
+    wanted: dict[str, Any] | None = None
+    principal: PrincipalRef | None = None
+    is_limited: bool = False
+    """As in `Submit`."""
+
+
+class EditQueued(Struct, frozen=True, kw_only=True):
+    """Replaces the content of a queued message."""
+
+    METHOD: ClassVar = "parley/edit-queued"
+
+    conversation_id: ConversationId
+    message_id: MessageId
+    content: tuple[InputItem, ...]
+    principal: PrincipalRef | None = None
+    is_limited: bool = False
+    """As in `Submit`."""
+
+
+class RemoveQueued(Struct, frozen=True, kw_only=True):
+    """Removes a queued message."""
+
+    METHOD: ClassVar = "parley/remove-queued"
+
+    conversation_id: ConversationId
+    message_id: MessageId
+    principal: PrincipalRef | None = None
+
+
+class ResumeQueue(Struct, frozen=True, kw_only=True):
+    """Resumes a paused queue."""
+
+    METHOD: ClassVar = "parley/resume-queue"
+
+    conversation_id: ConversationId
+    principal: PrincipalRef | None = None
+
+
+class SettleApproval(Struct, frozen=True, kw_only=True):
+    """Decides an approval. If there is no response, the request is repeated with the same answer id."""
 
     METHOD: ClassVar = "parley/answer"
 
@@ -112,25 +183,39 @@ class AnswerQuestion(Struct, frozen=True, kw_only=True):
     by: SettledBy
     reason: str | None = None
     answer_id: str = ""
-    """Identifies the answer; empty if an earlier version sent it."""
+    """The id of the answer; empty if the request comes from a process with an earlier version."""
+    principal: PrincipalRef | None = None
+
+
+class PeerSettlement(Struct, frozen=True, kw_only=True):
+    """The settlement of an approval, in `error.data` of a refused `SettleApproval`."""
+
+    decision: Settlement
+    by: SettledBy
+    principal: str | None
+    reason: str | None
+    at: float
+    """The time of the settlement, in seconds since the epoch."""
 
 
 class InterruptTurn(Struct, frozen=True, kw_only=True):
-    """Interrupts the running turn if it is the named one. Repeated if the owner did not answer."""
+    """Interrupts the running turn if `event_id` or `messages` names it.
+
+    If there is no answer, the request is repeated.
+    """
 
     METHOD: ClassVar = "parley/interrupt"
 
     conversation_id: ConversationId
     event_id: EventId | None = None
-    """The turn; None: any, unless `messages` names one."""
+    """The id of the turn to interrupt. If it is None and `messages` is empty, any turn is interrupted."""
     messages: tuple[MessageId, ...] = ()
-    """Messages that were sent before and not answered yet. A turn that accepted one of them is interrupted as
-    well.
-    """
+    """Messages for which the sender has no answer yet. A turn that accepted one of them is interrupted, too."""
+    principal: PrincipalRef | None = None
 
 
 class RenameConversation(Struct, frozen=True, kw_only=True):
-    """Sets the title."""
+    """Sets the title of a conversation."""
 
     METHOD: ClassVar = "parley/rename"
 
@@ -139,8 +224,9 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """A turn begins in a conversation, or the conversation was deleted. A process whose clients read the
-    conversation checks its state. A notification.
+    """The notification that a turn has begun in a conversation, or that the conversation was deleted.
+
+    Each process whose clients read the conversation then checks its state.
     """
 
     METHOD: ClassVar = "parley/changed"
@@ -148,7 +234,22 @@ class Changed(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId
 
 
-# --- notifications to a process that follows ----------------------------------
+class TakeOver(Struct, frozen=True, kw_only=True):
+    """The notification that a client of the sending process takes over a conversation.
+
+    The receiver ends the streams of the conversation that were opened before the time `at`.
+    """
+
+    METHOD: ClassVar = "parley/take-over"
+
+    conversation_id: ConversationId
+    by: str
+    """The name of the principal that takes over the conversation."""
+    at: float
+    """The time of the takeover, in seconds since the epoch."""
+
+
+# --- notifications to a following process --------------------------------------
 
 
 class PeerEntry(Struct, frozen=True, kw_only=True):
@@ -168,7 +269,7 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId
     item: ItemId
     type: str
-    """The type of the item's deltas."""
+    """The event type of the item's deltas."""
     offset: int
     text: str
 

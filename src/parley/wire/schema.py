@@ -1,7 +1,7 @@
-"""Generates JSON Schemas from the structs of the wire.
+"""Generates JSON Schemas from the structs of this package.
 
-Supports the types that tools, events and notifications use, and raises for others, so that a test notices a new
-kind of field before a client does.
+Only the types that tools, events and notifications use are supported. Any other type raises an error, so that a
+test finds a new kind of field before a client does.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 
 
 def schema_of(struct: type[Struct], *, nulls: bool = False) -> dict[str, Any]:
-    """Return the schema of an object with the fields of `struct`.
+    """Return the JSON Schema of an object with the fields of `struct`.
 
-    With `nulls`, for messages of the server, optional fields may also be null. The schema of a tool has no null,
-    because clients that generate forms would offer it.
+    If `nulls` is true, as for messages from the server, optional fields may also be null. The schema of a tool does
+    not allow null, because clients that generate forms would offer it as a choice.
     """
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -87,7 +87,7 @@ def _union(members: tuple[Any, ...], *, may_be_null: bool, nulls: bool) -> dict[
     kinds = [member for member in members if member not in (UnsetType, types.NoneType)]
     schemas = [_schema(kind, may_be_null=False, nulls=nulls) for kind in kinds]
     if {} in schemas:
-        return {}  # anything, null included
+        return {}  # any value, including null
     if may_be_null and types.NoneType in members:
         schemas.append({"type": "null"})
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

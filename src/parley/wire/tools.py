@@ -1,6 +1,6 @@
-"""Arguments and results of the tools that the server offers. Their schemas are made from these types.
+"""The arguments and results of the server's tools. The schemas of the tools are generated from these types.
 
-An optional argument may be null, which means the same as leaving it out.
+An optional argument may be null. This means the same as leaving it out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ __all__ = [
     "ApprovalPolicy",
     "ApprovalsListArguments",
     "ApprovalsListResult",
+    "AttentionItem",
+    "AttentionListArguments",
+    "AttentionListResult",
+    "AttentionState",
     "CodexArguments",
     "CodexReplyArguments",
     "CodexResult",
@@ -28,9 +32,12 @@ __all__ = [
     "ConversationCreated",
     "ConversationForkArguments",
     "ConversationForked",
+    "ConversationMarkReadArguments",
     "ConversationReadArguments",
     "ConversationReadResult",
     "ConversationRenameArguments",
+    "ConversationSearchArguments",
+    "ConversationSearchResult",
     "ConversationStatusResult",
     "ConversationStreamArguments",
     "ConversationSummary",
@@ -38,17 +45,29 @@ __all__ = [
     "ConversationsListResult",
     "CreateFailed",
     "Failed",
+    "FoundMessage",
+    "ListedApproval",
+    "ListedProfile",
     "MessageAccepted",
+    "MessageDelivery",
     "OpenText",
     "Owner",
     "PhaseName",
     "PlainCodexReplyArguments",
     "PlainConversationCreateArguments",
+    "PlainConversationReadArguments",
+    "PlainConversationStreamArguments",
     "PlainOk",
+    "PlainSendMessageArguments",
     "PositionedEvent",
-    "Question",
+    "QueueEditArguments",
+    "QueueListResult",
+    "QueueRemoveArguments",
+    "QueuedItem",
     "SandboxMode",
     "SendMessageArguments",
+    "SettingsListArguments",
+    "SettingsListResult",
     "StreamStarted",
     "Tokens",
 ]
@@ -56,6 +75,8 @@ __all__ = [
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 PhaseName = Literal["idle", "running", "asking"]
+MessageDelivery = Literal["join", "queue"]
+AttentionState = Literal["waiting", "failed", "finished"]
 
 
 # --- codex and codex-reply -----------------------------------------------------------
@@ -98,29 +119,29 @@ class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, rename="camel"):
-    """The arguments for clients at 2025-06-18 and older."""
+    """The arguments of `codex-reply` for clients at 2025-06-18 and older."""
 
     thread_id: Annotated[str, Meta(description="The conversation to continue.")] = field(name="sessionId")
     prompt: Annotated[str, Meta(description="The next message of the user.")]
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Structured content of `codex` and `codex-reply`, for clients at 2025-11-25.
+    """The structured content of `codex` and `codex-reply`, for clients at 2025-11-25 and newer.
 
-    Clients of different releases of Codex read different names, so each value has two.
+    Clients for different Codex releases read different names, so each value is present under two names.
     """
 
     thread_id: ConversationId
     session_id: ConversationId
-    """The value of `thread_id` under another name."""
+    """The same value as `thread_id`."""
     content: str
-    """The agent's last message, or why the turn failed."""
+    """The agent's last message, or the reason why the turn failed."""
     message: str
-    """The value of `content` under another name."""
+    """The same value as `content`."""
     reason: TurnEndReason | UnsetType = UNSET
-    """Why the turn ended; missing while it waits for an approval."""
+    """The reason why the turn ended; missing while the turn is waiting for an approval."""
     code: str | UnsetType = UNSET
-    """The code of the error of a turn that failed."""
+    """The error code; set only if the turn failed."""
 
 
 # --- create, send, stream, interrupt ---------------------------------------------------------------
@@ -147,7 +168,7 @@ class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
 
 
 class PlainConversationCreateArguments(ConversationCreateArguments, frozen=True, kw_only=True):
-    """The arguments for clients at 2025-06-18 and older."""
+    """The arguments of `conversationCreate` for clients at 2025-06-18 and older."""
 
     prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
     model: Annotated[str, Meta(description="Name of the model to use.")]
@@ -159,14 +180,16 @@ class ConversationCreated(Struct, frozen=True, kw_only=True):
 
 
 class CreateFailed(Struct, frozen=True, kw_only=True):
-    """The value of a failed `conversationCreate`."""
+    """The structured content of a failed `conversationCreate`."""
 
     message: str
     code: str | UnsetType = UNSET
-    """The code of the error, for clients at 2025-11-25."""
+    """The error code; only for clients at 2025-11-25 and newer."""
 
 
-class SendMessageArguments(Struct, frozen=True, kw_only=True):
+class PlainSendMessageArguments(Struct, frozen=True, kw_only=True):
+    """The arguments of `conversationSendMessage` for clients at 2025-06-18 and older."""
+
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     content: Annotated[tuple[InputItem, ...], Meta(description="The items of the message, in order.")]
     message_id: Annotated[
@@ -187,22 +210,51 @@ class SendMessageArguments(Struct, frozen=True, kw_only=True):
     base_instructions: Annotated[str | None, Meta(description="From this message on: the instructions.")] = None
 
 
+class SendMessageArguments(PlainSendMessageArguments, frozen=True, kw_only=True):
+    delivery: Annotated[
+        MessageDelivery | None,
+        Meta(
+            description="While the agent works: `join` gives it the message at once (the default), `queue` keeps "
+            "the message until the work is done."
+        ),
+    ] = None
+
+
 class MessageAccepted(Struct, frozen=True, kw_only=True):
     status: Literal["ok"] = "ok"
     message_id: MessageId | UnsetType = UNSET
-    """Only for clients at 2025-11-25."""
+    """The id of the message; only for clients at 2025-11-25 and newer."""
+    queued: bool | UnsetType = UNSET
+    """True if the message is in the queue; set only with `delivery: "queue"`."""
 
 
 class Failed(Struct, frozen=True, kw_only=True):
-    """The value of a failed conversation tool."""
+    """The structured content of a failed call of a conversation tool."""
 
     status: Literal["error"] = "error"
     message: str
     code: str | UnsetType = UNSET
-    """The code of the error, for clients at 2025-11-25."""
+    """The error code; only for clients at 2025-11-25 and newer."""
 
 
-class ConversationStreamArguments(Struct, frozen=True, kw_only=True):
+class AnswerFailed(Failed, frozen=True, kw_only=True):
+    """The structured content of a failed `approvalAnswer`. The fields after `code` are set only if the approval was
+    already settled.
+    """
+
+    decision: str | UnsetType = UNSET
+    by: str | UnsetType = UNSET
+    """The way in which the approval was settled: a value of `by` in the event `approval_settled`."""
+    principal: str | UnsetType = UNSET
+    """The name of the principal that decided, or that interrupted the turn; missing if no principal did."""
+    reason: str | UnsetType = UNSET
+    settled_at: str | UnsetType = UNSET
+    """The time of the settlement in UTC, such as `2026-01-31T12:00:00.000Z`."""
+
+
+class PlainConversationStreamArguments(Struct, frozen=True, kw_only=True):
+    """The arguments of `conversationStream` for clients at 2025-06-18 and older."""
+
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
         Annotated[int, Meta(ge=0)] | None, Meta(description="A position: only later events are sent.")
@@ -217,8 +269,25 @@ class ConversationStreamArguments(Struct, frozen=True, kw_only=True):
     ] = field(default=None, name="as")
 
 
+class ConversationStreamArguments(PlainConversationStreamArguments, frozen=True, kw_only=True):
+    last: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)] | None,
+        Meta(description="How many of the events so far are sent, counted from the end. Not with `after`."),
+    ] = None
+    exclusive: Annotated[
+        bool | None, Meta(description="True ends the streams of all other clients of this conversation.")
+    ] = None
+
+
 class StreamStarted(Struct, frozen=True, kw_only=True):
     pass
+
+
+class StreamEnded(Struct, frozen=True, kw_only=True):
+    """The result of a stream call at 2026-07-28. In this version, the call is answered when the stream ends."""
+
+    seq: Annotated[Seq, Meta(description="The last position that was sent; `after` continues from it.")]
+    state: Annotated[str, Meta(description="What the conversation does now.")]
 
 
 class ConversationsListArguments(Struct, frozen=True, kw_only=True):
@@ -243,11 +312,45 @@ class ConversationSummary(Struct, frozen=True, kw_only=True):
     updated_at: str | UnsetType = UNSET
     cwd: str | UnsetType = UNSET
     state: PhaseName | UnsetType = UNSET
+    unread: bool | UnsetType = UNSET
+    """True if a turn has ended after the position up to which the client has read."""
 
 
 class ConversationsListResult(Struct, frozen=True, kw_only=True):
     conversations: tuple[ConversationSummary, ...]
     next_cursor: str | UnsetType = UNSET
+
+
+class ConversationSearchArguments(Struct, frozen=True, kw_only=True):
+    text: Annotated[str, Meta(description="The text to find, in upper or lower case.", max_length=200)]
+    conversation_id: Annotated[UUID | None, Meta(description="Only messages of this conversation.")] = None
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=100)] | None, Meta(description="The most messages to return (default 20).")
+    ] = None
+    cursor: Annotated[str | None, Meta(description="`next_cursor` of the previous page.")] = None
+
+
+class FoundMessage(Struct, frozen=True, kw_only=True):
+    """A message that contains the search text."""
+
+    conversation_id: ConversationId
+    title: str
+    seq: Seq
+    type: Literal["user_message", "agent_message"]
+    at: str
+    snippet: str
+    """The first occurrence of the search text with the words around it, on one line."""
+    start: int
+    """The offset in the snippet where the search text begins, in code points."""
+    end: int
+    """The offset in the snippet where the search text ends, in code points."""
+
+
+class ConversationSearchResult(Struct, frozen=True, kw_only=True):
+    messages: tuple[FoundMessage, ...]
+    """The messages that were found; the message that was stored last comes first."""
+    next_cursor: str | UnsetType = UNSET
+    """The cursor of the next page; missing if all messages were searched."""
 
 
 # --- other conversation tools ----------------------------------------------------------------------------
@@ -280,7 +383,9 @@ class ConversationForked(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId
 
 
-class ConversationReadArguments(Struct, frozen=True, kw_only=True):
+class PlainConversationReadArguments(Struct, frozen=True, kw_only=True):
+    """The arguments of `conversationRead` for clients at 2025-06-18 and older."""
+
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
         Annotated[int, Meta(ge=0)] | None,
@@ -295,47 +400,95 @@ class ConversationReadArguments(Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class ConversationReadArguments(PlainConversationReadArguments, frozen=True, kw_only=True):
+    before: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="A position: only the last events before it are returned. Not with `after`."),
+    ] = None
+
+
+class ConversationMarkReadArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+    seq: Annotated[int, Meta(ge=0, description="The position up to which it was read.")]
+
+
 class PositionedEvent(Struct, frozen=True, kw_only=True):
-    """An event, or a part of the output of a command. Such parts share the position of their record."""
+    """An event, or a piece of a command's output. All pieces of one output have the position of its record."""
 
     seq: Seq
     item: ItemId | UnsetType = UNSET
-    """The stream of a part of an output."""
+    """The id of the output to which the piece belongs; missing for an event."""
     offset: int | UnsetType = UNSET
-    """The offset of the part in its stream, in bytes. A gap is output that was not kept."""
+    """The offset of the piece in the output, in bytes. A gap between two pieces means that output was not stored.
+    It is missing for an event.
+    """
     msg: Raw
 
 
 class OpenText(Struct, frozen=True, kw_only=True):
-    """A text that is still being written, or the output of a running command so far."""
+    """The part so far of a text that the model is still writing, or of the output of a running command."""
 
     item: ItemId
     type: str
     text: str
-    """The text so far. If the middle of an output was dropped, its beginning and its end are two entries."""
+    """The text so far. If the middle of an output was dropped, the output has two `OpenText` values: one for its
+    beginning and one for its end.
+    """
     call_id: CallId | UnsetType = UNSET
-    """Of a command."""
+    """The id of the tool call that is running the command; missing for a text from the model."""
     stream: OutputStream | UnsetType = UNSET
-    """Of a command."""
+    """The output stream of the running command; missing for a text from the model."""
     offset: int | UnsetType = UNSET
-    """The offset of the text in the stream of a command, in bytes."""
+    """The offset of the text in the command's output, in bytes; missing for a text from the model."""
 
 
 class ConversationReadResult(Struct, frozen=True, kw_only=True):
     events: tuple[PositionedEvent, ...]
     open: tuple[OpenText, ...]
-    """Open texts and outputs after the last event; only on the last page."""
+    """The open texts and outputs after the last event. They are only on the last page."""
     seq: Seq
-    """The value of `after` for the next call."""
+    """The value of `after` for the next page."""
     state: PhaseName
+    before: Seq | UnsetType = UNSET
+    """The value for the argument `before` that returns the preceding events. It is missing if there are none, or if
+    the call had no argument `before`.
+    """
+
+
+class QueuedItem(Struct, frozen=True, kw_only=True):
+    """A message in the queue."""
+
+    message_id: MessageId
+    content: tuple[InputItem, ...]
+    queued_at: str
+    principal: str | UnsetType = UNSET
+    """The name of the principal that queued the message; missing in logs of older versions."""
+
+
+class QueueListResult(Struct, frozen=True, kw_only=True):
+    messages: tuple[QueuedItem, ...]
+    """The queued messages; the next message is first."""
+    paused: bool
+    """True if the queue is paused. No queued message then begins a turn until the queue is resumed or another
+    message is sent.
+    """
+
+
+class QueueRemoveArguments(Struct, frozen=True, kw_only=True):
+    conversation_id: Annotated[UUID, Meta(description="The conversation.")]
+    message_id: Annotated[UUID, Meta(description="The queued message.")]
+
+
+class QueueEditArguments(QueueRemoveArguments, frozen=True, kw_only=True):
+    content: Annotated[tuple[InputItem, ...], Meta(description="The new items of the message, in order.")]
 
 
 class PlainOk(Struct, frozen=True, kw_only=True):
     status: Literal["ok"] = "ok"
 
 
-class Question(Struct, frozen=True, kw_only=True):
-    """An open approval."""
+class ListedApproval(Struct, frozen=True, kw_only=True):
+    """An open approval in the result of a tool."""
 
     approval_id: ApprovalId
     conversation_id: ConversationId
@@ -353,8 +506,45 @@ class ApprovalsListArguments(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalsListResult(Struct, frozen=True, kw_only=True):
-    approvals: tuple[Question, ...]
-    """The oldest first."""
+    approvals: tuple[ListedApproval, ...]
+    """The open approvals; the oldest is first."""
+
+
+class AttentionListArguments(Struct, frozen=True, kw_only=True):
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=200)] | None,
+        Meta(description="The most conversations to return (default 50)."),
+    ] = None
+    cursor: Annotated[str | None, Meta(description="`next_cursor` of the previous page.")] = None
+
+
+class AttentionItem(Struct, frozen=True, kw_only=True):
+    """A conversation that needs a person's attention."""
+
+    conversation_id: ConversationId
+    title: str
+    cwd: str
+    state: AttentionState
+    since: str
+    """The time when the approval was requested or the turn ended, in ISO 8601 format."""
+    approval: ListedApproval | UnsetType = UNSET
+    """The approval that the conversation is waiting for; missing if it is not waiting."""
+    reason: TurnEndReason | UnsetType = UNSET
+    """The reason why the turn ended; missing if the conversation is waiting for an approval."""
+    message: str | UnsetType = UNSET
+    """The beginning of the agent's last message, or of the error message."""
+    code: str | UnsetType = UNSET
+    """The error code; set only if the turn failed."""
+    seq: Seq | UnsetType = UNSET
+    """The position up to which the client can mark the conversation as read."""
+
+
+class AttentionListResult(Struct, frozen=True, kw_only=True):
+    conversations: tuple[AttentionItem, ...]
+    """The conversations: first those that are waiting, then those that failed, then those that finished. In each
+    group, the conversation with the latest activity is first.
+    """
+    next_cursor: str | UnsetType = UNSET
 
 
 class ApprovalAnswerArguments(Struct, frozen=True, kw_only=True):
@@ -366,7 +556,7 @@ class ApprovalAnswerArguments(Struct, frozen=True, kw_only=True):
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """The tokens that a conversation has used so far, as far as the model reported them."""
+    """The number of tokens that the model has reported for a conversation so far."""
 
     input_tokens: int
     cached_input_tokens: int
@@ -376,7 +566,7 @@ class Tokens(Struct, frozen=True, kw_only=True):
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """The process that runs the conversation's turn."""
+    """The process that is running the conversation's turn."""
 
     pid: int
     since: str
@@ -389,6 +579,51 @@ class ConversationStatusResult(Struct, frozen=True, kw_only=True):
     cwd: str
     model: str
     updated_at: str
-    questions: tuple[Question, ...]
+    approvals: tuple[ListedApproval, ...] = field(name="questions")
     tokens: Tokens | None
     owner: Owner | None
+
+
+# --- settings ------------------------------------------------------------------------------
+
+
+class SettingsListArguments(Struct, frozen=True, kw_only=True):
+    pass
+
+
+class ListedProfile(Struct, frozen=True, kw_only=True):
+    """A profile from config.toml. Only the settings that the profile contains are set."""
+
+    name: str
+    model: str | UnsetType = UNSET
+    model_provider: str | UnsetType = UNSET
+    approval_policy: ApprovalPolicy | UnsetType = UNSET
+    model_reasoning_effort: str | UnsetType = UNSET
+    model_reasoning_summary: str | UnsetType = UNSET
+    disable_response_storage: bool | UnsetType = UNSET
+
+
+class SettingsListResult(Struct, frozen=True, kw_only=True):
+    """The settings that a client can choose for a new conversation, and their defaults."""
+
+    model: str
+    models: tuple[str, ...]
+    """The models that the settings name for the provider `model_provider`. The provider may offer further
+    models.
+    """
+    model_provider: str
+    model_providers: tuple[str, ...]
+    profile: str | None
+    """The default profile; None if there is none."""
+    profiles: tuple[ListedProfile, ...]
+    cwd: str
+    roots: tuple[str, ...]
+    """The directories in which `cwd` must be. If there are none, an admin may choose any directory, and other
+    clients only the default.
+    """
+    approval_policy: ApprovalPolicy
+    approval_policies: tuple[ApprovalPolicy, ...]
+    """The approval policies that the client may choose; the strictest policy is first."""
+    sandbox: SandboxMode
+    sandbox_modes: tuple[SandboxMode, ...]
+    """The sandbox modes that the client may choose; the strictest mode is first."""

@@ -38,7 +38,7 @@ class Mode(NamedTuple):
     writable: bool
     network: bool
 
-    def bounds(self, mechanism: Mechanism, *roots: str, hidden: Sequence[str] = ()) -> SandboxPolicy:
+    def policy(self, mechanism: Mechanism, *roots: str, hidden: Sequence[str] = ()) -> SandboxPolicy:
         writable = tuple(map(root, roots)) if self.writable else ()
         return SandboxPolicy(writable=writable, network=self.network, hidden=tuple(hidden), mechanism=mechanism)
 
@@ -75,7 +75,7 @@ class Confined:
 
     def run(
         self,
-        bounds: SandboxPolicy | None,
+        policy: SandboxPolicy | None,
         *argv: str,
         cwd: str = "/",
         env: Mapping[str, str] | None = None,
@@ -83,12 +83,12 @@ class Confined:
     ) -> Ran:
         """Run a command to its end and return all its output."""
         return self._runner.run(
-            confined(self.commands, bounds, *argv, cwd=cwd, env=env, timeout_seconds=timeout_seconds)
+            confined(self.commands, policy, *argv, cwd=cwd, env=env, timeout_seconds=timeout_seconds)
         )
 
-    def cancel_when_it_speaks(self, bounds: SandboxPolicy, *argv: str, cwd: str) -> None:
+    def cancel_when_it_speaks(self, policy: SandboxPolicy, *argv: str, cwd: str) -> None:
         """Run a command until its first output, then cancel it."""
-        command = Command(argv=argv, cwd=cwd, env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS, bounds=bounds)
+        command = Command(argv=argv, cwd=cwd, env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS, policy=policy)
         self._runner.run(self._cancel_when_it_speaks(command))
 
     async def _cancel_when_it_speaks(self, command: Command) -> None:
@@ -107,11 +107,11 @@ class Confined:
         in."""
 
         def run(argv: Sequence[str], world: World) -> str:
-            bounds = mode.bounds(mechanism, world.inside, hidden=world.hidden_paths)
+            policy = mode.policy(mechanism, world.inside, hidden=world.hidden_paths)
             if installed:
                 install(Path(world.inside, installed))
-                bounds = replace(bounds, installed=(f"{world.inside}/{installed}/.venv",))
-            result = self.run(bounds, *argv, cwd=world.inside)
+                policy = replace(policy, installed=(f"{world.inside}/{installed}/.venv",))
+            result = self.run(policy, *argv, cwd=world.inside)
             assert result == Ran(exit_code=0, stdout=result.stdout), result
             return result.stdout.decode()
 

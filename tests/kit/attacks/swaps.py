@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON
 from parley.config.types import Mechanism
 from parley.errors import SandboxUnavailable
@@ -94,7 +94,7 @@ class Ways(NamedTuple):
             cwd="/",
             env={"PATH": PATH},
             timeout_seconds=PATIENCE_SECONDS,
-            bounds=bounds(self.project, mechanism=mechanism),
+            policy=sandbox_policy(self.project, mechanism=mechanism),
         )
 
     def swap(self) -> None:

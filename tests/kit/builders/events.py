@@ -50,11 +50,18 @@ def text(words: str) -> TextItem:
     return TextItem(text=words)
 
 
-def user_message(*content: str | InputItem, message_id: str = "m1", parent: str | None = None) -> UserMessage:
+def user_message(
+    *content: str | InputItem,
+    message_id: str = "m1",
+    parent: str | None = None,
+    principal: str | UnsetType = UNSET,
+) -> UserMessage:
     """Build a message of the user; strings become text items."""
     items = tuple(text(item) if isinstance(item, str) else item for item in content)
     before = UNSET if parent is None else MessageId(parent)
-    return UserMessage(message_id=MessageId(message_id), parent_message_id=before, content=items)
+    return UserMessage(
+        message_id=MessageId(message_id), parent_message_id=before, content=items, principal=principal
+    )
 
 
 def agent_message(message: str) -> AgentMessage:
@@ -73,8 +80,13 @@ def background_event(message: str) -> BackgroundEvent:
     return BackgroundEvent(message=message)
 
 
-def error(message: str, reason: TurnEndReason | UnsetType = UNSET, code: str | UnsetType = UNSET) -> ErrorEvent:
-    return ErrorEvent(message=message, reason=reason, code=code)
+def error(
+    message: str,
+    reason: TurnEndReason | UnsetType = UNSET,
+    code: str | UnsetType = UNSET,
+    principal: str | UnsetType = UNSET,
+) -> ErrorEvent:
+    return ErrorEvent(message=message, reason=reason, code=code, principal=principal)
 
 
 def token_count(

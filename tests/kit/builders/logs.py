@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from parley.conversation.history import History
 from parley.conversation.log import Entry, Log, LogPayload
+from parley.conversation.projections import Projections
 from parley.conversation.state import State
 
-__all__ = ["AT", "history_of", "log_of", "state_of", "write"]
+__all__ = ["AT", "contents_of", "history_of", "log_of", "state_of", "write"]
 
 AT = 1_754_654_400.0
 """The time of all entries."""
@@ -38,3 +41,18 @@ def history_of(*payloads: LogPayload) -> History:
     for one in payloads:
         history.apply(one)
     return history
+
+
+def contents_of(projections: Projections) -> dict[str, Any]:
+    """Return everything in projections that does not depend on which entries are in memory."""
+    state = projections.state
+    return {
+        "state": (state.phase, state.title, state.event_id, state.inputs, state.tokens, state.updated_at),
+        "outcome": state.outcome,
+        "next event id": state.next_event_id(),
+        "history": projections.history.for_request(),
+        "open": (projections.history.open_calls, projections.approvals.open),
+        "settings": projections.settings_history.now.asked,
+        "usage": projections.usage.saved(),
+        "position": projections.position,
+    }

@@ -14,10 +14,14 @@ from parley.conversation.records import (
     InputRead,
     InputRefused,
     MessageItem,
+    MessageJoined,
+    MessageQueued,
     ModelAsked,
     ModelItem,
     ModelSaid,
     OpaqueItem,
+    QueuedMessageEdited,
+    QueuedMessageRemoved,
     Renamed,
     ResponseUsed,
     SessionGranted,
@@ -29,7 +33,8 @@ from parley.conversation.records import (
 )
 from parley.wire.events import OutputStream, TokenCount, TurnEndReason
 from parley.wire.ids import CallId, EventId, ItemId, MessageId
-from parley.wire.items import InputItem
+from parley.wire.items import InputItem, TextItem
+from parley.wire.principals import LOCAL, PrincipalRef
 
 __all__ = [
     "call",
@@ -39,9 +44,13 @@ __all__ = [
     "input_read",
     "input_refused",
     "message",
+    "message_joined",
+    "message_queued",
     "model_asked",
     "model_said",
     "opaque",
+    "queued_message_edited",
+    "queued_message_removed",
     "renamed",
     "response_used",
     "session_granted",
@@ -90,8 +99,12 @@ def tokens_estimated(tokens: int = 1) -> TokensEstimated:
     return TokensEstimated(tokens=tokens)
 
 
-def turn_started(event_id: str = "1") -> TurnStarted:
-    return TurnStarted(event_id=EventId(event_id))
+def turn_started(event_id: str = "1", principal: PrincipalRef | None = None) -> TurnStarted:
+    return TurnStarted(event_id=EventId(event_id), principal=principal)
+
+
+def message_joined(message_id: str, principal: PrincipalRef | None = LOCAL) -> MessageJoined:
+    return MessageJoined(message_id=MessageId(message_id), principal=principal)
 
 
 def turn_ended(why: TurnEndReason = "done", message: str | None = None, code: str | UnsetType = UNSET) -> TurnEnded:
@@ -124,3 +137,15 @@ def opaque(verbatim: str = '{"type":"reasoning"}') -> OpaqueItem:
 
 def call_output(call_id: str, output: str) -> CallOutput:
     return CallOutput(call_id=CallId(call_id), output=output)
+
+
+def message_queued(message_id: str, said: str = "go", **asked: Any) -> MessageQueued:
+    return MessageQueued(message_id=MessageId(message_id), content=(TextItem(text=said),), asked=asked or None)
+
+
+def queued_message_edited(message_id: str, said: str = "stop") -> QueuedMessageEdited:
+    return QueuedMessageEdited(message_id=MessageId(message_id), content=(TextItem(text=said),))
+
+
+def queued_message_removed(message_id: str) -> QueuedMessageRemoved:
+    return QueuedMessageRemoved(message_id=MessageId(message_id))

@@ -21,13 +21,13 @@ class NoCommands:
     async def run(self, command: Command, *, output: Output) -> CommandResult:
         raise AssertionError(f"{command} must not run")
 
-    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
+    async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
         raise AssertionError("nobody is to be confined")
 
-    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
+    async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
         return ()
 
-    def confine_thread(self, bounds: SandboxPolicy) -> bool:
+    def confine_thread(self, policy: SandboxPolicy) -> bool:
         raise AssertionError("nobody is to be confined")
 
 

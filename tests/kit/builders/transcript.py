@@ -9,12 +9,13 @@ from typing import NamedTuple
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.history import History
 from parley.conversation.log import ItemKind, Log, LogPayload
+from parley.conversation.queue import Queue
 from parley.conversation.records import CommandOutput
 from parley.conversation.usage import UsageTotals
 from parley.wire.events import OutputStream
 from parley.wire.ids import CallId
 
-__all__ = ["Appended", "RecordingTranscript", "Said", "Shown"]
+__all__ = ["Appended", "OutputShown", "RecordingTranscript", "TextShown"]
 
 
 class Appended(NamedTuple):
@@ -23,14 +24,14 @@ class Appended(NamedTuple):
     payloads: tuple[LogPayload, ...]
 
 
-class Said(NamedTuple):
+class TextShown(NamedTuple):
     """A delta of a text, which is shown and not stored."""
 
     kind: ItemKind
     text: str
 
 
-class Shown(NamedTuple):
+class OutputShown(NamedTuple):
     """A delta of the output of a command."""
 
     call_id: CallId
@@ -43,7 +44,7 @@ class RecordingTranscript:
     `did`."""
 
     def __init__(self, *before: LogPayload, appended: Callable[[], None] = lambda: None) -> None:
-        self.history, self.log, self.usage = History(), Log(), UsageTotals()
+        self.history, self.log, self.usage, self.queue = History(), Log(), UsageTotals(), Queue()
         self.did: list[object] = []
         """All calls, in order. Other doubles of the same test add theirs too."""
         self._appended = appended
@@ -57,9 +58,9 @@ class RecordingTranscript:
         return [one for entry in self.did if isinstance(entry, Appended) for one in entry.payloads]
 
     @property
-    def shown(self) -> list[Said | Shown]:
+    def shown(self) -> list[TextShown | OutputShown]:
         """Return all deltas that were shown."""
-        return [entry for entry in self.did if isinstance(entry, Said | Shown)]
+        return [entry for entry in self.did if isinstance(entry, TextShown | OutputShown)]
 
     def write(self, *payloads: LogPayload) -> None:
         """Append without waiting."""
@@ -91,7 +92,7 @@ class RecordingTranscript:
 
     def extend(self, kind: ItemKind, text: str) -> None:
         self.log.extend(kind, text)
-        self.did.append(Said(kind, text))
+        self.did.append(TextShown(kind, text))
 
     def unfinished(self, kind: ItemKind) -> str:
         item = self.log.open.get(kind)
@@ -100,7 +101,7 @@ class RecordingTranscript:
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
         for _ in self.log.extend_output(call_id, stream, data):
             pass
-        self.did.append(Shown(call_id, stream, data))
+        self.did.append(OutputShown(call_id, stream, data))
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
         return next(self.log.output_records(call_id), None)

@@ -129,10 +129,10 @@ def types_of(messages: list[Any]) -> list[str]:
 
 
 def settlements(messages: list[Any]) -> list[Any]:
-    """Return the `approval_settled` events, without their ids."""
-    ids = ("type", "approval_id", "call_id")
+    """Return the `approval_settled` events, without their ids and principals."""
+    left_out = ("type", "approval_id", "call_id", "principal")
     return [
-        {key: value for key, value in event.items() if key not in ids}
+        {key: value for key, value in event.items() if key not in left_out}
         for event in events_of(messages)
         if event["type"] == "approval_settled"
     ]

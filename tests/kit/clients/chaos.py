@@ -17,6 +17,7 @@ from typing import Final
 from uuid import uuid4
 
 from kit.clients.shell_turns import sh
+from kit.system.commands import PATIENCE_SECONDS
 from parley.client import Approval, CodexCall, Conversation, Stream
 from parley.client.errors import Disconnected, RequestFailed, ToolFailed
 from parley.testing import Delay, ParleyProcess, Pieces, RecordedRequest, Says, ScriptedModel
@@ -24,8 +25,6 @@ from parley.testing.replies import Reply
 
 __all__ = ["SETTINGS", "Journal", "ProcessGroup", "ServerAndClient", "answer_to"]
 
-PATIENCE_SECONDS: Final = 90.0
-"""The timeout of every call. A stopped process is continued earlier."""
 STOPPED_SECONDS: Final = 1.0
 SETTINGS: Final = "approval_policy = 'untrusted'\n"
 """Settings in which every command needs an approval."""
@@ -66,7 +65,7 @@ class ServerAndClient:
         self.replies: list[CodexCall] = []
         self._crowd, self._random = crowd, Random(f"{crowd.seed}/{name}")
         self.process = ParleyProcess(
-            crowd.model, home=crowd.home, config=SETTINGS, on_question=self._answer, checked=False
+            crowd.model, home=crowd.home, config=SETTINGS, on_approval=self._answer, checked=False
         )
         self.streams: dict[str, Stream] = {}
         self.is_over = False
@@ -145,8 +144,9 @@ class ServerAndClient:
                 await operation(conversation)
         except Disconnected:
             if not self.is_over:
-                self._crowd.journal.complain(self.name, f"died: {self.process.stderr_text()}")
                 self.is_over = True
+                code = await self.process.exit_code()
+                self._crowd.journal.complain(self.name, f"died, exit code {code}: {self.process.stderr_text()}")
         except TimeoutError:
             self._crowd.journal.complain(self.name, f"{what}: no answer; {self.process.stderr_text()}")
             self.is_over = True

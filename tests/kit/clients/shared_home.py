@@ -19,16 +19,16 @@ from parley.wire.tools import Owner
 
 __all__ = [
     "ASKS",
-    "Asked",
-    "Shown",
+    "DelayedAnswer",
+    "ReceivedEvent",
     "Start",
     "events_until",
     "is_",
-    "kept",
     "log_of",
     "owner_of",
     "said",
     "shared",
+    "stored_events",
     "turn_in",
 ]
 
@@ -45,7 +45,7 @@ async def shared(start: Start) -> tuple[ParleyProcess, ParleyProcess, Conversati
     return one, two, here, two.client.conversation(here.id)
 
 
-class Asked:
+class DelayedAnswer:
     """A client that is asked for approvals, and answers when the test says so."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Asked:
         self._answer.set_result(decision)
 
 
-class Shown(NamedTuple):
+class ReceivedEvent(NamedTuple):
     """The events that a client received, with joined deltas, and the position of its stream."""
 
     msg: Event
@@ -81,14 +81,14 @@ class Shown(NamedTuple):
     offset: int | UnsetType
 
 
-async def turn_in(stream: Stream) -> list[Shown]:
+async def turn_in(stream: Stream) -> list[ReceivedEvent]:
     """Return everything that is shown up to the end of a turn, with deltas joined. One reader may get a text in
     one piece and another in several. No other event may come between the pieces.
     """
-    shown: list[Shown] = []
+    shown: list[ReceivedEvent] = []
     async for seen in stream.detailed():
         assert seen.meta is not None
-        one = Shown(seen.msg, seen.meta.seq, seen.meta.item, seen.meta.offset)
+        one = ReceivedEvent(seen.msg, seen.meta.seq, seen.meta.item, seen.meta.offset)
         if shown and isinstance(one.item, str) and one.item == shown[-1].item:
             shown[-1] = _joined(shown[-1], one)
         else:
@@ -98,7 +98,7 @@ async def turn_in(stream: Stream) -> list[Shown]:
     raise AssertionError("the stream has ended")
 
 
-def _joined(first: Shown, second: Shown) -> Shown:
+def _joined(first: ReceivedEvent, second: ReceivedEvent) -> ReceivedEvent:
     msg: Event
     match first.msg, second.msg:
         case AgentMessageDelta(delta=before), AgentMessageDelta(delta=after):
@@ -112,7 +112,7 @@ def _joined(first: Shown, second: Shown) -> Shown:
     return first._replace(msg=msg)
 
 
-def kept(shown: list[Shown]) -> list[Shown]:
+def stored_events(shown: list[ReceivedEvent]) -> list[ReceivedEvent]:
     """Return the stored events: a client that follows later does not see the deltas."""
     return [one for one in shown if one.item is UNSET]
 

@@ -20,6 +20,7 @@ from kit.clients.messages import APIS, answered, turn_value, user_message
 from kit.clients.slow_client import SlowClient
 from kit.clients.view import View
 from kit.models.random_model import AT_LENGTH, LET_ME_SEE, LONG_TEXT, RandomModel
+from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import DISCARDS_OPEN, ENDS
 from parley.testing import ScriptedModel
 from parley.testing.home import MODEL
@@ -45,7 +46,6 @@ AT_ONCE: Final = 40
 """Number of concurrent conversations."""
 STEPS: Final = 6
 """Number of operations in one period of a conversation."""
-PATIENCE_SECONDS: Final = 90.0
 PAUSES: Final = 1
 """How often, in one period, the client stops reading while a long answer is sent."""
 
@@ -219,8 +219,8 @@ class Soaking(SlowClient):
 class Soaked:
     """The random operations on one conversation, and the checks of their results."""
 
-    def __init__(self, client: Soaking, moods: RandomModel, name: str, luck: Random) -> None:
-        self.client, self._moods, self._name, self._luck = client, moods, name, luck
+    def __init__(self, client: Soaking, random_model: RandomModel, name: str, luck: Random) -> None:
+        self.client, self._random_model, self._name, self._luck = client, random_model, name, luck
         self._questions = 0
         self._sent: dict[str, str] = {}
         """All messages that were sent with an id, by id."""
@@ -265,12 +265,12 @@ class Soaked:
         for _ in range(answers):
             await self._open()
             calling = Calling(f"{self._question()} {AT_LENGTH}")
-            self._moods.said_at_length.clear()
+            self._random_model.said_at_length.clear()
             self.client.reads.clear()
             request_id, result = self.client.begin_call(calling, "codex-reply", sessionId=self.id)
             self._remember(calling, request_id, result)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._moods.said_at_length.wait()
+                await self._random_model.said_at_length.wait()
             self.client.counts["pauses in reading"] += 1
             self.client.reads.set()
             await self.settle()
@@ -473,7 +473,7 @@ class Soaked:
                 case "task_complete":
                     assert running
                     running = False
-                    assert event["last_agent_message"] in (None, self._moods.answer_to(asked))
+                    assert event["last_agent_message"] in (None, self._random_model.answer_to(asked))
                 case "error" if event["message"] == INTERRUPTED:
                     assert running
                     running = False

@@ -103,12 +103,14 @@ def _last_question(request: RecordedRequest) -> tuple[str, bool]:
     return content if request.api == "chat" else content[0]["text"], asked + 1 < len(items)
 
 
-def forgetting(model: ScriptedModel, moods: RandomModel) -> Callable[[RecordedRequest], Reply]:
-    """Return a handler that replies like `moods` and discards recorded requests, which would fill the memory."""
+def forgetting(model: ScriptedModel, random_model: RandomModel) -> Callable[[RecordedRequest], Reply]:
+    """Return a handler that replies like `random_model` and discards recorded requests, which would fill the
+    memory.
+    """
 
     def reply(request: RecordedRequest) -> Reply:
         model.requests.clear()
-        return moods.reply(request)
+        return random_model.reply(request)
 
     return reply
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import Struct
 
+from kit.system.commands import PATIENCE_SECONDS
 from parley.config.types import (
     Approvals,
     Environment,
@@ -30,7 +31,6 @@ from parley.wire.ids import ConversationId
 
 CONVERSATION = ConversationId("5f0c5a0e-3f2b-4d4e-9a53-0e8f6c1d2b3a")
 REQUEST = ModelRequest(instructions="Be kind.", context=("Here.",), history=())
-PATIENCE_SECONDS = 90
 
 Then = Literal["keep", "close", "reset", "hang"]
 
@@ -42,7 +42,7 @@ class Answer(Struct, frozen=True):
     """The part that is sent after `go_on` is set."""
 
 
-class Asked(Struct, frozen=True):
+class ReceivedRequest(Struct, frozen=True):
     target: str
     headers: dict[str, str]
     body: Any
@@ -53,7 +53,7 @@ class Peer:
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections = 0
         self.client_left = asyncio.Event()
         self.go_on = asyncio.Event()
@@ -93,7 +93,7 @@ class Peer:
         first, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = await reader.readexactly(int(headers["content-length"]))
-        self.asked.append(Asked(first.split(" ")[1], headers, msgspec.json.decode(body)))
+        self.asked.append(ReceivedRequest(first.split(" ")[1], headers, msgspec.json.decode(body)))
         if self.all_here is not None:
             await self.all_here.wait()
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]

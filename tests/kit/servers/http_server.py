@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,13 +11,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from kit.clients.http_client import HttpClient
+from kit.clients.modern_client import ModernHttpClient
 from kit.system.commands import PATIENCE_SECONDS
-from parley.app.home_key import home_key
 from parley.app.http_choice import HttpChoice
 from parley.app.http_service import HttpService
 from parley.app.serving import Server
+from parley.app.tokens import create_token
+from parley.ports.store import RoleName
+from parley.server.http.tokens import StoredTokens
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
+from parley.wire.ids import ConversationId
 
 __all__ = ["HttpServer"]
 
@@ -27,21 +32,24 @@ class HttpServer:
     def __init__(
         self, model: ScriptedModel, home: Path, *, config: str = "", choice: HttpChoice | None = None
     ) -> None:
-        self._files = Home(model, home=home, config=config)
+        self.files = Home(model, home=home, config=config)
         self._choice = choice or HttpChoice(creates_token=True)
         self._clients = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._files.open()
-        self.server = Server(environ=self._files.environ, server_dir=str(self._files.work))
+        self.files.open()
+        self.server = Server(environ=self.files.environ, server_dir=str(self.files.work), is_resident=True)
+        self._later = 0.0
+        self._tokens = StoredTokens(self.server.store, now=lambda: time.time() + self._later)
         self.service = HttpService(
             self.server.core,
             self.server.loader.serve_settings(),
             self._choice,
-            key=home_key(self.server.loader.home),
             on_connected=lambda client: None,
+            store=self.server.store,
+            tokens=self._tokens,
         )
-        self.url, self.token, self.work = self.service.url, self.service.token or "", self._files.work
+        self.url, self.token, self.work = self.service.url, self.service.token or "", self.files.work
         await self._clients.__aenter__()
         return self
 
@@ -54,7 +62,28 @@ class HttpServer:
             await self.server.core.shutdown()
             await self.service.close()
             await self.server.close()
-            self._files.close()
+            self.files.close()
+
+    async def create_token(
+        self, name: str, role: RoleName, *, conversation: str | None = None, valid_seconds: float | None = None
+    ) -> str:
+        """Create a token, and let the server know it."""
+        bound = None if conversation is None else ConversationId(conversation)
+        token, _ = await create_token(
+            self.server.store, name, role, conversation_id=bound, valid_seconds=valid_seconds
+        )
+        await self._tokens.reload()
+        return token
+
+    async def revoke_token(self, name: str) -> None:
+        """Revoke a token, and let the server know it."""
+        await self.server.store.remove_token(name)
+        await self._tokens.reload()
+
+    async def let_tokens_expire(self, seconds: float) -> None:
+        """Advance the clock of the tokens."""
+        self._later += seconds
+        await self._tokens.reload()
 
     async def client(self, **options: Any) -> HttpClient:
         """Return a new client, which is initialized."""
@@ -65,6 +94,11 @@ class HttpServer:
     async def stranger(self, **options: Any) -> HttpClient:
         """Return a new client without a session."""
         return await self._clients.enter_async_context(self._open(**options))
+
+    async def modern_client(self, **options: Any) -> ModernHttpClient:
+        """Return a new client of 2026-07-28."""
+        client = ModernHttpClient(self.url, **{"token": self.token, **options})
+        return await self._clients.enter_async_context(client)
 
     @asynccontextmanager
     async def _open(self, **options: Any) -> AsyncIterator[HttpClient]:

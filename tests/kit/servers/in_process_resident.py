@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kit.system.commands import PATIENCE_SECONDS
+from parley.app.http_choice import HttpChoice
 from parley.app.resident import Resident
 from parley.app.serving import Server
 from parley.client import ResidentSocket
@@ -24,25 +26,41 @@ __all__ = ["CuttingSocket", "InProcessResident"]
 class InProcessResident:
     """The resident server of a home, without its process: `async with InProcessResident(model, path)`."""
 
-    def __init__(self, model: ScriptedModel, home: Path, *, config: str = "") -> None:
+    def __init__(
+        self,
+        model: ScriptedModel,
+        home: Path,
+        *,
+        config: str = "",
+        http: HttpChoice | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the server. It serves HTTP if `http` is given."""
         self._files = Home(model, home=home, config=config)
+        self._http, self._now = http, now
 
     async def __aenter__(self) -> Self:
         self._files.open()
-        self._server = Server(environ=self._files.environ, server_dir=str(self._files.work))
-        self._resident = Resident(self._server, str(self._files.path))
-        self._resident.listen()
+        self._server = Server(environ=self._files.environ, server_dir=str(self._files.work), is_resident=True)
+        self.resident = Resident(self._server, str(self._files.path), now=self._now)
+        self.resident.listen()
+        if self._http is not None:
+            await self.resident.listen_http(self._http)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            self._resident.stop()
-            self._resident.stop()  # does not wait for turns
-            await self._resident.shut_down()
+            self.resident.stop()
+            self.resident.stop()  # does not wait for turns
+            await self.resident.shut_down()
             await self._server.close()
         self._files.close()
+
+    @property
+    def home(self) -> str:
+        return str(self._files.path)
 
     @property
     def path(self) -> str:

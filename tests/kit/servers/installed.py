@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import sysconfig
+import venv
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -96,7 +95,7 @@ def install(project: Path) -> Installed:
     """Create a virtual environment in a project, with a copy of the package; dependencies come from the outer
     one."""
     project.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project / ".venv"], check=True)
+    venv.create(project / ".venv", symlinks=True)
     installed = Installed(project)
     shutil.copytree(Path(parley.__file__).parent, installed.site / "parley")
     (installed.site / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -31,6 +31,7 @@ from parley.runtime.registry import ConversationRegistry
 from parley.wire.events import TokenCount
 from parley.wire.ids import ConversationId, MessageId
 from parley.wire.items import InputItem, TextItem, text_of
+from parley.wire.principals import LOCAL
 
 __all__ = ["Life"]
 
@@ -108,7 +109,9 @@ class Life:
         """Send a message; return the result when it is accepted."""
         taken: list[Accepted] = []
         named = None if message_id is None else MessageId(message_id)
-        await conversation.submit((TextItem(text=words),), message_id=named, wanted=wanted, accepted=taken.append)
+        await conversation.submit(
+            (TextItem(text=words),), message_id=named, wanted=wanted, principal=LOCAL, accepted=taken.append
+        )
         return taken[0]
 
     async def until(self, conversation: Conversation, phase: Phase) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kit.builders.questions import CWD, command_question
+from kit.builders.approvals import CWD, command_approval
 from kit.builders.records import call, message
 from kit.builders.tools import NoCommands
 from kit.clients.requests import request
@@ -24,13 +24,13 @@ from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides
 from parley.conversation.approvals import ApprovalEvent
 from parley.conversation.history import UserItem
-from parley.conversation.records import CallItem, QuestionAsked
+from parley.conversation.records import ApprovalRequest, CallItem
 from parley.ports.model import CallDone, Chunk, MessageDone, ModelRequest, ResponseDone, ToolSpec
 from parley.ports.store import Store
 from parley.ports.tools import ToolContext, TurnTools
 from parley.runtime.conversation import Conversation
 from parley.runtime.registry import ConversationRegistry
-from parley.server.context import ServerContext
+from parley.server.context import LOCAL_USER, Principal, ServerContext
 from parley.server.serve import ClientConnection
 from parley.stores.memory import MemoryStore
 from parley.testing import check_message
@@ -74,7 +74,7 @@ class _Asks:
     async def run(self, call: CallItem) -> str:
         number = next(self._server.numbers)
         asking = next(one for one in self._server.conversations if one._log is self._context.transcript)
-        shown, asked = self._server.question(number)
+        shown, asked = self._server.approval_request(number)
         answered = await asking._approvals.ask(shown, asked, self._context.settings.approvals)
         told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
         self._server.told.append((number, told))
@@ -106,6 +106,11 @@ class StandingClock:
     def now(self) -> float:
         return self._now
 
+    @property
+    def is_waited_for(self) -> bool:
+        """True if a task sleeps."""
+        return any(not awake.is_set() for _, awake in self._sleeping)
+
     async def sleep(self, seconds: float) -> None:
         awake = asyncio.Event()
         self._sleeping.append((self._now + seconds, awake))
@@ -127,13 +132,13 @@ class LocalServer:
     def __init__(
         self,
         home: str,
-        question: Callable[[int], tuple[ApprovalEvent, QuestionAsked]] | None = None,
+        approval_request: Callable[[int], tuple[ApprovalEvent, ApprovalRequest]] | None = None,
         *,
         store: Store | None = None,
     ) -> None:
         """Servers with the same store act like successive processes of one home."""
-        self.question: Callable[[int], tuple[ApprovalEvent, QuestionAsked]]
-        self.question = question or (lambda number: command_question(number, "make", f"t{number}"))
+        self.approval_request: Callable[[int], tuple[ApprovalEvent, ApprovalRequest]]
+        self.approval_request = approval_request or (lambda number: command_approval(number, "make", f"t{number}"))
         self.numbers = count(1)
         self.told: list[tuple[int, str]] = []
         """The result of each approval, as the model was sent it."""
@@ -147,7 +152,7 @@ class LocalServer:
             tools=_Tools(self),
             commands=NoCommands(),
         )
-        self.host = ServerContext(conversations=self.conversations, loader=self._loader)
+        self.context = ServerContext(conversations=self.conversations, loader=self._loader)
 
     async def __aenter__(self) -> LocalServer:
         self._tasks = asyncio.TaskGroup()
@@ -164,27 +169,29 @@ class LocalServer:
         """Create a conversation without a client."""
         return await self.conversations.create(SettingsOverrides(cwd=CWD, config=dict(config or {})))
 
-    async def client(self, *, version: str = FULL_VERSION, capabilities: object = None) -> LocalClient:
+    async def client(
+        self, *, version: str = FULL_VERSION, capabilities: object = None, principal: Principal = LOCAL_USER
+    ) -> LocalClient:
         """Create an initialized client that can be asked, unless its capabilities say otherwise."""
-        client = self.new_client(version)
+        client = self.new_client(version, principal)
         client.introduce(capabilities)
         await client.answer_to("hello")
         return client
 
-    async def asking(self, *clients: LocalClient, questions: int = 1) -> Conversation:
+    async def asking(self, *clients: LocalClient, approvals: int = 1) -> Conversation:
         """Create a conversation that these clients stream, and that asks for approvals; wait until all clients were
         asked for the first one."""
         conversation = await self.create()
         for client in clients:
             await client.stream(conversation.id)
-        await clients[0].say(conversation.id, questions)
+        await clients[0].say(conversation.id, approvals)
         for client in clients:
-            await client.question()
+            await client.approval_request()
         return conversation
 
-    def new_client(self, version: str = FULL_VERSION) -> LocalClient:
+    def new_client(self, version: str = FULL_VERSION, principal: Principal = LOCAL_USER) -> LocalClient:
         """Create a client that is not initialized."""
-        return LocalClient(self, self._tasks, version)
+        return LocalClient(self, self._tasks, version, principal)
 
     async def settle_down(self) -> None:
         """Run the event loop until all pending callbacks are done."""
@@ -270,9 +277,11 @@ class FrameInParts:
 class LocalClient:
     """A client in this process."""
 
-    def __init__(self, server: LocalServer, tasks: asyncio.TaskGroup, version: str) -> None:
+    def __init__(
+        self, server: LocalServer, tasks: asyncio.TaskGroup, version: str, principal: Principal = LOCAL_USER
+    ) -> None:
         self.outbox = FrameList(version)
-        self.connection = ClientConnection(self.outbox, server.host, tasks)
+        self.connection = ClientConnection(self.outbox, server.context, tasks, principal)
         self._ids = count(1)
         self._version = version
 
@@ -297,11 +306,15 @@ class LocalClient:
         params = {"protocolVersion": self._version, "capabilities": able, "clientInfo": info}
         self.send(request("hello", "initialize", params))
 
+    def request(self, method: str, params: Any) -> int:
+        """Send a request; return its id."""
+        request_id = next(self._ids)
+        self.send(request(request_id, method, params))
+        return request_id
+
     def call(self, tool: str, **arguments: Any) -> int:
         """Call a tool; return the id of the request."""
-        request_id = next(self._ids)
-        self.send(request(request_id, "tools/call", {"name": tool, "arguments": arguments}))
-        return request_id
+        return self.request("tools/call", {"name": tool, "arguments": arguments})
 
     async def value_of(self, request_id: int) -> Any:
         """Return the value of a typed result."""
@@ -314,9 +327,9 @@ class LocalClient:
     def answer(self, request_id: RequestId, result: object) -> None:
         self.send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
-    async def say(self, conversation: ConversationId, questions: int) -> int:
+    async def say(self, conversation: ConversationId, approvals: int) -> int:
         """Send a message that makes the agent ask for this many approvals; return the id of the request."""
-        content = [{"type": "text", "text": str(questions)}]
+        content = [{"type": "text", "text": str(approvals)}]
         request_id = self.call("conversationSendMessage", conversation_id=conversation, content=content)
         await self.answer_to(request_id)
         return request_id
@@ -361,7 +374,7 @@ class LocalClient:
                 self.outbox.changed.clear()
                 await self.outbox.changed.wait()
 
-    async def question(self, number: int = 1) -> Any:
+    async def approval_request(self, number: int = 1) -> Any:
         """Wait for the approval request with this number and return it."""
         await self.until(lambda: len(self.asked) >= number)
         return self.asked[number - 1]

@@ -12,8 +12,9 @@ from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
 from parley.wire.events import Settlement
 from parley.wire.ids import ApprovalId
+from parley.wire.principals import LOCAL
 
-__all__ = ["last", "leave_asking", "leave_running", "open_question", "pass_time", "settle", "types"]
+__all__ = ["last", "leave_asking", "leave_running", "open_approval_id", "pass_time", "settle", "types"]
 
 
 def types(conversation: Conversation, *wanted: str) -> list[str]:
@@ -28,13 +29,13 @@ def last(conversation: Conversation, kind: str) -> dict[str, Any]:
     return decoded
 
 
-def open_question(conversation: Conversation) -> ApprovalId:
+def open_approval_id(conversation: Conversation) -> ApprovalId:
     assert conversation.open_approval is not None
     return conversation.open_approval.approval_id
 
 
 async def settle(conversation: Conversation, decision: Settlement, *, reason: str | None = None) -> None:
-    await conversation.answer(open_question(conversation), decision, by="tool", reason=reason)
+    await conversation.answer(open_approval_id(conversation), decision, by="tool", principal=LOCAL, reason=reason)
 
 
 async def leave_asking(life: Life, what: str = "run a") -> Conversation:

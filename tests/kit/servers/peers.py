@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from kit.system.commands import PATIENCE_SECONDS
 from parley.client import ServerProcess
 from parley.ports.peers import Link, Peers
 from parley.wire.jsonrpc import Message, encode, error_of
@@ -20,7 +21,6 @@ from parley.wire.jsonrpc import Message, encode, error_of
 __all__ = ["PATIENCE_SECONDS", "Ear", "Peer", "StartPeer", "leaving", "saying"]
 
 TESTS: Final = Path(__file__).parents[2]
-PATIENCE_SECONDS: Final = 90
 
 
 class Peer:

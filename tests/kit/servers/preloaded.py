@@ -1,8 +1,8 @@
 """Processes that run `parley` and start quickly: copies of a process that has already loaded the modules.
 
-`preloaded_processes` replaces the start of a program in `subprocess`, for the command lines `python -m parley` and
-`python -m kit.servers.PROGRAM`. The copy has its own pid, memory, descriptors, environment and directory, and is a
-child of this process.
+`allow_copies` replaces the start of a program in `subprocess`, for the command lines `python -m parley` and
+`python -m kit.servers.PROGRAM`, and for the fork server of this process. The copy has its own pid, memory,
+descriptors, environment and directory, and is a child of this process.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
+import parley
+from kit.servers.preloaded_program import CLONE_NUMBERS, DEFAULT_HANDLERS, MAX_REQUEST_BYTES
+from parley.tools.commands.fork_server_link import PROGRAM as FORK_SERVER
 
-from kit.servers.preloaded_program import CLONE_NUMBERS, MAX_REQUEST_BYTES
-
-__all__ = ["end_preloaded", "preloaded_processes"]
+__all__ = ["allow_copies", "end_preloaded"]
 
 PROGRAM: Final = Path(__file__).with_name("preloaded_program.py")
+PYTHON: Final = sys.executable
 MODULES: Final = re.compile(r"parley|kit\.servers\.\w+")
 
 READ_BY_PYTHON: Final = re.compile("PYTHON|LC_|LANG|TZ|MALLOC|LD_")
 """Variables that take effect when Python starts. For each combination there is a process with the modules."""
 
-INHERITED_SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
+LOAD_FORK_SERVER: Final = FORK_SERVER.removesuffix("main()\n"), str(Path(parley.__file__).parent)
+"""The source of the fork server without its last line, which begins to serve, and its argument."""
 
 _execute_child: Final[Callable[..., None]] = vars(subprocess.Popen)["_execute_child"]
 _parameters: Final = signature(_execute_child)
@@ -47,8 +48,11 @@ class _Preloaded:
     """A process with loaded modules, started when it is first needed. Its descriptors are open from the
     beginning."""
 
-    def __init__(self, variables: _Variables) -> None:
+    def __init__(self, variables: _Variables, *, is_fork_server: bool) -> None:
         self._variables = variables
+        self._options: tuple[str, ...]
+        self._loading: tuple[str, ...]
+        self._options, self._loading = (("-I", "-S"), LOAD_FORK_SERVER) if is_fork_server else (("-P",), ())
         self._connection, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -57,7 +61,7 @@ class _Preloaded:
         if self._process is None:
             descriptor = self._theirs.fileno()
             self._process = subprocess.Popen(
-                (sys.executable, "-P", PROGRAM, str(descriptor)),
+                (sys.executable, *self._options, PROGRAM, str(descriptor), *self._loading),
                 env=dict(self._variables),
                 pass_fds=(descriptor,),
                 cwd="/",
@@ -72,14 +76,15 @@ class _Preloaded:
             self._process.wait()
 
 
-_preloaded: Final[dict[_Variables, _Preloaded]] = {}
+_preloaded: Final[dict[tuple[_Variables, bool], _Preloaded]] = {}
 
 
-def _preloaded_with(env: Mapping[str, str]) -> _Preloaded:
+def _preloaded_with(env: Mapping[str, str], *, is_fork_server: bool = False) -> _Preloaded:
     variables = tuple(sorted((name, value) for name, value in env.items() if READ_BY_PYTHON.match(name)))
-    if variables not in _preloaded:
-        _preloaded[variables] = _Preloaded(variables)
-    return _preloaded[variables]
+    key = variables, is_fork_server
+    if key not in _preloaded:
+        _preloaded[key] = _Preloaded(variables, is_fork_server=is_fork_server)
+    return _preloaded[key]
 
 
 def _start(popen: Any, *given: Any, **named: Any) -> None:
@@ -94,7 +99,10 @@ def _start(popen: Any, *given: Any, **named: Any) -> None:
         theirs if theirs != -1 else number
         for number, theirs in enumerate((how["p2cread"], how["c2pwrite"], how["errwrite"]))
     ]
-    popen.pid = _preloaded_with(request["env"]).start(data, descriptors)
+    is_fork_server = request["module"] is None
+    popen.pid = _preloaded_with(request["env"], is_fork_server=is_fork_server).start(
+        data, [*descriptors, *how["pass_fds"]]
+    )
     popen._child_created = True
     popen._close_pipe_fds(
         *(how[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
@@ -103,7 +111,11 @@ def _start(popen: Any, *given: Any, **named: Any) -> None:
 
 def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the request for a copy; None if only a new program can do what is requested."""
+    passed = 0
     match how["args"]:
+        case [program, "-I", "-S", "-c", source, folder, _, *rest] if (program, source) == (PYTHON, FORK_SERVER):
+            # The copy gets the socket as the first descriptor after the standard ones.
+            module, arguments, passed = None, [folder, "3", *rest], 1
         case [sys.executable, "-P", "-m", "parley" as module, *arguments]:
             pass
         case [sys.executable, "-m", str() as module, *arguments] if MODULES.fullmatch(module):
@@ -112,7 +124,8 @@ def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
             return None
     cwd = os.path.abspath(how["cwd"] or ".")
     if (
-        any(how[name] for name in ("preexec_fn", "pass_fds", "shell"))
+        any(how[name] for name in ("preexec_fn", "shell"))
+        or len(how["pass_fds"]) != passed
         or any(how[name] not in (None, -1) for name in ("gid", "gids", "uid", "umask"))
         or how["executable"] not in (None, sys.executable)
         or not os.path.isdir(cwd)
@@ -124,23 +137,21 @@ def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
         "env": dict(os.environ if how["env"] is None else how["env"]),
         "cwd": cwd,
         "new_session": how["start_new_session"],
-        "ignored": [number for number in INHERITED_SIGNALS if signal.getsignal(number) is signal.SIG_IGN],
+        "ignored": [number for number in DEFAULT_HANDLERS if signal.getsignal(number) is signal.SIG_IGN],
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
     }
 
 
-@contextmanager
-def preloaded_processes() -> Iterator[None]:
-    """Start `parley` as copies, if the system supports it."""
-    if sys.platform != "linux" or platform.machine() not in CLONE_NUMBERS:
-        yield
+def allow_copies(allowed: bool) -> None:
+    """Start `parley` as copies from now on, if the system supports it, or as new programs."""
+    if not allowed or sys.platform != "linux" or platform.machine() not in CLONE_NUMBERS:
+        setattr(subprocess.Popen, "_execute_child", _execute_child)  # noqa: B010 - typeshed does not have it
         return
     # Some tests count descriptors: those of most processes are open before a test begins.
     _preloaded_with({})
     _preloaded_with(os.environ)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "_execute_child", _start)
-        yield
+    _preloaded_with({}, is_fork_server=True)
+    setattr(subprocess.Popen, "_execute_child", _start)  # noqa: B010 - typeshed does not have it
 
 
 def end_preloaded() -> None:

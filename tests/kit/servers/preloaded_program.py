@@ -2,10 +2,14 @@
 
 Each request names a module and its arguments, an environment, a directory and three descriptors. The copy is a
 child of the requesting process, which therefore waits for it and signals it like any child.
+
+With two more arguments, the source that loads the fork server of Parley and the directory of its package, the
+copies run that fork server. It has a fourth descriptor.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -17,27 +21,32 @@ import runpy
 import signal
 import socket
 import sys
-from typing import Any, Final
+import threading
+from typing import Any, Final, NoReturn
 
-__all__ = ["CLONE_NUMBERS", "MAX_REQUEST_BYTES"]
+__all__ = ["CLONE_NUMBERS", "DEFAULT_HANDLERS", "MAX_REQUEST_BYTES"]
 
 CLONE_NUMBERS: Final = {"x86_64": 56, "aarch64": 220}
 """The number of the system call `clone`, by machine."""
 
 MAX_REQUEST_BYTES: Final = 100_000
+MAX_DESCRIPTORS: Final = 4
 
 LOADED: Final = (
-    *(
-        "parley.app.serving",
-        "parley.cli.main",
-        "parley.cli.mcp",
-        "parley.cli.logs",
-        "parley.cli.runner",
-        "parley.cli.export",
-    ),
-    *("parley.cli.import_", "parley.cli.doctor", "parley.cli.sandbox", "parley.cli.schema"),
+    "parley.app.serving",
+    *(f"parley.cli.{name}" for name in ("main", "mcp", "serve", "logs", "runner", "schema", "doctor", "sandbox")),
+    *(f"parley.cli.{name}" for name in ("exec", "send", "answer", "watch", "interrupt", "ls", "show")),
+    *(f"parley.cli.{name}" for name in ("export", "import_", "backup", "gc")),
     *("aiohttp", "sqlite3", "tomllib", "fcntl"),
 )
+DEFAULT_HANDLERS: Final[dict[signal.Signals, Any]] = {
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGPIPE: signal.SIG_IGN,
+}
+"""The handlers that Python has after its start, of signals that a program may inherit as ignored."""
+
 CLONE_PARENT: Final = 0x8000
 CLONE_CHILD_SETTID: Final = 0x1000000
 CLONE_CHILD_CLEARTID: Final = 0x200000
@@ -65,14 +74,14 @@ def clone_as_sibling() -> int:
 def next_request(connection: socket.socket) -> dict[str, Any]:
     """Wait for a request, and return it in the copy that fulfils it."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
+        data, descriptors, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
         if not data:
             sys.exit()
         pid = clone_as_sibling()
         if not pid:
             for number, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, number)
-            os.closerange(3, max(*descriptors, connection.fileno()) + 1)
+            os.closerange(len(descriptors), max(*descriptors, connection.fileno()) + 1)
             connection.detach()
             request: dict[str, Any] = json.loads(data)
             return request
@@ -84,20 +93,44 @@ def next_request(connection: socket.socket) -> dict[str, Any]:
 def run(request: dict[str, Any]) -> None:
     if request["new_session"]:
         os.setsid()
-    for number in request["ignored"]:
-        signal.signal(number, signal.SIG_IGN)
+    for name, default in DEFAULT_HANDLERS.items():
+        signal.signal(name, signal.SIG_IGN if name in request["ignored"] else default)
     resource.setrlimit(resource.RLIMIT_NOFILE, request["open_files"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = ["", *request["arguments"]]
+    if request["module"] is None:
+        vars(sys.modules["parley.tools.commands.forkserver"])["main"]()
+        return
     if request["module"] != "parley":
         sys.path.insert(0, request["cwd"])  # like `python -m`
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
+def end(code: int) -> NoReturn:
+    """End the process like Python, but free no objects: that would copy all memory that the processes share."""
+    vars(threading)["_shutdown"]()
+    vars(atexit)["_run_exitfuncs"]()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    for name in LOADED:
-        importlib.import_module(name)
+    requests, *loading = sys.argv[1:]
+    if loading:
+        source, folder = loading
+        sys.argv[1:] = [folder]
+        exec(source, {})
+    else:
+        for name in LOADED:
+            importlib.import_module(name)
     gc.freeze()  # excluded from garbage collection in the copies
-    run(next_request(socket.socket(fileno=int(sys.argv[1]))))
+    try:
+        run(next_request(socket.socket(fileno=int(requests))))
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        end(error.code or 0)
+    end(0)

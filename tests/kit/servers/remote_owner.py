@@ -17,7 +17,7 @@ from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
 from parley.wire.ids import ApprovalId, EventId, Seq
 from parley.wire.jsonrpc import ErrorObject, Message, encode
-from parley.wire.peers import AnswerQuestion, Follow, Followed, InterruptTurn, RenameConversation, Submit, Submitted
+from parley.wire.peers import Follow, Followed, InterruptTurn, RenameConversation, SettleApproval, Submit, Submitted
 
 __all__ = ["FollowedTurn", "Owner"]
 
@@ -33,7 +33,7 @@ class Owner(FakeLink):
         """The requests that it received, in order."""
         self.interrupted: list[EventId | None] = []
         """The turns that it was asked to interrupt."""
-        self.answer_requests: list[AnswerQuestion] = []
+        self.answer_requests: list[SettleApproval] = []
         """The answers that it was sent."""
         self.waiting: list[Callable[[Message], None]] = []
         """The callbacks of requests without an answer."""
@@ -47,8 +47,8 @@ class Owner(FakeLink):
         self.passed_on.append(_named(method, params))
         if method == InterruptTurn.METHOD:
             self.interrupted.append(msgspec.json.decode(params, type=InterruptTurn).event_id)
-        elif method == AnswerQuestion.METHOD:
-            self.answer_requests.append(msgspec.json.decode(params, type=AnswerQuestion))
+        elif method == SettleApproval.METHOD:
+            self.answer_requests.append(msgspec.json.decode(params, type=SettleApproval))
         self.waiting.append(answered)
         self._came.set()
 
@@ -92,7 +92,7 @@ class FollowedTurn:
             await life.stop()
 
     @property
-    def question(self) -> ApprovalId:
+    def approval(self) -> ApprovalId:
         assert self.here.open_approval is not None
         return self.here.open_approval.approval_id
 

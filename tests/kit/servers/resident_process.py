@@ -17,7 +17,7 @@ from parley.client import ResidentSocket
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
-__all__ = ["ResidentProcess", "outcome_of", "parley", "start_parley"]
+__all__ = ["ResidentProcess", "content_of", "outcome_of", "parley", "start_parley"]
 
 
 class ResidentProcess:
@@ -98,3 +98,8 @@ async def outcome_of(process: asyncio.subprocess.Process) -> tuple[int, str, str
 async def parley(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> tuple[int, str, str]:
     """Run a command of `parley`, and return its exit code, its output and its errors."""
     return await outcome_of(await start_parley(*arguments, env=env, cwd=cwd))
+
+
+def content_of(home: Path) -> bytes:
+    """Return the contents of all files of a home."""
+    return b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())

@@ -22,6 +22,9 @@ def settlements(server: LocalServer, conversation: Conversation) -> list[str]:
     return [entry for entry in server.entry_types(conversation.id) if entry in told]
 
 
-def taken_back(request_id: int, decision: str) -> dict[str, Any]:
-    """Build the cancellation of an approval request that needs no answer any more."""
-    return {"requestId": request_id, "reason": f"Question is settled: {decision}"}
+def taken_back(request_id: int, decision: str, *, by: str | None = None) -> dict[str, Any]:
+    """Build the cancellation of an approval request that needs no answer any more. `by` is how a local client
+    settled the approval; None for clients of older versions, which are not told.
+    """
+    who = "" if by is None else f" by local ({by})"
+    return {"requestId": request_id, "reason": f"Question is settled: {decision}{who}"}

@@ -12,7 +12,6 @@ Modes:
     stubborn   answers, and neither a closed input nor SIGTERM makes it leave
     leaving    answers, and leaves when its input is closed; a child in its group stays behind
     odd        offers other tools, most of which make no sense
-    official   written with the official library instead
 """
 
 from __future__ import annotations
@@ -68,6 +67,7 @@ TOOLS: list[dict[str, Any]] = [
 MORE_TOOLS: list[dict[str, Any]] = [
     {"name": name, "inputSchema": NOTHING}
     for name in (
+        "ask",
         "big",
         "cancelled",
         "change_tools",
@@ -83,6 +83,9 @@ MORE_TOOLS: list[dict[str, Any]] = [
     )
 ]
 
+
+REQUESTS = ("ping", "sampling/createMessage", "roots/list", "elicitation/create")
+"""What the tool `ask` asks the client."""
 
 LEVELS = 1000
 NESTED_JSON = '{"properties": {"a": ' * LEVELS + "{}" + "}}" * LEVELS
@@ -115,9 +118,14 @@ class ToolServerProgram:
         self._send = send
         self._waiting: dict[Any, None] = {}
         self._cancelled = 0
+        self._asking: Any = None
+        self._answers: dict[str, Any] = {}
         self._tools = TOOLS + MORE_TOOLS if tools is None else tools
 
     def answer(self, message: Message) -> None:
+        if "method" not in message:
+            self._take_answer(message)
+            return
         request_id, params = message.get("id"), message.get("params") or {}
         match message.get("method"):
             case "initialize":
@@ -167,6 +175,10 @@ class ToolServerProgram:
                 self._result(request_id, {"content": [image]})
             case "rpc_error":
                 self._error(request_id, -32000, "as asked")
+            case "ask":
+                self._asking = request_id
+                for number, method in enumerate(REQUESTS):
+                    self._send({"jsonrpc": "2.0", "id": f"q{number}", "method": method, "params": {}})
             case "echo":
                 self._result(request_id, text_result(json.dumps(arguments)))
             case "pid":
@@ -185,6 +197,8 @@ class ToolServerProgram:
             case "wait":
                 self._waiting[request_id] = None
                 self._progress(token, 0, None, "waiting")
+            case "slow":
+                pass  # every caller gives up before it answers
             case "release":
                 for waiting in self._waiting:
                     self._result(waiting, text_result("released"))
@@ -210,6 +224,12 @@ class ToolServerProgram:
                 self._send({"jsonrpc": "2.0", "id": request_id, "result": "not an object"})
             case _:
                 self._error(request_id, -32602, "no such tool")
+
+    def _take_answer(self, message: Message) -> None:
+        self._answers[message["id"]] = message.get("result", (message.get("error") or {}).get("code"))
+        if len(self._answers) == len(REQUESTS):
+            said = {method: self._answers[f"q{number}"] for number, method in enumerate(REQUESTS)}
+            self._result(self._asking, text_result(json.dumps(said)))
 
     def _progress(self, token: Any, done: int, total: int | None, message: str) -> None:
         if token is not None:
@@ -237,31 +257,7 @@ def send_line(message: Message) -> None:
     sys.stdout.buffer.flush()
 
 
-def run_official() -> None:
-    from mcp.server.mcpserver import Context, MCPServer
-
-    globals()["Context"] = Context  # the library reads annotations there
-    server = MCPServer("official")
-
-    @server.tool()
-    def add(a: int, b: int) -> int:
-        """Adds two integers."""
-        return a + b
-
-    @server.tool()
-    async def steps(count: int, context: Context[Any, Any]) -> str:
-        """Reports progress."""
-        for step in range(count):
-            await context.report_progress(step + 1, count, f"step {step + 1}")
-        return "done"
-
-    server.run()
-
-
 def main(mode: str) -> None:
-    if mode == "official":
-        run_official()
-        return
     if mode == "exit":
         sys.exit(3)
     if mode == "noisy":

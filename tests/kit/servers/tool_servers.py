@@ -128,6 +128,7 @@ class Loopback:
         self._session: str | None = None
         self.sessions = 0
         self.farewells = 0
+        self.seen_headers: list[dict[str, str]] = []
         self.seen_tokens: list[str | None] = []
         self.redirect_to: str | None = None
         self.falls_silent = False
@@ -141,6 +142,7 @@ class Loopback:
         """Start the server and yield its URL."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/mcp", self._post)
+        app.router.add_post("/old", self._redirect)
         app.router.add_get("/mcp", self._get, allow_head=False)
         app.router.add_delete("/mcp", self._delete)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -163,6 +165,7 @@ class Loopback:
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         self.seen_tokens.append(request.headers.get("authorization"))
+        self.seen_headers.append({name.lower(): value for name, value in request.headers.items()})
         if self.redirect_to is not None:
             return web.Response(status=307, headers={"location": self.redirect_to})
         if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
@@ -193,6 +196,9 @@ class Loopback:
                 break
         del self._streams[message["id"]]
         return response
+
+    async def _redirect(self, request: web.Request) -> web.Response:
+        return web.Response(status=308, headers={"location": "/mcp"})
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         if "GET" in self.spoils:

@@ -26,8 +26,8 @@ __all__ = [
     "Meter",
     "Ran",
     "cancelled_after",
+    "captured",
     "executor",
-    "kept",
     "marked",
     "marker",
     "open_descriptors",
@@ -111,10 +111,10 @@ async def ran(
         restriction=restriction,
         timeout_seconds=timeout_seconds,
     )
-    return await kept(lambda output: starter.start(start, output=output))
+    return await captured(lambda output: starter.start(start, output=output))
 
 
-async def kept(run: Callable[[Output], Awaitable[CommandResult]]) -> Ran:
+async def captured(run: Callable[[Output], Awaitable[CommandResult]]) -> Ran:
     """Call `run` with an output callback; return all output and how the command ended."""
     said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
     async with asyncio.timeout(2 * PATIENCE_SECONDS):

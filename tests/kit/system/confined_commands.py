@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kit.system.commands import PATH, PATIENCE_SECONDS, Ran, kept
+from kit.system.commands import PATH, PATIENCE_SECONDS, Ran, captured
 from parley.ports.commands import Command, CommandRunner, SandboxPolicy
 
 __all__ = ["confined"]
@@ -12,7 +12,7 @@ __all__ = ["confined"]
 
 async def confined(
     commands: CommandRunner,
-    bounds: SandboxPolicy | None,
+    policy: SandboxPolicy | None,
     *argv: str,
     cwd: object = "/",
     env: Mapping[str, str] | None = None,
@@ -25,7 +25,7 @@ async def confined(
         cwd=str(cwd),
         env={"PATH": PATH} if env is None else env,
         timeout_seconds=timeout_seconds,
-        bounds=bounds,
+        policy=policy,
         files=files,
     )
-    return await kept(lambda output: commands.run(command, output=output))
+    return await captured(lambda output: commands.run(command, output=output))

@@ -10,7 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -40,7 +40,6 @@ class _CpuReport:
         self._config = config
         self._began = 0.0
         self._seconds: dict[str, float] = {}
-        self._workers: list[tuple[float, float]] = []
         self._collected = 0.0
 
     @pytest.hookimpl(wrapper=True)
@@ -66,14 +65,6 @@ class _CpuReport:
     def pytest_collection_finish(self) -> None:
         self._collected = _used()
 
-    def pytest_sessionfinish(self) -> None:
-        if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput[PROPERTY] = (self._collected, _used())
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        self._workers.append(tuple(node.workeroutput.get(PROPERTY, (0.0, 0.0))))
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         Path(self._config.getoption("--cpu-report")).write_text(json.dumps(self._seconds))
         files: dict[str, float] = defaultdict(float)
@@ -83,5 +74,6 @@ class _CpuReport:
         for name, seconds in sorted(files.items(), key=lambda row: -row[1])[:SHOWN_FILES]:
             terminalreporter.write_line(f"{seconds:8.2f}  {name}")
         terminalreporter.write_line(f"{sum(files.values()):8.2f}  all tests")
-        for collected, whole in self._workers or [(self._collected, _used())]:
-            terminalreporter.write_line(f"{whole:8.2f}  a worker, {collected:.2f} of it before its first test")
+        terminalreporter.write_line(
+            f"{_used():8.2f}  the whole run, {self._collected:.2f} of it before the first test"
+        )

@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from kit.system.commands import PATIENCE_SECONDS
+
 __all__ = ["git"]
 
-_PATIENCE_SECONDS: Final = 60.0
 
 _SETTINGS: Final = (
     "commit.gpgSign=false",
@@ -30,7 +31,7 @@ def git(*arguments: str, cwd: Path, stdin: bytes = b"", status: int = 0) -> byte
         env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull},
         input=stdin,
         capture_output=True,
-        timeout=_PATIENCE_SECONDS,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stderr) == (status, b""), done.stderr

@@ -42,6 +42,8 @@ class Lack(Enum):
 
 def on_kernel(without: Iterable[Lack], command: Sequence[str]) -> tuple[str, ...]:
     """Return the command line that runs a command without these features."""
+    if not (without := tuple(without)):
+        return tuple(command)
     program = f"import sys; sys.path.insert(0, {TESTS!r}); from kit.system.kernels import main; main(sys.argv[1:])"
     return (sys.executable, "-I", "-S", "-c", program, *(lack.value for lack in without), "--", *command)
 

@@ -16,10 +16,10 @@ from typing import Final
 import pytest
 
 from kit.system import kernels
+from kit.system.commands import PATIENCE_SECONDS
 
 __all__ = ["BUBBLEWRAP", "LANDLOCK", "MECHANISMS", "SANDBOX", "no_bubblewrap", "no_landlock"]
 
-_PATIENCE_SECONDS: Final = 90.0
 
 _CREATE_RULESET: Final = 444
 """The number of `landlock_create_ruleset` on all supported machines."""
@@ -39,7 +39,7 @@ def no_bubblewrap() -> str | None:
     # As Parley uses it: with namespaces for users, processes and the network.
     words = (launcher, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
     try:
-        tried = subprocess.run(words, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
+        tried = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap does not run here: {error}"
     return None if tried.returncode == 0 else f"bubblewrap does not work here: {tried.stderr.strip()}"

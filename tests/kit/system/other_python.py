@@ -12,13 +12,10 @@ from typing import Final
 
 from msgspec import Struct, json
 
-__all__ = ["NAMED_BY", "PRINTED", "OtherPython", "Unusable", "find"]
+__all__ = ["NAMED_BY", "OtherPython", "Unusable", "find"]
 
 NAMED_BY: Final = "PARLEY_TEST_PYTHON"
 """The variable that names the other Python; the default is the Python of the system."""
-
-PRINTED: Final = "another Python"
-"""The property of a test that is printed at the end of a run: which Python was used, and the result."""
 
 SYSTEM: Final = "/usr/bin/python3"
 OLDEST: Final = (3, 11)

@@ -12,11 +12,11 @@ from typing import Any
 
 from kit.system.commands import PATIENCE_SECONDS, Ran
 
-__all__ = ["given_away"]
+__all__ = ["passed_descriptor"]
 
 
 @asynccontextmanager
-async def given_away(
+async def passed_descriptor(
     place: Path, run: Callable[[str], Coroutine[Any, Any, Ran]]
 ) -> AsyncIterator[asyncio.Task[Ran]]:
     """Run a program that connects to the socket at this path and sends a descriptor; the block holds the

@@ -54,14 +54,16 @@ class Result(Struct):
 
 
 @contextmanager
-def command(bounds: SandboxPolicy, protected: ProtectedFiles | None = None) -> Iterator[Result]:
+def command(policy: SandboxPolicy, protected: ProtectedFiles | None = None) -> Iterator[Result]:
     """Run the block as a command that may change protected files; fill the result when it has ended."""
     protected = ProtectedFiles() if protected is None else protected
     result = Result(set(), set(), set(), {})
-    running = Running([root.path for root in bounds.writable])
+    running = Running([root.path for root in policy.writable])
     protected.register(running)
-    policy = resolve(bounds)
-    protected.protect(policy, policy.git_directories + policy.protected + policy.missing_git + policy.links)
+    resolved = resolve(policy)
+    protected.protect(
+        resolved, resolved.git_directories + resolved.protected + resolved.missing_git + resolved.links
+    )
     yield result
     results: list[Restored] = []
     protected.restore(protected.unregister(running), results)

@@ -169,7 +169,7 @@ def streams_of(*conversations: str) -> list[dict[str, Any]]:
     return [STREAMING, *(initial_state(conversation) for conversation in conversations)]
 
 
-async def test_two_conversations_are_told_apart(peer: StartPeer) -> None:
+async def test_events_of_two_conversations_are_not_mixed(peer: StartPeer) -> None:
     script = {
         "conversationStream": streams_of(A, B),
         "go": [

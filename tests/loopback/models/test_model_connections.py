@@ -14,7 +14,6 @@ from kit.models.raw_provider import (
     CHAT_END,
     CHAT_STOP,
     CONVERSATION,
-    PATIENCE_SECONDS,
     REQUEST,
     RESPONSES_END,
     Answer,
@@ -27,6 +26,7 @@ from kit.models.raw_provider import (
     settings,
     streamed,
 )
+from kit.system.commands import PATIENCE_SECONDS
 from parley.common.threads import start_thread
 from parley.config.types import Environment
 from parley.models.connections import MOST_CONNECTING

@@ -11,7 +11,6 @@ import pytest
 from kit.models.raw_provider import (
     CHAT_END,
     CHAT_STOP,
-    PATIENCE_SECONDS,
     REQUEST,
     RESPONSES_END,
     Answer,
@@ -25,11 +24,12 @@ from kit.models.raw_provider import (
     settings,
     streamed,
 )
+from kit.system.commands import PATIENCE_SECONDS
 from parley.config.types import WireApi
 from parley.conversation.records import MessageItem
 from parley.errors import BadSetting, CannotConnect, ModelStreamBroken, UnexpectedStatus
 from parley.models.errors import ConnectionLost, HighDemand, RetryLimitExceeded, UsageLimitReached
-from parley.ports.model import Chunk, MessageDone, ResponseDone, TextDelta
+from parley.ports.model import Chunk, MessageDone, ResponseDone, Retrying, TextDelta
 
 BOTH: list[WireApi] = [api for api in get_args(WireApi) if api != "scripted"]
 
@@ -43,7 +43,9 @@ PARTIAL: dict[WireApi, bytes] = {"chat": chat_text("par"), "responses": response
 
 @pytest.mark.parametrize("api", BOTH)
 @pytest.mark.parametrize("status", ["400 Bad Request", "401 Unauthorized", "302 Found"])
-async def test_a_refusal_for_good_is_told_at_once_with_its_body(caller: Caller, api: WireApi, status: str) -> None:
+async def test_a_permanent_refusal_is_reported_at_once_with_its_body(
+    caller: Caller, api: WireApi, status: str
+) -> None:
     async with Peer(plain(status, b'{"error":"no"}')) as peer:
         with pytest.raises(UnexpectedStatus) as refused:
             await caller.ask(peer, api, request_max_retries=3)
@@ -67,7 +69,7 @@ async def test_a_redirect_is_not_followed(caller: Caller) -> None:
 
 @pytest.mark.parametrize("api", BOTH)
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
-async def test_a_refusal_in_passing_is_repeated_and_then_told(caller: Caller, api: WireApi, status: str) -> None:
+async def test_a_transient_refusal_is_retried_and_then_reported(caller: Caller, api: WireApi, status: str) -> None:
     async with Peer(plain(status, b"busy")) as peer:
         with pytest.raises(RetryLimitExceeded) as refused:
             await caller.ask(peer, api, request_max_retries=2)
@@ -92,7 +94,8 @@ async def test_a_try_that_is_accepted_ends_the_repetitions(caller: Caller, api: 
     async with Peer(plain("500 Internal Server Error"), plain("429 Too Many Requests"), WHOLE[api]) as peer:
         chunks = await caller.ask(peer, api, request_max_retries=2)
 
-    assert chunks[0] == TextDelta("Done")
+    assert [type(chunk) for chunk in chunks[:2]] == [Retrying, Retrying]
+    assert chunks[2] == TextDelta("Done")
     assert peer.asked[0] == peer.asked[1] == peer.asked[2]
 
 
@@ -126,7 +129,7 @@ async def test_the_provider_says_how_long_to_wait(caller: Caller, retry_after: s
         ),
     ],
 )
-async def test_a_usage_limit_is_told_at_once(caller: Caller, body: bytes, text: str) -> None:
+async def test_a_usage_limit_is_reported_at_once(caller: Caller, body: bytes, text: str) -> None:
     async with Peer(plain("429 Too Many Requests", body)) as peer:
         with pytest.raises(UsageLimitReached) as refused:
             await caller.ask(peer, "responses", request_max_retries=3)
@@ -187,9 +190,11 @@ def test_a_provider_without_an_address_is_a_bad_setting(caller: Caller) -> None:
 async def test_a_connection_lost_before_the_answer_is_tried_again(caller: Caller, then: str) -> None:
     lost = Answer(b"", "close" if then == "close" else "reset")
     async with Peer(lost, WHOLE["chat"]) as peer:
-        chunks = await caller.ask(peer, request_max_retries=1)
+        retry, first, *_ = await caller.ask(peer, request_max_retries=1)
 
-        assert chunks[0] == TextDelta("Done")
+        assert isinstance(retry, Retrying)
+        assert retry.reason.startswith("the connection was lost: ")
+        assert first == TextDelta("Done")
     async with Peer(lost) as peer:
         with pytest.raises(ConnectionLost):
             await caller.ask(peer)
@@ -284,7 +289,7 @@ async def test_the_body_of_a_refusal_is_cut_at_4_kib_and_made_readable(caller: C
     assert refused.value.body == "\ufffd" + "x" * 4095
 
 
-async def test_a_refusal_whose_body_breaks_off_is_told_with_what_came(caller: Caller) -> None:
+async def test_a_refusal_whose_body_breaks_off_is_reported_with_what_arrived(caller: Caller) -> None:
     async with Peer(Answer(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 100\r\n\r\nno, be", "close")) as peer:
         with pytest.raises(UnexpectedStatus) as refused:
             await caller.ask(peer)
@@ -292,7 +297,7 @@ async def test_a_refusal_whose_body_breaks_off_is_told_with_what_came(caller: Ca
     assert refused.value.body == "no, be"
 
 
-async def test_a_status_without_a_name_is_told_as_it_came(caller: Caller) -> None:
+async def test_a_nonstandard_status_is_reported_as_it_was_sent(caller: Caller) -> None:
     async with Peer(plain("499 Client Gone", b"hm"), plain("498 ", b"hm")) as peer:
         with pytest.raises(UnexpectedStatus, match=r"^unexpected status 499 Client Gone: hm$"):
             await caller.ask(peer)

@@ -57,7 +57,7 @@ async def test_a_key_is_read_anew_for_each_request(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("environ", [{}, {"MOCK_KEY": ""}, {"MOCK_KEY": " \n"}])
-async def test_a_missing_key_is_told_at_once_with_instructions(caller: Caller, environ: dict[str, str]) -> None:
+async def test_a_missing_key_is_reported_at_once_with_instructions(caller: Caller, environ: dict[str, str]) -> None:
     caller.environ.update(environ)
     async with Peer(WHOLE["chat"]) as peer:
         with pytest.raises(MissingVariable) as missing:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from kit.system.commands import Ran
 from kit.system.confined_commands import confined
 from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import CommandResult, LaunchSpec, Output, SandboxPolicy, Starter
-from parley.sandbox import Report, Sandboxed, Tried
+from parley.sandbox import MechanismStatus, Report, Sandboxed
 from parley.tools.commands.executor import Executor
 
 
@@ -59,7 +59,7 @@ def without_proc(start: LaunchSpec) -> str | None:
 
 @BUBBLEWRAP
 async def test_bubblewrap_is_used_where_it_works(sandboxed: Sandboxed) -> None:
-    report = await sandboxed.report(bounds())
+    report = await sandboxed.report(sandbox_policy())
 
     assert (report.used, report.why_none) == ("bubblewrap", None)
 
@@ -69,8 +69,8 @@ async def test_landlock_is_used_where_there_are_no_namespaces() -> None:
     starter = Hindered(without_namespaces)
     sandboxed = Sandboxed(lambda: starter)
     try:
-        assert await sandboxed.why_unconfined(bounds()) is None
-        assert await confined(sandboxed, bounds(), "echo", "hello") == Ran(exit_code=0, stdout=b"hello\n")
+        assert await sandboxed.why_unconfined(sandbox_policy()) is None
+        assert await confined(sandboxed, sandbox_policy(), "echo", "hello") == Ran(exit_code=0, stdout=b"hello\n")
         assert starter.started[-1].restriction is not None
     finally:
         await sandboxed.close()
@@ -80,7 +80,7 @@ async def test_landlock_is_used_where_there_are_no_namespaces() -> None:
 async def test_bubblewrap_is_refused_where_there_are_no_namespaces() -> None:
     sandboxed = Sandboxed(lambda: Hindered(without_namespaces))
     try:
-        why = await sandboxed.why_unconfined(bounds(mechanism="bubblewrap"))
+        why = await sandboxed.why_unconfined(sandbox_policy(mechanism="bubblewrap"))
     finally:
         await sandboxed.close()
 
@@ -92,9 +92,9 @@ async def test_where_nothing_works_a_command_is_refused_in_one_sentence_that_nam
     starter = Hindered(without_either)
     sandboxed = Sandboxed(lambda: starter)
     try:
-        why = await sandboxed.why_unconfined(bounds())
+        why = await sandboxed.why_unconfined(sandbox_policy())
         with pytest.raises(SandboxUnavailable) as refused:
-            await confined(sandboxed, bounds(), "true")
+            await confined(sandboxed, sandbox_policy(), "true")
         unconfined = await confined(sandboxed, None, "echo", "hello")
     finally:
         await sandboxed.close()
@@ -110,8 +110,8 @@ async def test_without_a_proc_of_its_own_a_command_sees_none() -> None:
     starter = Hindered(without_proc)
     sandboxed = Sandboxed(lambda: starter)
     try:
-        result = await confined(sandboxed, bounds(mechanism="bubblewrap"), "ls", "/proc")
-        report = await sandboxed.report(bounds(mechanism="bubblewrap"))
+        result = await confined(sandboxed, sandbox_policy(mechanism="bubblewrap"), "ls", "/proc")
+        report = await sandboxed.report(sandbox_policy(mechanism="bubblewrap"))
     finally:
         await sandboxed.close()
 
@@ -123,9 +123,9 @@ async def test_a_mechanism_is_tried_out_once_by_however_many_it_is_needed() -> N
     starter = Hindered(lambda start: None)
     sandboxed = Sandboxed(lambda: starter)
     try:
-        await asyncio.gather(*(sandboxed.why_unconfined(bounds()) for _ in range(5)))
+        await asyncio.gather(*(sandboxed.why_unconfined(sandbox_policy()) for _ in range(5)))
         tried = len(starter.started)
-        await sandboxed.why_unconfined(bounds())
+        await sandboxed.why_unconfined(sandbox_policy())
     finally:
         await sandboxed.close()
 
@@ -159,7 +159,7 @@ async def test_a_mechanism_is_tried_out_where_no_command_can_write(tmp_path: Pat
     starter = Hindered(looks)
     sandboxed = Sandboxed(lambda: starter, home=lambda: str(tmp_path))
     try:
-        assert await sandboxed.why_unconfined(bounds(mechanism="landlock")) is None
+        assert await sandboxed.why_unconfined(sandbox_policy(mechanism="landlock")) is None
     finally:
         await sandboxed.close()
 
@@ -173,7 +173,7 @@ async def test_that_landlock_only_detects_is_said_once() -> None:
     sandboxed = Sandboxed(Executor, warn=said.append)
     try:
         for _ in range(2):
-            await confined(sandboxed, bounds(mechanism="landlock"), "true")
+            await confined(sandboxed, sandbox_policy(mechanism="landlock"), "true")
     finally:
         await sandboxed.close()
 
@@ -188,8 +188,8 @@ async def test_that_landlock_only_detects_is_said_once() -> None:
 async def test_a_lesser_mechanism_is_not_used_because_nothing_is_known_of_a_better_one() -> None:
     sandboxed, another = Sandboxed(Busy), Sandboxed(Busy)
     try:
-        why = await sandboxed.why_unconfined(bounds())
-        first, second = await another.report(bounds()), await another.report(bounds())
+        why = await sandboxed.why_unconfined(sandbox_policy())
+        first, second = await another.report(sandbox_policy()), await another.report(sandbox_policy())
     finally:
         await sandboxed.close()
         await another.close()
@@ -205,7 +205,7 @@ async def test_a_lesser_mechanism_is_not_used_because_nothing_is_known_of_a_bett
 async def test_a_mechanism_that_could_not_be_tried_out_is_tried_again() -> None:
     sandboxed = Sandboxed(Busy)
     try:
-        pinned = bounds(mechanism="landlock")
+        pinned = sandbox_policy(mechanism="landlock")
 
         assert await sandboxed.why_unconfined(pinned) == (
             "Landlock: the self-test failed: Resource temporarily unavailable (os error 11)"
@@ -219,7 +219,7 @@ async def test_a_mechanism_that_could_not_be_tried_out_is_tried_again() -> None:
 async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_path: Path) -> None:
     homes = iter([f"{tmp_path}/{'x' * 300}", str(tmp_path)])
     sandboxed = Sandboxed(Executor, home=lambda: next(homes))
-    pinned = bounds(mechanism="landlock")
+    pinned = sandbox_policy(mechanism="landlock")
     try:
         first = await sandboxed.why_unconfined(pinned)
         second = await sandboxed.why_unconfined(pinned)
@@ -296,7 +296,7 @@ async def test_a_transient_failure_does_not_disable_a_mechanism_or_its_proc(
             await self._executor.close()
 
     sandboxed = Sandboxed(ShortAtFirst)
-    pinned = bounds(mechanism="bubblewrap")
+    pinned = sandbox_policy(mechanism="bubblewrap")
     try:
         first = await sandboxed.why_unconfined(pinned)
         second = await sandboxed.report(pinned)
@@ -312,7 +312,9 @@ async def test_a_fault_that_has_nothing_to_do_with_proc_is_no_reason_to_do_witho
     starter = Hindered(lambda start: "bwrap: loopback: Failed" if start.reports else None)
     sandboxed = Sandboxed(lambda: starter)
     try:
-        assert await sandboxed.why_unconfined(bounds(mechanism="bubblewrap")) == "bubblewrap: loopback: Failed"
+        assert (
+            await sandboxed.why_unconfined(sandbox_policy(mechanism="bubblewrap")) == "bubblewrap: loopback: Failed"
+        )
     finally:
         await sandboxed.close()
 
@@ -333,7 +335,7 @@ async def test_a_bubblewrap_that_is_too_old_is_not_used() -> None:
         async def close(self) -> None:
             return
 
-    assert await Sandboxed(Old).why_unconfined(bounds(mechanism="bubblewrap")) == (
+    assert await Sandboxed(Old).why_unconfined(sandbox_policy(mechanism="bubblewrap")) == (
         "bubblewrap: version 0.3.1 of it is installed, and 0.4 is needed"
     )
 
@@ -341,7 +343,7 @@ async def test_a_bubblewrap_that_is_too_old_is_not_used() -> None:
 @BUBBLEWRAP
 @LANDLOCK
 async def test_the_report_says_what_was_found(sandboxed: Sandboxed, tmp_path: Path) -> None:
-    within = bounds(hidden=(tmp_path, tmp_path / "missing"), mechanism="landlock")
+    within = sandbox_policy(hidden=(tmp_path, tmp_path / "missing"), mechanism="landlock")
 
     report = await sandboxed.report(within)
 
@@ -349,7 +351,7 @@ async def test_the_report_says_what_was_found(sandboxed: Sandboxed, tmp_path: Pa
     assert report == Report(
         used="landlock",
         why_none=None,
-        tried=tuple(Tried(name=each.name, fault=None, facts=each.facts) for each in report.tried),
+        tried=tuple(MechanismStatus(name=each.name, fault=None, facts=each.facts) for each in report.tried),
         hidden=(str(tmp_path),),
     )
     assert sorted(facts["bubblewrap"]) == ["path", "prlimit", "proc", "version"]
@@ -361,8 +363,8 @@ async def test_the_report_says_what_was_found(sandboxed: Sandboxed, tmp_path: Pa
 @pytest.mark.parametrize(
     ("platform", "within", "why"),
     [
-        ("win32", bounds(), "no mechanism for this system; run Parley inside WSL2"),
-        ("darwin", bounds(mechanism="bubblewrap"), "bubblewrap is not for this system"),
+        ("win32", sandbox_policy(), "no mechanism for this system; run Parley inside WSL2"),
+        ("darwin", sandbox_policy(mechanism="bubblewrap"), "bubblewrap does not exist on this system"),
     ],
 )
 async def test_other_systems_refuse(platform: str, within: SandboxPolicy, why: str) -> None:
@@ -411,7 +413,7 @@ def test_a_confined_thread_writes_in_the_roots_alone_and_the_server_is_as_before
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "outside/file").write_text("read")
     (tmp_path / "inside/file").write_text("old")
-    within = bounds(tmp_path / "inside", hidden=(tmp_path / "inside/hidden",))
+    within = sandbox_policy(tmp_path / "inside", hidden=(tmp_path / "inside/hidden",))
     sandboxed = Sandboxed(Executor)
 
     def work() -> object:
@@ -435,7 +437,7 @@ def test_a_thread_moves_files_between_the_directories_of_a_root(tmp_path: Path) 
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     (tmp_path / "a/file").write_text("")
-    within = bounds(tmp_path)
+    within = sandbox_policy(tmp_path)
 
     def work() -> object:
         assert Sandboxed(Executor).confine_thread(within)
@@ -448,7 +450,7 @@ def test_a_thread_moves_files_between_the_directories_of_a_root(tmp_path: Path) 
 @LANDLOCK
 def test_a_thread_is_not_confined_to_a_root_that_was_replaced(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    within = bounds(tmp_path / "root")
+    within = sandbox_policy(tmp_path / "root")
     (tmp_path / "root").rename(tmp_path / "away")
     (tmp_path / "root").mkdir()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from kit.builders.trees import tree
 from kit.clients.shell_turns import nothing_left_of, until_running
 from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors
@@ -33,7 +33,7 @@ from parley.tools.commands.executor import Executor
 async def main():
     commands = Sandboxed(Executor)
     argv = ("sh", "-c", "echo x > x || echo confined")
-    command = Command(argv=argv, cwd=".", env={}, timeout_seconds=60, bounds=SandboxPolicy(mechanism="landlock"))
+    command = Command(argv=argv, cwd=".", env={}, timeout_seconds=60, policy=SandboxPolicy(mechanism="landlock"))
     await commands.run(command, output=lambda stream, data: print(stream, data.decode(), end=""))
     await commands.close()
 
@@ -52,7 +52,7 @@ async def test_a_command_writes_where_it_may_and_nowhere_else(
         (tmp_path / name).mkdir()
     script = "echo x > ../outside/a; echo x > a; mkdir -p b/c; mv a b/c; echo x > /dev/null; ls -R"
 
-    within = bounds(tmp_path / "inside", mechanism=mechanism)
+    within = sandbox_policy(tmp_path / "inside", mechanism=mechanism)
     result = await confined(sandboxed, within, "sh", "-c", script, cwd=tmp_path / "inside")
 
     assert (result.exit_code, result.stdout) == (0, b".:\nb\n\n./b:\nc\n\n./b/c:\na\n")
@@ -70,7 +70,7 @@ async def test_without_a_root_nothing_is_written(
     attempts = "'echo x > new' 'echo x > file' 'rm file' 'chmod 600 file' 'ln file l'"
     script = f'for attempt in {attempts}; do sh -c "$attempt" && exit 3; done; cat file'
 
-    result = await confined(sandboxed, bounds(mechanism=mechanism), "sh", "-c", script, cwd=tmp_path)
+    result = await confined(sandboxed, sandbox_policy(mechanism=mechanism), "sh", "-c", script, cwd=tmp_path)
 
     assert (result.exit_code, result.stdout) == (0, b"as it was")
     assert tree(tmp_path) == {"file": ("-rw-r--r--", b"as it was")}
@@ -94,7 +94,7 @@ async def test_programs_that_set_or_copy_plain_modes_work(
     """
 
     result = await confined(
-        sandboxed, bounds(tmp_path, mechanism=mechanism), "sh", "-c", f"umask 022; {script}", cwd=tmp_path
+        sandboxed, sandbox_policy(tmp_path, mechanism=mechanism), "sh", "-c", f"umask 022; {script}", cwd=tmp_path
     )
 
     found = b"750 copied\n555 installed\n1777 open\n750 open/program\n644 cloned/.git/HEAD\n"
@@ -110,7 +110,7 @@ async def test_no_mode_lets_other_users_act_as_the_user(
     (tmp_path / "folder").mkdir(mode=0o755)
 
     result = await confined(
-        sandboxed, bounds(tmp_path, mechanism=mechanism), "chmod", "6755", "file", "folder", cwd=tmp_path
+        sandboxed, sandbox_policy(tmp_path, mechanism=mechanism), "chmod", "6755", "file", "folder", cwd=tmp_path
     )
 
     refused = b"chmod: changing permissions of '%s': Operation not permitted\n"
@@ -125,7 +125,7 @@ async def test_no_mode_lets_other_users_act_as_the_user(
 async def test_an_agent_that_runs_as_a_command_confines_commands_of_its_own(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
-    within = bounds(tmp_path, mechanism=mechanism)
+    within = sandbox_policy(tmp_path, mechanism=mechanism)
 
     result = await confined(sandboxed, within, sys.executable, "-c", INNER_COMMAND, cwd=tmp_path)
 
@@ -143,7 +143,9 @@ async def test_hidden_files_cannot_be_read_and_others_can(
     hidden = (tmp_path / "link", tmp_path / "home/token")
     script = "cat home/notes; cat home/.ssh/id link/id home/token /proc/self/cwd/home/token 2>/dev/null"
 
-    result = await confined(sandboxed, bounds(hidden=hidden, mechanism=mechanism), "sh", "-c", script, cwd=tmp_path)
+    result = await confined(
+        sandboxed, sandbox_policy(hidden=hidden, mechanism=mechanism), "sh", "-c", script, cwd=tmp_path
+    )
 
     assert result == Ran(exit_code=1, stdout=b"read")
 
@@ -158,7 +160,7 @@ async def test_hidden_files_in_a_root_cannot_be_read_moved_or_removed(
     before = tree(tmp_path)
     script = "mv a b; mv a/keys b; rm -rf a b; cat a/keys/id; echo x > work/file && cat work/file"
 
-    within = bounds(tmp_path, hidden=(tmp_path / "a/keys",), mechanism=mechanism)
+    within = sandbox_policy(tmp_path, hidden=(tmp_path / "a/keys",), mechanism=mechanism)
     result = await confined(sandboxed, within, "sh", "-c", script, cwd=tmp_path)
 
     assert (result.exit_code, result.stdout) == (0, b"x\n")
@@ -174,7 +176,7 @@ async def test_the_target_of_a_hidden_link_is_hidden_from_the_next_command_too(
     keys.mkdir()
     (keys / "id").write_text("secret")
     (home / ".ssh").symlink_to("../keys")
-    within = bounds(home, hidden=(home / ".ssh",), mechanism=mechanism)
+    within = sandbox_policy(home, hidden=(home / ".ssh",), mechanism=mechanism)
 
     first = await confined(sandboxed, within, "rm", ".ssh", cwd=home)
     second = await confined(sandboxed, within, "cat", "../keys/id", cwd=home)
@@ -189,7 +191,7 @@ async def test_a_root_that_was_replaced_is_refused(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
     (tmp_path / "root").mkdir()
-    within = bounds(tmp_path / "root", mechanism=mechanism)
+    within = sandbox_policy(tmp_path / "root", mechanism=mechanism)
     (tmp_path / "root").rename(tmp_path / "away")
     (tmp_path / "root").symlink_to("away")
 
@@ -207,7 +209,7 @@ async def test_a_working_directory_that_is_hidden_is_refused(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
     with pytest.raises(SandboxUnavailable) as refused:
-        await confined(sandboxed, bounds(hidden=(tmp_path,), mechanism=mechanism), "ls", cwd=tmp_path)
+        await confined(sandboxed, sandbox_policy(hidden=(tmp_path,), mechanism=mechanism), "ls", cwd=tmp_path)
 
     assert refused.value.detail == f"the working directory {tmp_path} is hidden from commands"
 
@@ -222,7 +224,7 @@ async def test_git_reads_a_repository_and_stays_as_it_is(
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
     await confined(sandboxed, None, "git", "init", "-q", "-b", "main", cwd=tmp_path, env=env)
     before = tree(tmp_path / ".git")
-    within = bounds(tmp_path, mechanism=mechanism)
+    within = sandbox_policy(tmp_path, mechanism=mechanism)
 
     status = await confined(sandboxed, within, "git", "status", "--short", "--branch", cwd=tmp_path, env=env)
     config = await confined(sandboxed, within, "git", "config", "core.hooksPath", "evil", cwd=tmp_path, env=env)
@@ -238,7 +240,7 @@ async def test_git_reads_a_repository_and_stays_as_it_is(
 async def test_commands_at_the_same_time_in_a_directory_without_git_leave_none(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
-    within = bounds(tmp_path, mechanism=mechanism)
+    within = sandbox_policy(tmp_path, mechanism=mechanism)
     script = "mkdir .git 2>/dev/null; mkdir .git/hooks; touch file.$0"
 
     results = await asyncio.gather(
@@ -260,7 +262,7 @@ async def test_a_command_has_its_own_environment_alone(
     monkeypatch.setenv("SERVER_SECRET", "sk-secret")
     env = {"A": "1", "B": "x=y", "C": "", "D": "\udcff --bind / /"}
 
-    result = await confined(sandboxed, bounds(mechanism=mechanism), "/usr/bin/env", cwd=tmp_path, env=env)
+    result = await confined(sandboxed, sandbox_policy(mechanism=mechanism), "/usr/bin/env", cwd=tmp_path, env=env)
 
     lines = sorted(result.stdout.splitlines())
     assert [line for line in lines if not line.startswith(b"PWD=")] == [
@@ -280,7 +282,7 @@ async def test_a_command_runs_in_its_directory_with_its_files_and_no_other_descr
     )
 
     result = await confined(
-        sandboxed, bounds(mechanism=mechanism), *PYTHON, script, cwd=tmp_path, files=(b"one", b"two")
+        sandboxed, sandbox_policy(mechanism=mechanism), *PYTHON, script, cwd=tmp_path, files=(b"one", b"two")
     )
 
     assert result == Ran(exit_code=0, stdout=f"{tmp_path} b'one' b'two' [0, 1, 2, 3, 4, 5]\n".encode())
@@ -294,10 +296,10 @@ async def test_no_address_can_be_reached_unless_the_network_is_on(
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         port = str(server.getsockname()[1])
 
-        off = await confined(sandboxed, bounds(mechanism=mechanism), *PYTHON, script, port)
+        off = await confined(sandboxed, sandbox_policy(mechanism=mechanism), *PYTHON, script, port)
         answering = asyncio.to_thread(_greet, server)
         on, _ = await asyncio.gather(
-            confined(sandboxed, bounds(mechanism=mechanism, network=True), *PYTHON, script, port), answering
+            confined(sandboxed, sandbox_policy(mechanism=mechanism, network=True), *PYTHON, script, port), answering
         )
 
     assert (off.exit_code, off.stdout, off.stderr.splitlines()[-1]) == (
@@ -322,14 +324,14 @@ def _greet(server: socket.socket) -> None:
 async def test_a_command_ends_with_its_own_exit_code(
     sandboxed: Sandboxed, mechanism: Mechanism, script: str, code: int
 ) -> None:
-    assert await confined(sandboxed, bounds(mechanism=mechanism), "sh", "-c", script) == Ran(exit_code=code)
+    assert await confined(sandboxed, sandbox_policy(mechanism=mechanism), "sh", "-c", script) == Ran(exit_code=code)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
 async def test_a_command_that_is_killed_says_by_what(
     sandboxed: Sandboxed, mechanism: Mechanism, number: signal.Signals
 ) -> None:
-    result = await confined(sandboxed, bounds(mechanism=mechanism), "sh", "-c", f"kill -{number:d} $$")
+    result = await confined(sandboxed, sandbox_policy(mechanism=mechanism), "sh", "-c", f"kill -{number:d} $$")
 
     # bubblewrap tells it as shells do.
     assert result == (Ran(exit_code=128 + number) if mechanism == "bubblewrap" else Ran(signal=number))
@@ -350,7 +352,7 @@ async def test_a_command_that_is_killed_says_by_what(
 async def test_a_program_that_cannot_start_has_the_same_error_as_without_a_sandbox(
     sandboxed: Sandboxed, mechanism: Mechanism, argv: tuple[str, ...], cwd: str, detail: str
 ) -> None:
-    for within in (None, bounds(mechanism=mechanism)):
+    for within in (None, sandbox_policy(mechanism=mechanism)):
         with pytest.raises(CommandNotStarted) as refused:
             await confined(sandboxed, within, *argv, cwd=cwd)
 
@@ -367,7 +369,7 @@ async def test_nothing_is_left_of_a_command_that_took_too_long(
 
     result = await confined(
         sandboxed,
-        bounds(tmp_path, mechanism=mechanism),
+        sandbox_policy(tmp_path, mechanism=mechanism),
         *("sh", "-c", script, marker),
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "MARKER": marker},
@@ -384,13 +386,13 @@ async def test_nothing_is_left_of_a_command_that_is_cancelled(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
     marker = f"M{os.urandom(4).hex()}"
-    await sandboxed.why_unconfined(bounds(mechanism=mechanism))
+    await sandboxed.why_unconfined(sandbox_policy(mechanism=mechanism))
     await confined(sandboxed, None, "true")
     descriptors = open_descriptors()
     running = asyncio.create_task(
         confined(
             sandboxed,
-            bounds(tmp_path, mechanism=mechanism),
+            sandbox_policy(tmp_path, mechanism=mechanism),
             *("sh", "-c", "mkdir .git; sleep 1000 & sleep 1000"),
             cwd=tmp_path,
             env={"PATH": "/usr/bin:/bin", "MARKER": marker},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.system.commands import PATIENCE_SECONDS
 from parley.sandbox.seccomp import program
 from parley.sandbox.syscalls import MACHINES
 
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 CHILD = Path(__file__).with_name("seccomp_child.py")
-PATIENCE_SECONDS = 90.0
 
 READ_ONLY, WRITABLE, NAMESPACES, NETWORK, UNIX, BOTH = MODES = (
     "read-only",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kit.builders.bounds import bounds, root
+from kit.builders.sandbox_policies import root, sandbox_policy
 from kit.system.confined_commands import confined
 from kit.system.needs import LANDLOCK, SANDBOX
 from parley.errors import SandboxUnavailable
@@ -27,8 +27,8 @@ class Leaky:
     def __init__(self, sandboxed: Sandboxed, changed: Callable[[SandboxPolicy], SandboxPolicy | None]) -> None:
         self._sandboxed, self._changed = sandboxed, changed
 
-    async def run(self, command: Command, bounds: SandboxPolicy, *, output: Output) -> CommandResult:
-        return await self._sandboxed.run(replace(command, bounds=self._changed(bounds)), output=output)
+    async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult:
+        return await self._sandboxed.run(replace(command, policy=self._changed(policy)), output=output)
 
 
 def wider(within: SandboxPolicy) -> SandboxPolicy:
@@ -42,7 +42,7 @@ async def test_a_mechanism_that_confines_nothing_is_found_out(sandboxed: Sandbox
 
 
 @SANDBOX
-async def test_a_mechanism_that_does_as_it_is_told_is_relied_on(sandboxed: Sandboxed) -> None:
+async def test_a_mechanism_that_passes_the_self_test_is_used(sandboxed: Sandboxed) -> None:
     assert await run_self_test(Leaky(sandboxed, lambda within: within)) is None
 
 
@@ -89,7 +89,7 @@ async def test_a_restriction_that_takes_no_effect_lets_nothing_run(tmp_path: Pat
     sandboxed = Sandboxed(Careless)
     try:
         with pytest.raises(SandboxUnavailable) as refused:
-            await confined(sandboxed, bounds(mechanism="landlock"), "touch", f"{tmp_path}/new")
+            await confined(sandboxed, sandbox_policy(mechanism="landlock"), "touch", f"{tmp_path}/new")
     finally:
         await sandboxed.close()
 

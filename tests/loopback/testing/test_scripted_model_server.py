@@ -329,7 +329,7 @@ async def test_bad_json_comes_before_a_good_reply() -> None:
         assert decoded(rest)[0] == choice({"content": "fine"})
 
 
-async def test_replies_can_be_chosen_by_what_was_asked() -> None:
+async def test_replies_can_be_chosen_by_the_request() -> None:
     def choose(request: RecordedRequest) -> Reply | None:
         match request.body.get("model"):
             case "loud":

@@ -13,6 +13,7 @@ import pytest
 from kit.builders.transcript import RecordingTranscript
 from kit.builders.trees import Tree, patch, plant, tree
 from kit.models.raw_provider import settings
+from kit.system.commands import PATIENCE_SECONDS
 from kit.system.needs import LANDLOCK
 from parley.ports.commands import SandboxPolicy, WritableRoot
 from parley.ports.tools import Action, Granted, ToolContext, Verdict
@@ -22,7 +23,6 @@ from parley.tools.commands.executor import Executor
 from parley.wire.events import PatchApplyEnd
 from parley.wire.ids import CallId
 
-PATIENCE_SECONDS = 90.0
 CALL = CallId("c1")
 DENIED = "failed in sandbox LinuxSeccomp with execution error: sandbox denied exec error, exit code: 1, stdout: , "
 
@@ -40,7 +40,7 @@ class Bench:
     def __init__(self, work: Path, commands: Sandboxed, root: Path) -> None:
         found = os.lstat(root)
         roots = (WritableRoot(path=str(root), device=found.st_dev, inode=found.st_ino),)
-        self._bounds = SandboxPolicy(writable=roots)
+        self._policy = SandboxPolicy(writable=roots)
         self.work, self.notebook = work, RecordingTranscript(appended=self._begun)
         self.spoil: Path | None = None
         """A file that somebody else changes as soon as the patch has begun."""
@@ -48,7 +48,7 @@ class Bench:
         self.patches = Patches(context, commands)
 
     async def _authorize(self, action: Action) -> Verdict:
-        return Granted(bounds=self._bounds)
+        return Granted(policy=self._policy)
 
     def _begun(self) -> None:
         if self.spoil is not None:
@@ -79,7 +79,7 @@ def bench_in(tmp_path: Path, commands: Sandboxed) -> Bench:
 
 
 @LANDLOCK
-async def test_a_patch_is_written_whole_within_its_bounds(tmp_path: Path, sandboxed: Sandboxed) -> None:
+async def test_a_patch_is_written_whole_under_its_policy(tmp_path: Path, sandboxed: Sandboxed) -> None:
     planted(tmp_path / "work")
     bench = bench_in(tmp_path, sandboxed)
 
@@ -97,7 +97,7 @@ async def test_a_patch_is_written_whole_within_its_bounds(tmp_path: Path, sandbo
 
 
 @LANDLOCK
-async def test_the_system_itself_keeps_a_patch_within_its_bounds(tmp_path: Path, sandboxed: Sandboxed) -> None:
+async def test_the_system_itself_enforces_the_policy_of_a_patch(tmp_path: Path, sandboxed: Sandboxed) -> None:
     before = planted(tmp_path / "work")
     bench = bench_in(tmp_path, sandboxed)
 

@@ -132,7 +132,7 @@ async def test_a_systemd_that_hangs_is_not_waited_for(computer: Computer) -> Non
     assert result == Ran(exit_code=0, stdout=b"out\nnobody asks\n")
 
 
-async def test_it_is_asked_also_where_the_ends_of_children_are_ignored(computer: Computer) -> None:
+async def test_systemd_is_used_also_if_sigchld_is_ignored(computer: Computer) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as whoever starts the server may have it
     try:
         result = await computer.ran(f"wc -l <{computer.asked}")
@@ -198,7 +198,7 @@ async def test_it_is_asked_also_where_the_ends_of_children_are_ignored(computer:
         ),
     ],
 )
-async def test_systemd_is_not_asked_where_it_cannot_do_it_or_limits_exist(
+async def test_systemd_is_not_used_if_it_cannot_limit_or_limits_exist(
     computer: Computer, path: str, text: str | None, why: str
 ) -> None:
     if text is None:
@@ -215,7 +215,7 @@ async def test_systemd_is_not_asked_where_it_cannot_do_it_or_limits_exist(
     "group",
     ["/user.slice/user@1.service", "/user.slice/user@1.service/inner", "/system.slice/agents.service/a.scope", "/"],
 )
-def test_outside_of_services_of_others_it_is_asked(computer: Computer, group: str) -> None:
+def test_systemd_is_used_outside_of_services_of_others(computer: Computer, group: str) -> None:
     computer.write("proc/self/cgroup", f"0::{group}\n")
 
     assert why_none(str(computer.root)) is None
@@ -228,7 +228,7 @@ def test_permission_for_all_processors_is_not_a_limit(computer: Computer) -> Non
     assert why_none(str(computer.root)) is None
 
 
-async def test_systemd_is_not_asked_where_the_amount_of_memory_is_unknown(computer: Computer) -> None:
+async def test_systemd_is_not_used_if_the_amount_of_memory_is_unknown(computer: Computer) -> None:
     computer.write("proc/meminfo", "")
     result = await computer.ran("echo out")
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from kit.builders.bounds import bounds
-from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON, Ran, kept, open_descriptors, ran
+from kit.builders.sandbox_policies import sandbox_policy
+from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON, Ran, captured, open_descriptors, ran
 from kit.system.needs import BUBBLEWRAP
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Command, LaunchSpec, Mount
@@ -44,7 +44,7 @@ async def held(
         mounts=(*ALWAYS, *mounts),
         timeout_seconds=timeout_seconds,
     )
-    return await kept(lambda output: executor.start(start, output=output))
+    return await captured(lambda output: executor.start(start, output=output))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ async def test_hidden_paths_below_mounts_of_the_launcher_are_hidden(executor: Ex
     script = "ls -A /proc/bus; cat /proc/version 2>/dev/null; echo >/dev/null"
     command = Command(argv=("sh", "-c", script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
 
-    result = await kept(lambda output: mechanism.run(command, bounds(hidden=hidden), output=output))
+    result = await captured(lambda output: mechanism.run(command, sandbox_policy(hidden=hidden), output=output))
 
     assert result == Ran(exit_code=0)
 

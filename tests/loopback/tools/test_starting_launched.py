@@ -11,7 +11,7 @@ import pytest
 
 from kit.system.commands import PYTHON, Ran, marked, open_descriptors, ran
 from kit.system.needs import BUBBLEWRAP
-from kit.system.passed_descriptors import given_away
+from kit.system.passed_descriptors import passed_descriptor
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.tools.commands.executor import Executor
 
@@ -126,7 +126,7 @@ with socket.socket(socket.AF_UNIX) as out:
     socket.send_fds(out, [b"x"], [3])
     out.recv(1)
 """
-    async with given_away(
+    async with passed_descriptor(
         tmp_path / "socket", lambda address: ran(executor, *PYTHON, script, address, reports=True)
     ) as task:
         with pytest.raises(SandboxUnavailable):

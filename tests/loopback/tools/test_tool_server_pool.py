@@ -8,12 +8,14 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from msgspec import structs
 
 from kit.builders.transcript import RecordingTranscript
+from kit.servers.official_tool_server import official_program, official_url
 from kit.servers.tool_servers import (
     ENVIRON,
     PATIENCE_SECONDS,
@@ -193,7 +195,7 @@ def test_a_server_is_waited_for_ten_seconds_left_alone_for_thirty_and_kept_for_t
 # --- calls, as in the recorded traffic ---------------------------------------------------
 
 
-async def test_a_result_is_shown_whole_and_its_content_told_as_json(pool: ServerPool) -> None:
+async def test_a_result_is_shown_whole_and_the_model_reads_its_content_as_json(pool: ServerPool) -> None:
     events, told = await run(pool, "x__add", '{"a": 1, "b": 2}')
 
     result = {"content": [{"type": "text", "text": "3"}], "structuredContent": {"sum": 3}}
@@ -240,7 +242,7 @@ async def test_empty_arguments_mean_none(pool: ServerPool, arguments: str) -> No
     assert told == '[{"text":"EXTRA,HOME,LANG,PATH","type":"text"}]'
 
 
-async def test_an_image_is_told_as_json_too(pool: ServerPool) -> None:
+async def test_the_model_reads_an_image_as_json_too(pool: ServerPool) -> None:
     events, told = await run(pool, "x__image", '{"mode": "a"}')
 
     result = {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]}
@@ -322,7 +324,7 @@ def test_progress_is_said_in_one_line(done: float, total: float | None, message:
     assert progress_text("x", "y", done, total, message) == words
 
 
-async def test_of_news_that_come_too_fast_the_first_and_the_last_are_told() -> None:
+async def test_of_progress_that_arrives_too_fast_the_first_and_the_last_are_passed_on() -> None:
     said: list[str] = []
     first = asyncio.Event()
 
@@ -419,22 +421,86 @@ async def test_a_closed_pool_starts_nothing() -> None:
             pass
 
 
+async def test_an_unused_pool_says_so_once_its_servers_were_idle() -> None:
+    unused: list[int] = []
+    timing = Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0)
+    async with closing(ServerPool(ENVIRON, timing=timing, on_unused=lambda: unused.append(1))) as pool:
+        async with pool.lease([X]) as lease, pool.lease([program("y")]):
+            assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
+            assert unused == []
+        await until(lambda: bool(unused))
+
+
+async def test_a_pool_whose_only_server_fails_or_cannot_be_used_is_unused_too() -> None:
+    unused: list[int] = []
+    timing = Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0)
+    async with closing(ServerPool(ENVIRON, timing=timing, on_unused=lambda: unused.append(1))) as pool:
+        await pool.start([program("bad name")])
+        assert unused == [1]
+        await pool.start([ToolServer(name="broken", command="/no/such/program")])
+        await until(lambda: len(unused) == 2)
+
+
 # --- other servers -----------------------------------------------------------------------
 
 
-async def test_a_server_of_the_official_library_is_understood(pool: ServerPool) -> None:
-    async with pool.lease([program("o", "official")]) as lease:
+@asynccontextmanager
+async def official(transport: str, era: str) -> AsyncIterator[ToolServer]:
+    if transport == "stdio":
+        command, *args = official_program(era)
+        yield ToolServer(name="o", command=command, args=tuple(args))
+    else:
+        async with official_url(era) as url:
+            yield ToolServer(name="o", url=url)
+
+
+@pytest.mark.parametrize(
+    ("transport", "era"),
+    [
+        ("stdio", "legacy"),
+        ("http", "modern"),
+        pytest.param("stdio", "modern", marks=pytest.mark.long),
+        pytest.param("http", "legacy", marks=pytest.mark.long),
+    ],
+)
+async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, transport: str, era: str) -> None:
+    async with official(transport, era) as server, pool.lease([server]) as lease:
         notebook = RecordingTranscript()
         tools = ServerTools(context(notebook), lease)
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = [
                 await tools.run(call_item("o__add", '{"a": 1, "b": 2}')),
                 await tools.run(call_item("o__steps", '{"count": 3}')),
+                await tools.run(call_item("o__picture", "{}")),
+                await tools.run(call_item("o__fail", "{}")),
+                await tools.run(call_item("o__locate", '{"region": "Zürich"}')),
             ]
+            waiting = asyncio.create_task(tools.run(call_item("o__wait", "{}")))
+            await notebook.until(12)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            told.append(await tools.run(call_item("o__add", '{"a": 3, "b": 4}')))
 
-        assert [spec.name for spec in lease.specs()] == ["o__add", "o__steps"]
-        assert told == ['[{"text":"3","type":"text"}]', '[{"text":"done","type":"text"}]']
+        assert [spec.name for spec in lease.specs()] == [
+            "o__add",
+            "o__fail",
+            "o__locate",
+            "o__picture",
+            "o__steps",
+            "o__wait",
+        ]
+        assert told == [
+            '[{"text":"3","type":"text"}]',
+            '[{"text":"done","type":"text"}]',
+            '[{"data":"AAAA","mimeType":"image/png","type":"image"}]',
+            '[{"text":"Error executing tool fail","type":"text"}]',
+            '[{"text":"Zürich","type":"text"}]',
+            '[{"text":"7","type":"text"}]',
+        ]
         assert BackgroundEvent(message="Progress of o/steps: 3 of 3 (step 3)") in notebook.payloads
+        add = next(one for one in notebook.payloads if isinstance(one, McpToolCallEnd))
+        assert isinstance(add.result.ok, dict)
+        assert add.result.ok["structuredContent"] == {"result": 3}
 
 
 async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> None:
@@ -454,6 +520,26 @@ async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> N
     assert BackgroundEvent(message="Progress of far/steps: 2 of 2 (step 2)") in notebook.payloads
     assert set(loopback.seen_tokens) == {"Bearer t0p-secret"}
     assert (loopback.sessions, loopback.farewells) == (1, 1)
+
+
+async def test_an_address_gets_the_headers_of_its_settings() -> None:
+    loopback = Loopback()
+    server = ToolServer(
+        name="far",
+        http_headers={"X-Team": "tools", "Accept-Encoding": "gzip"},
+        env_http_headers={"X-Tenant": "TENANT", "X-Absent": "NO_SUCH_VARIABLE"},
+    )
+    async with (
+        loopback.open() as url,
+        closing(ServerPool({"TENANT": "t-1"}, timing=PATIENT)) as pool,
+        pool.lease([structs.replace(server, url=url)]) as lease,
+    ):
+        assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
+
+    assert {(one["x-team"], one["x-tenant"], one["accept-encoding"]) for one in loopback.seen_headers} == {
+        ("tools", "t-1", "identity")
+    }
+    assert not any("x-absent" in one for one in loopback.seen_headers)
 
 
 async def test_an_address_needs_no_token() -> None:
@@ -493,10 +579,10 @@ def test_a_program_is_given_a_few_variables_and_those_of_its_settings() -> None:
     }
 
 
-# --- the library -------------------------------------------------------------------------
+# --- the HTTP library -------------------------------------------------------------------------
 
 
-def test_the_library_is_not_loaded_before_a_server_is_needed() -> None:
+def test_the_http_library_is_not_loaded_before_a_server_is_needed() -> None:
     code = """
 import asyncio, sys
 from parley.tools.servers import ServerPool, ServerTools
@@ -507,7 +593,7 @@ async def main():
         pass
     await pool.close()
 asyncio.run(main())
-print([name for name in ("mcp", "anyio", "httpx2", "pydantic") if name in sys.modules])
+print([name for name in ("aiohttp", "mcp", "pydantic") if name in sys.modules])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 

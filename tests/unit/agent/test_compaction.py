@@ -425,7 +425,7 @@ async def test_a_failure_that_says_nothing_of_the_summary_costs_no_history(failu
     assert notebook.history.items == [user(f"{FOREWORD}In short.")]
 
 
-async def test_only_the_attempt_that_succeeded_is_the_summary_and_its_cost_is_told() -> None:
+async def test_only_the_successful_attempt_is_the_summary_and_its_tokens_are_counted() -> None:
     spent = token_count(input_tokens=900, output_tokens=20)
     whole: list[Chunk] = [TextDelta("In short."), ResponseDone(spent)]
     notebook, model = long_talk(), Summaries(ModelStreamBroken("gone"), whole, max_retries=1)

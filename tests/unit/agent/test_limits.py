@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.builders.approvals import approval_settlement, limit_approval
 from kit.builders.events import agent_message, error, task_complete, task_started, token_count, user_message
-from kit.builders.questions import limit_question, question_settled
 from kit.builders.records import (
     call,
     call_output,
@@ -99,8 +99,8 @@ class Person:
         answer = self._answers.pop(0) if self._answers else NO
         self.approvals += answer
         number = len(self.asked)
-        settled = question_settled(number, "approved" if answer else "denied")
-        self._notebook.write(reached, limit_question(number)[1], settled)
+        settled = approval_settlement(number, "approved" if answer else "denied")
+        self._notebook.write(reached, limit_approval(number)[1], settled)
         return answer
 
 
@@ -167,8 +167,8 @@ async def test_a_turn_that_may_not_continue_ends_with_an_error_and_the_model_is_
         response_used(spent),
         call_output("c1.0", "ok"),
         reached("turn_calls", 1, 1),
-        limit_question(1)[1],
-        question_settled(1, "denied"),
+        limit_approval(1)[1],
+        approval_settlement(1, "denied"),
         call_output("c1.1", "aborted"),
         call_output("c1.2", "aborted"),
         spent,

@@ -27,7 +27,7 @@ def chosen(policy: str, mode: str) -> Settings:
     return settings(approval_policy=policy, sandbox_mode=mode, cwd=CWD, sandbox=Sandbox(hidden_paths=HIDDEN))
 
 
-def bounds_of(mode: str) -> SandboxPolicy | None:
+def policy_of(mode: str) -> SandboxPolicy | None:
     return {"read-only": READ_ONLY, "workspace-write": WRITABLE, "danger-full-access": None}[mode]
 
 
@@ -64,11 +64,11 @@ ACTIONS: dict[str, tuple[Action, bool]] = {
 
 WORDS: dict[str, Decision] = {
     "run": Granted(),
-    "within": Granted(bounds=WRITABLE),
-    "within ro": Granted(bounds=READ_ONLY),
-    "within?": Granted(bounds=WRITABLE, ask_again=True),
-    "within ro?": Granted(bounds=READ_ONLY, ask_again=True),
-    "safe": Granted(bounds=READ_ONLY, known_safe=True),
+    "within": Granted(policy=WRITABLE),
+    "within ro": Granted(policy=READ_ONLY),
+    "within?": Granted(policy=WRITABLE, ask_again=True),
+    "within ro?": Granted(policy=READ_ONLY, ask_again=True),
+    "safe": Granted(policy=READ_ONLY, known_safe=True),
     "ask": Ask(leaves_sandbox=True),
     "ask: why": Ask(reason=WHY, leaves_sandbox=True),
     "ask here": Ask(leaves_sandbox=False),
@@ -127,7 +127,7 @@ def test_the_tables_have_every_cell(table: str) -> None:
 def test_where_the_system_can_confine(policy: str, mode: str, what: str, word: str) -> None:
     action, safe = ACTIONS[what]
 
-    decided = decide(action, chosen(policy, mode), bounds=bounds_of(mode), unconfined=None, safe=safe)
+    decided = decide(action, chosen(policy, mode), policy=policy_of(mode), unconfined=None, safe=safe)
 
     assert decided == WORDS[word]
 
@@ -136,25 +136,25 @@ def test_where_the_system_can_confine(policy: str, mode: str, what: str, word: s
 def test_where_the_system_cannot_confine(policy: str, mode: str, what: str, word: str) -> None:
     action, safe = ACTIONS[what]
 
-    decided = decide(action, chosen(policy, mode), bounds=bounds_of(mode), unconfined=WHY_NOT, safe=safe)
+    decided = decide(action, chosen(policy, mode), policy=policy_of(mode), unconfined=WHY_NOT, safe=safe)
 
     assert decided == WORDS[word]
 
 
 @pytest.mark.parametrize("mode", ["read-only", "workspace-write"])
 @pytest.mark.parametrize("action", [command(has_failed=True), patch("/project/a", has_failed=True)])
-def test_an_action_that_failed_in_the_sandbox_is_asked_about_once_more(mode: str, action: Action) -> None:
-    decided = decide(action, chosen("on-failure", mode), bounds=bounds_of(mode), unconfined=None, safe=False)
+def test_an_action_that_failed_in_the_sandbox_needs_another_approval(mode: str, action: Action) -> None:
+    decided = decide(action, chosen("on-failure", mode), policy=policy_of(mode), unconfined=None, safe=False)
 
     assert decided == Ask(reason="command failed; retry without sandbox?", leaves_sandbox=True)
 
 
 @pytest.mark.parametrize("policy", ["on-failure", "on-request", "never"])
 @pytest.mark.parametrize("what", ["command", "inside"])
-def test_nothing_runs_free_for_want_of_bounds(policy: str, what: str) -> None:
+def test_nothing_runs_unconfined_without_a_policy(policy: str, what: str) -> None:
     action, safe = ACTIONS[what]
 
-    decided = decide(action, chosen(policy, "workspace-write"), bounds=None, unconfined=None, safe=safe)
+    decided = decide(action, chosen(policy, "workspace-write"), policy=None, unconfined=None, safe=safe)
 
     assert not isinstance(decided, Granted)
 
@@ -164,18 +164,18 @@ def test_a_patch_may_reach_all_of_a_root_and_nothing_beside_it() -> None:
     failing = chosen("on-failure", "workspace-write")
 
     assert [
-        decide(patch(path), failing, bounds=bounds, unconfined=None, safe=False)
-        for path, bounds in [("/etc/x", everything), ("/scratch", WRITABLE), ("/scratch.d/x", WRITABLE)]
+        decide(patch(path), failing, policy=policy, unconfined=None, safe=False)
+        for path, policy in [("/etc/x", everything), ("/scratch", WRITABLE), ("/scratch.d/x", WRITABLE)]
     ] == [
-        Granted(bounds=everything, ask_again=True),
-        Granted(bounds=WRITABLE, ask_again=True),
+        Granted(policy=everything, ask_again=True),
+        Granted(policy=WRITABLE, ask_again=True),
         Ask(leaves_sandbox=True),
     ]
 
 
 LEFT = ("/project/.git",)
 LEFT_REASON = "an earlier command changed protected files that could not be restored: /project/.git"
-LEFT_WITHIN = Granted(bounds=WRITABLE, by_person=True, accepted=LEFT)
+LEFT_WITHIN = Granted(policy=WRITABLE, by_person=True, accepted=LEFT)
 
 UNRESTORED: dict[tuple[str, str, str], Decision] = {
     ("on-request", "workspace-write", "command"): Ask(reason=LEFT_REASON, leaves_sandbox=False, within=LEFT_WITHIN),
@@ -185,8 +185,8 @@ UNRESTORED: dict[tuple[str, str, str], Decision] = {
     ("never", "workspace-write", "command"): RejectedByPolicy(why=LEFT_REASON),
     ("untrusted", "workspace-write", "command"): Ask(reason=LEFT_REASON, leaves_sandbox=True),
     ("on-request", "workspace-write", "escalated"): Ask(reason=f"{LEFT_REASON}; {WHY}", leaves_sandbox=True),
-    ("on-request", "workspace-write", "safe"): Granted(bounds=READ_ONLY, known_safe=True),
-    ("on-request", "workspace-write", "inside"): Granted(bounds=WRITABLE),
+    ("on-request", "workspace-write", "safe"): Granted(policy=READ_ONLY, known_safe=True),
+    ("on-request", "workspace-write", "inside"): Granted(policy=WRITABLE),
 }
 
 
@@ -198,7 +198,7 @@ def test_where_files_could_not_be_restored_a_person_decides_on_commands_that_may
     action, safe = ACTIONS[name]
 
     decision = decide(
-        action, chosen(policy, mode), bounds=bounds_of(mode), unconfined=None, safe=safe, unrestored=LEFT
+        action, chosen(policy, mode), policy=policy_of(mode), unconfined=None, safe=safe, unrestored=LEFT
     )
 
     assert decision == UNRESTORED[case]

@@ -143,7 +143,7 @@ HIDDEN = ("/keys", "/nonexistent", "/nonexistent/config.toml", "/nonexistent/aut
 
 
 @pytest.mark.parametrize(
-    ("mode", "network", "bounds"),
+    ("mode", "network", "policy"),
     [
         ("danger-full-access", False, None),
         ("read-only", True, SandboxPolicy(unix_sockets=True, hidden=HIDDEN, mechanism="landlock")),
@@ -154,12 +154,12 @@ HIDDEN = ("/keys", "/nonexistent", "/nonexistent/config.toml", "/nonexistent/aut
         ),
     ],
 )
-def test_bounds_are_what_the_settings_say(mode: str, network: bool, bounds: SandboxPolicy | None) -> None:
+def test_the_policy_is_what_the_settings_say(mode: str, network: bool, policy: SandboxPolicy | None) -> None:
     chosen = settings(
         sandbox_mode=mode,
         sandbox=Sandbox(hidden_paths=("/keys",), allow_unix_sockets=True, mechanism="landlock"),
         workspace_write=WorkspaceWrite(network_access=network, exclude_slash_tmp=True),
     )
 
-    assert policy_for(chosen, Roots()) == bounds
+    assert policy_for(chosen, Roots()) == policy
     assert read_only(chosen) == SandboxPolicy(hidden=HIDDEN, mechanism="landlock")

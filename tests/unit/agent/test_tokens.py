@@ -126,7 +126,7 @@ def test_a_configured_window_wins() -> None:
     assert context_window("mock-model", 8_000) == 8_000
 
 
-def test_only_models_that_were_not_taught_patches_are_told_how_to_write_them() -> None:
+def test_only_models_without_training_on_patches_get_instructions_for_them() -> None:
     assert instructions_for("gpt-4.1") == BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS
     assert instructions_for("gpt-4.1-nano") == BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS
     assert instructions_for("gpt-5") == BASE_INSTRUCTIONS

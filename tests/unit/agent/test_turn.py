@@ -234,7 +234,7 @@ async def test_permanent_errors_are_not_retried() -> None:
     assert clock.seconds == []
 
 
-async def test_a_broken_reply_leaves_no_item_behind() -> None:
+async def test_a_broken_reply_leaves_no_item() -> None:
     notebook = asked_to_go()
     broken: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("par"), CallDone(call("c1")), MessageDone(message("part"))],

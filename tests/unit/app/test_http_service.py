@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kit.clients.http_client import raw_exchange
+from kit.system.certificates import make_certificate
 from parley.app.http_choice import HttpChoice
 from parley.app.http_service import HttpService
 from parley.config.types import ServeSettings
@@ -20,12 +20,11 @@ TOKEN = "t" * 32
 
 
 def service(choice: HttpChoice | None = None, **settings: Any) -> HttpService:
-    core: Any = None
+    core: Any = SimpleNamespace(context=SimpleNamespace(signing_key=bytes(32)))  # no client connects
     return HttpService(
         core,
         ServeSettings(**settings),
         choice or HttpChoice(token=TOKEN),
-        key=bytes(32),
         on_connected=lambda client: None,
     )
 
@@ -76,15 +75,8 @@ async def test_the_public_address_is_an_accepted_host() -> None:
 
 
 @pytest.mark.promises("http.exposure")
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 async def test_with_a_certificate_it_speaks_tls_only(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    subprocess.run(  # noqa: ASYNC221 - a moment
-        [*made.split(), "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)],
-        check=True,
-        capture_output=True,
-    )
+    cert, key = await make_certificate(tmp_path)
     each = service(HttpChoice(token=TOKEN, host="localhost", tls_cert=str(cert), tls_key=str(key)))
     context = ssl.create_default_context(cafile=str(cert))
 

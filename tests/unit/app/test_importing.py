@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from kit.builders.approvals import approval_id, approval_settlement, command_approval
 from kit.builders.events import agent_message, user_message
 from kit.builders.logs import AT
-from kit.builders.questions import approval_id, command_question, question_settled
 from kit.builders.records import call, call_output, model_said, settings_chosen, turn_started
 from kit.builders.rollouts import SESSION, rollout, user
 from parley.app.files.importing import Imported, Outcome, import_file
@@ -185,14 +185,14 @@ async def test_an_older_state_of_a_conversation_is_left_alone(tmp_path: Path, se
     assert await store.head(ID) == before
 
 
-QUESTION: Sequence[LogPayload] = (
+APPROVAL: Sequence[LogPayload] = (
     model_said(call("call1")),
     model_said(call("call2")),
-    *command_question(1, "rm", "x"),
-    question_settled(1, "denied"),
+    *command_approval(1, "rm", "x"),
+    approval_settlement(1, "denied"),
     ApprovalSettled(approval_id=approval_id(1), call_id=CallId("call1"), decision="denied", by="client"),
     call_output("call1", "no"),
-    *command_question(2, "rm", "y"),
+    *command_approval(2, "rm", "y"),
 )
 
 
@@ -201,7 +201,7 @@ async def test_a_file_that_was_given_another_id_is_known_by_it_the_next_time(
 ) -> None:
     store = MemoryStore()
     files = [
-        write_export(tmp_path / f"{one}.jsonl", settings_chosen(), agent_message(one), *QUESTION) for one in "abc"
+        write_export(tmp_path / f"{one}.jsonl", settings_chosen(), agent_message(one), *APPROVAL) for one in "abc"
     ]
     first = [await import_file(store, file, settings) for file in files]
     count = len((await store.find(Query())).items)
@@ -213,21 +213,21 @@ async def test_a_file_that_was_given_another_id_is_known_by_it_the_next_time(
     assert count == len((await store.find(Query())).items) == 3
 
 
-def questions_in(entries: Sequence[Entry]) -> list[bytes]:
+def approvals_in(entries: Sequence[Entry]) -> list[bytes]:
     """Return all approval ids in the entries."""
     return [found for entry in entries for found in ASKED.findall(entry.body)]
 
 
-async def test_the_questions_of_a_copy_are_its_own(tmp_path: Path, settings: Settings) -> None:
+async def test_the_approvals_of_a_copy_are_its_own(tmp_path: Path, settings: Settings) -> None:
     store = MemoryStore()
-    path = write_export(tmp_path / "asking.jsonl", settings_chosen(), *QUESTION)
+    path = write_export(tmp_path / "asking.jsonl", settings_chosen(), *APPROVAL)
     await import_file(store, path, settings)
 
     copied = await import_file(store, path, settings, new_id=True)
 
     copy = ConversationId(copied.text.removeprefix("imported as ")[:36])
     entries = await store.read(copy, after=START)
-    theirs, own = questions_in(await store.read(ID, after=START)), questions_in(entries)
+    theirs, own = approvals_in(await store.read(ID, after=START)), approvals_in(entries)
     folded = Projections()
     folded.replay(entries)
     assert [theirs.index(one) for one in theirs] == [own.index(one) for one in own] == [0, 0, 0, 3]
@@ -271,13 +271,14 @@ async def test_a_session_of_no_calendar_is_refused(tmp_path: Path, settings: Set
 async def test_secrets_in_a_file_are_not_taken_over(tmp_path: Path, settings: Settings) -> None:
     store = MemoryStore()
     provider = {"base_url": "http://localhost:1", "http_headers": {"a": "sesame"}, "bearer_token": "sesame"}
-    chosen = settings_chosen(config={"model_providers.p": provider, "notify": ["say"]})
+    chosen = settings_chosen(config={"model_providers.p": provider, "notify": ["sesame"], "model": "m"})
     path = write_export(tmp_path / "secret.jsonl", chosen, texts=1)
 
     await import_file(store, path, settings)
 
     kept = msgspec.json.decode((await store.read(ID, after=START))[0].body)
-    assert kept["asked"] == {"config": {"model_providers.p": {"base_url": "http://localhost:1"}, "notify": ["say"]}}
+    assert kept["asked"]["config"] == {"model_providers.p": {"base_url": "http://localhost:1"}, "model": "m"}
+    assert "sesame" not in str(kept)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ async def test_settings_that_no_call_can_give_are_refused(
     assert imported == Imported(Outcome.FAILED, f"line 2: invalid settings: {why}")
 
 
-async def test_a_profile_that_is_not_here_may_be_asked_for(tmp_path: Path, settings: Settings) -> None:
+async def test_a_profile_that_does_not_exist_here_may_be_requested(tmp_path: Path, settings: Settings) -> None:
     path = write_export(tmp_path / "other.jsonl", settings_chosen(profile="elsewhere"), texts=1)
 
     assert (await import_file(MemoryStore(), path, settings)).outcome is Outcome.IMPORTED

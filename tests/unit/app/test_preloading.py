@@ -45,7 +45,7 @@ def modules_of_a_server() -> set[str]:
 
 def test_every_module_that_a_server_may_need_is_loaded(loaded: set[str]) -> None:
     assert modules_of_a_server() - loaded == set()
-    assert {"aiohttp", "mcp", "sqlite3", "tomllib", "encodings.idna"} <= loaded
+    assert {"aiohttp", "sqlite3", "tomllib", "encodings.idna"} <= loaded
 
 
 def test_the_modules_of_other_programs_are_not_loaded(loaded: set[str]) -> None:

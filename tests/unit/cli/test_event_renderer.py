@@ -11,7 +11,7 @@ from parley.cli.event_renderer import EventRenderer
 from parley.cli.page import Page
 from parley.cli.printing import for_terminal, print_json, print_text
 from parley.client import Event, events
-from parley.wire.ids import CallId
+from parley.wire.ids import ApprovalId, CallId
 
 
 class Terminal(StringIO):
@@ -40,6 +40,25 @@ def test_a_message_is_shown_once() -> None:
         "   <- agent_message: the same 12 characters, whole\n"
     )
     assert rendered(agent_message("Whole.")) == "   <- agent_message:\n      Whole.\n"
+
+
+def test_principals_other_than_the_local_user_are_named() -> None:
+    settled = events.ApprovalSettled(
+        approval_id=ApprovalId("a"), call_id=CallId("c"), decision="denied", by="tool", principal="ada"
+    )
+    output = rendered(
+        user_message("Mine.", principal="local"),
+        user_message("Hers.", principal="ada"),
+        settled,
+        error(" Turn interrupted", principal="ada"),
+    )
+
+    assert output == (
+        "   <- user_message:\n      Mine.\n"
+        "   <- user_message (ada):\n      Hers.\n"
+        "   <- approval_settled: denied, by tool (ada)\n"
+        "   <- error: Turn interrupted (ada)\n"
+    )
 
 
 def test_a_message_of_which_only_a_part_was_shown_is_shown_whole() -> None:
@@ -107,3 +126,9 @@ def test_what_is_not_for_a_terminal_stays_as_it_is(capsys: pytest.CaptureFixture
     print_json({"text": "\x1b \u202e \xe4"})
 
     assert capsys.readouterr().out == '\x1b[2J\n{"text":"\\u001b \u202e \xe4"}\n'
+
+
+def test_a_retry_of_a_request_is_shown_with_its_reason_and_delay() -> None:
+    retry = events.RequestRetry(attempt=1, max_attempts=4, delay_ms=1500, reason="429 Too Many Requests")
+
+    assert "request_retry: 429 Too Many Requests; retrying 1/4 in 1.5 s" in rendered(retry)

@@ -47,7 +47,7 @@ def test_without_a_command_help_goes_to_stderr(capsys: Captured) -> None:
 def test_a_command_explains_itself_and_refuses_unknown_options(capsys: Captured, command: str) -> None:
     helped = main([command, "--help"])
     out, err = capsys.readouterr()
-    refused = main([command, "--no-such-option", *(["x", "y"] if command == "send" else ["x"])])
+    refused = main([command, "--no-such-option", *{"send": ["x", "y"], "token": ["ls"]}.get(command, ["x"])])
 
     assert (helped, err, refused) == (0, "", 2)
     assert out.startswith(f"usage: parley {command} [")

@@ -7,9 +7,8 @@ import logging
 
 import pytest
 
+from kit.system.commands import PATIENCE_SECONDS
 from parley.common.shield import run_to_completion
-
-PATIENCE_SECONDS = 90.0
 
 
 @pytest.fixture

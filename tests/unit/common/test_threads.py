@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
+from kit.system.commands import PATIENCE_SECONDS
 from parley.common.threads import begin_in_thread
-
-PATIENCE_SECONDS = 60
 
 
 async def test_the_result_comes_from_a_new_daemon_thread() -> None:

@@ -57,7 +57,7 @@ def config(**settings: Any) -> SettingsOverrides:
 OPENED = SettingsOverrides(model="first", cwd="/project")
 
 
-def test_a_call_that_asks_for_nothing_leaves_everything(home: Home) -> None:
+def test_a_call_without_settings_changes_none(home: Home) -> None:
     home.write(CONFIG)
     loader = home.loader()
     opened = loader.choose(OPENED)

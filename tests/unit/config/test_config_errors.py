@@ -98,8 +98,8 @@ from unit.config.home import Home
             "model_context_window = 0",
             "`model_context_window`: invalid value: integer `0`, expected an integer from 1 to 9223372036854775807",
         ),
-        ('notify = "bell"', '`notify`: invalid type: string "bell", expected a sequence'),
-        ('notify = ["bell", 1]', "`notify`: invalid type: integer `1`, expected a string"),
+        ('notify = "bell"', "`notify`: invalid type: string, expected a sequence"),
+        ('notify = ["bell", 1]', "`notify`: invalid type: integer, expected a string"),
         ("internal_originator = 1", "`internal_originator`: invalid type: integer `1`, expected a string"),
         (
             "experimental_instructions_file = 1",
@@ -207,9 +207,10 @@ def test_the_error_carries_its_facts(home: Home) -> None:
 
 
 def test_a_long_value_is_shown_in_part(home: Home) -> None:
-    home.write(f'notify = "{"x" * 1000}"')
+    home.write(f'project_doc_max_bytes = "{"x" * 1000}"')
 
-    assert home.refusal() == f'FILE, line 1: `notify`: invalid type: string "{"x" * 79}…", expected a sequence'
+    refusal = f'FILE, line 1: `project_doc_max_bytes`: invalid type: string "{"x" * 79}…", expected an integer'
+    assert home.refusal() == refusal
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_file_is_no_home(tmp_path: Path) -> None:
     assert str(caught.value) == f"PARLEY_HOME: {file}: Not a directory (os error 20)"
 
 
-def test_a_directory_that_no_client_can_be_told_is_refused(home: Home) -> None:
+def test_a_directory_that_is_not_utf_8_is_refused(home: Home) -> None:
     with pytest.raises(BadSetting) as of_home:
         home_of(PARLEY_HOME="/\udcff")
     with pytest.raises(BadSetting) as of_cwd:

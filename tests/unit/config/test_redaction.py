@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from parley.config.redaction import kept, stored_overrides
+from parley.config.redaction import stored_arguments, stored_overrides
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides, ToolServer
 from unit.config.home import Home
 
@@ -43,6 +43,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     "a server with dots": {"mcp_servers.s": SERVER, "mcp_servers.s.env.TOKEN": SECRET},
     "a server called env": {"mcp_servers.env": {**SERVER, "env": {"TOKEN": SECRET}}},
     "arguments of a server": {"mcp_servers.s": {**SERVER, "args": ["--token", SECRET]}},
+    "arguments of the notify program": {"notify": ["ring", "--token", SECRET]},
     "parameters": {**P, "model_providers.p": {**PROVIDER, "query_params": {"api-key": SECRET}}},
     "parameters with dots": {**P, "model_providers.p.query_params.api-key": SECRET},
     "variables of commands": {"shell_environment_policy": {"inherit": "core", "set": {"A": SECRET}}},
@@ -70,6 +71,7 @@ def without_secrets(settings: Settings) -> Settings:
             provider, http_headers={}, query_params={}, base_url=without_secrets_in(provider.base_url)
         ),
         mcp_servers=tuple(map(stripped, servers)),
+        notify=(),
         shell_environment=replace(settings.shell_environment, set={}),
     )
 
@@ -87,7 +89,7 @@ def without_secrets_in(url: str | None) -> str | None:
 
 def written(wanted: SettingsOverrides) -> dict[str, Any]:
     """Return the stored overrides, decoded from the log."""
-    again: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(kept(wanted)))
+    again: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(stored_arguments(wanted)))
     return again
 
 
@@ -119,7 +121,6 @@ EVERYTHING = SettingsOverrides(
         "sandbox_workspace_write.writable_roots": ["/tmp/a", "/tmp/b"],
         "shell_environment_policy": {"inherit": "core", "exclude": ["A*"]},
         "profiles.quick": {},
-        "notify": ["say", "done"],
     },
 )
 
@@ -155,11 +156,11 @@ def test_overrides_without_secrets_are_stored_unchanged(home: Home, wanted: Sett
     ids=str,
 )
 def test_unknown_keys_are_not_stored(unknown: dict[str, Any]) -> None:
-    assert SECRET not in str(kept(SettingsOverrides(config={"model": "m", **unknown})))
+    assert SECRET not in str(stored_arguments(SettingsOverrides(config={"model": "m", **unknown})))
 
 
 def test_settings_that_were_not_given_are_not_stored() -> None:
-    assert kept(SettingsOverrides(model="m")) == {"model": "m"}
+    assert stored_arguments(SettingsOverrides(model="m")) == {"model": "m"}
 
 
 def test_several_calls_in_succession_come_to_the_same_again(home: Home) -> None:

@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kit.builders.approvals import (
+    approval_id,
+    approval_settlement,
+    command_approval,
+    limit_approval,
+    patch_approval,
+)
 from kit.builders.events import agent_message, task_started
-from kit.builders.questions import approval_id, command_question, limit_question, patch_question, question_settled
 from kit.builders.records import turn_started
-from parley.conversation.approvals import ApprovalEvent, ApprovalState, PendingApproval
+from parley.conversation.approvals import ApprovalEvent, ApprovalState, PendingApproval, may_answer
 from parley.conversation.log import LogPayload
-from parley.conversation.records import QuestionAsked
+from parley.conversation.records import AnswersFrom, ApprovalRequest
 from parley.wire.ids import EventId
+from parley.wire.principals import LOCAL, PrincipalRef
 
 
 def approvals_of(*payloads: LogPayload) -> ApprovalState:
@@ -24,14 +31,14 @@ def approvals_of(*payloads: LogPayload) -> ApprovalState:
     return approvals
 
 
-def test_at_first_nothing_is_asked() -> None:
+def test_a_new_conversation_has_no_approvals() -> None:
     approvals = approvals_of(turn_started(), task_started(), agent_message("hello"))
 
     assert (approvals.open, approvals.settled) == (None, {})
 
 
-def test_a_question_is_open_with_all_that_its_event_and_its_turn_say() -> None:
-    shown, asked = patch_question(1, grant_root="/project")
+def test_an_approval_is_open_with_all_that_its_event_and_its_turn_say() -> None:
+    shown, asked = patch_approval(1, grant_root="/project")
     approvals = approvals_of(turn_started("7"), task_started(), shown, asked)
 
     assert approvals.open == PendingApproval(request=asked, event=shown, event_id=EventId("7"), at=3.0)
@@ -41,20 +48,60 @@ def test_a_question_is_open_with_all_that_its_event_and_its_turn_say() -> None:
 def test_settlements_are_remembered() -> None:
     approvals = approvals_of(
         turn_started(),
-        *command_question(1, "ls"),
-        question_settled(1, "denied"),
-        *command_question(2, "ls"),
-        question_settled(2, "dropped"),
+        *command_approval(1, "ls"),
+        approval_settlement(1, "denied"),
+        *command_approval(2, "ls"),
+        approval_settlement(2, "dropped"),
     )
 
     assert approvals.open is None
-    assert approvals.settled == {approval_id(1): "denied", approval_id(2): "dropped"}
+    assert {one: settled.decision for one, settled in approvals.settled.items()} == {
+        approval_id(1): "denied",
+        approval_id(2): "dropped",
+    }
 
 
-def test_the_same_call_asked_again_is_another_question() -> None:
-    shown, asked = command_question(1, "ls")
+ADA, AGAIN = PrincipalRef(name="ada", token_id="1"), PrincipalRef(name="ada", token_id="2")
+
+
+@pytest.mark.promises("approvals.from", "principals.identity")
+@pytest.mark.parametrize(
+    ("answers_from", "began_by", "allowed"),
+    [
+        ("anyone", ADA, [ADA, AGAIN, LOCAL, None]),
+        ("local", ADA, [LOCAL]),
+        ("designated", ADA, [ADA]),
+        ("designated", LOCAL, [LOCAL]),
+        ("designated", None, [LOCAL]),
+    ],
+)
+def test_who_may_answer(
+    answers_from: AnswersFrom, began_by: PrincipalRef | None, allowed: list[PrincipalRef | None]
+) -> None:
+    shown, asked = command_approval(1, "ls")
+    asked = replace(asked, answers_from=answers_from)
+    approvals = approvals_of(turn_started(principal=began_by), shown, asked)
+
+    assert approvals.open is not None
+    assert [one for one in (ADA, AGAIN, LOCAL, None) if approvals.open.may_be_answered_by(one)] == allowed
+
+
+def test_a_principal_with_the_name_of_the_local_user_and_a_token_is_not_local() -> None:
+    assert not may_answer("local", PrincipalRef(name="local", token_id="1"), began_by=None)
+
+
+def test_a_settlement_has_the_facts_for_a_late_answer() -> None:
+    settled = replace(approval_settlement(1, "denied"), principal=ADA, reason="no")
+    error = approvals_of(turn_started(), *command_approval(1, "ls"), settled).settled[approval_id(1)].error()
+
+    assert str(error) == "Question is settled: denied"
+    assert (error.decision, error.principal, error.reason, error.at) == ("denied", "ada", "no", 3.0)
+
+
+def test_a_repeated_request_for_the_same_call_is_another_approval() -> None:
+    shown, asked = command_approval(1, "ls")
     again = replace(asked, approval_id=approval_id(2))
-    approvals = approvals_of(turn_started(), shown, asked, question_settled(1), shown, again)
+    approvals = approvals_of(turn_started(), shown, asked, approval_settlement(1), shown, again)
 
     assert approvals.open == PendingApproval(request=again, event=shown, event_id=EventId("1"), at=5.0)
 
@@ -62,13 +109,13 @@ def test_the_same_call_asked_again_is_another_question() -> None:
 @pytest.mark.parametrize(
     "contradiction",
     [
-        (command_question(1, "ls")[1],),
-        (*command_question(1, "ls"), *command_question(2, "ls")),
-        (*command_question(1, "ls"), question_settled(1), *command_question(1, "ls")),
-        (*command_question(1, "ls"), question_settled(1), command_question(2, "ls")[1]),
-        (question_settled(1),),
-        (*command_question(1, "ls"), question_settled(2)),
-        (*command_question(1, "ls"), question_settled(1), question_settled(1)),
+        (command_approval(1, "ls")[1],),
+        (*command_approval(1, "ls"), *command_approval(2, "ls")),
+        (*command_approval(1, "ls"), approval_settlement(1), *command_approval(1, "ls")),
+        (*command_approval(1, "ls"), approval_settlement(1), command_approval(2, "ls")[1]),
+        (approval_settlement(1),),
+        (*command_approval(1, "ls"), approval_settlement(2)),
+        (*command_approval(1, "ls"), approval_settlement(1), approval_settlement(1)),
     ],
     ids=["not shown", "two open", "asked twice", "shown once", "never asked", "another", "settled twice"],
 )
@@ -77,11 +124,11 @@ def test_a_log_that_contradicts_itself_is_refused(contradiction: tuple[LogPayloa
         approvals_of(turn_started(), *contradiction)
 
 
-COMMAND, PATCH, LIMIT = command_question(1, "ls", reason="to look"), patch_question(1), limit_question(1)
+COMMAND, PATCH, LIMIT = command_approval(1, "ls", reason="to look"), patch_approval(1), limit_approval(1)
 
 
 @pytest.mark.parametrize(
-    ("question", "forged"),
+    ("approval", "forged"),
     [
         (COMMAND, {"kind": "limit"}),
         (COMMAND, {"call_id": "call2"}),
@@ -101,9 +148,9 @@ COMMAND, PATCH, LIMIT = command_question(1, "ls", reason="to look"), patch_quest
     ],
 )
 def test_an_approval_request_must_match_its_event(
-    question: tuple[ApprovalEvent, QuestionAsked], forged: dict[str, Any]
+    approval: tuple[ApprovalEvent, ApprovalRequest], forged: dict[str, Any]
 ) -> None:
-    shown, asked = question
+    shown, asked = approval
     approvals_of(turn_started(), shown, asked)
 
     with pytest.raises(ValueError, match="is not the one that was shown"):

@@ -63,12 +63,11 @@ def test_positions_count_from_one_over_events_and_records_alike() -> None:
     second = log.append([turn_ended()], at=2.5)
 
     assert first == [
-        Entry(Seq(1), 1.5, "turn_started", False, b'{"record":"turn_started","event_id":"7"}'),
+        Entry(Seq(1), 1.5, "turn_started", False, b'{"record":"turn_started","event_id":"7","principal":null}'),
         Entry(Seq(2), 1.5, "task_started", True, b'{"type":"task_started"}'),
     ]
-    assert second == [
-        Entry(Seq(3), 2.5, "turn_ended", False, b'{"record":"turn_ended","why":"done","message":null}')
-    ]
+    ended = b'{"record":"turn_ended","why":"done","message":null,"principal":null}'
+    assert second == [Entry(Seq(3), 2.5, "turn_ended", False, ended)]
     assert log.entries == first + second
     assert log.last == 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kit.builders.events import agent_message, error, task_complete
 from kit.builders.records import renamed, session_granted, settings_chosen, turn_ended, turn_started
 from parley.conversation.log import Log
-from parley.conversation.log_queries import is_title, is_turn_end, last_text, turn_end_in, without_grant
+from parley.conversation.log_queries import for_copy, is_title, is_turn_end, last_text, turn_end_in
 
 
 def three_turns() -> Log:
@@ -46,5 +46,5 @@ def test_a_copy_has_no_grants() -> None:
     log = Log()
     log.append((session_granted(), renamed("Foxes")), at=1.0)
 
-    assert [without_grant(entry) == entry for entry in log.entries] == [False, True]
-    assert b'"key":""' in without_grant(log.entries[0]).encoded
+    assert [for_copy(entry) == entry for entry in log.entries] == [False, True]
+    assert b'"key":""' in for_copy(log.entries[0]).encoded

@@ -185,7 +185,7 @@ def test_a_command_that_said_nothing_leaves_no_record() -> None:
     assert list(log.output_records()) == []
 
 
-def test_a_live_reader_is_not_told_again_what_it_heard() -> None:
+def test_a_live_reader_does_not_get_the_same_output_twice() -> None:
     log = running()
     cursor = Cursor.at_end_of(log)
     say(log, b"heard")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.builders.approvals import approval_settlement, command_approval, limit_approval, patch_approval
 from kit.builders.events import (
     agent_message,
     error,
@@ -21,7 +22,6 @@ from kit.builders.events import (
     user_message,
 )
 from kit.builders.logs import AT
-from kit.builders.questions import command_question, limit_question, patch_question, question_settled
 from kit.builders.records import (
     call,
     call_output,
@@ -30,9 +30,13 @@ from kit.builders.records import (
     input_read,
     input_refused,
     message,
+    message_joined,
+    message_queued,
     model_asked,
     model_said,
     opaque,
+    queued_message_edited,
+    queued_message_removed,
     renamed,
     response_used,
     session_granted,
@@ -44,12 +48,13 @@ from kit.builders.records import (
 from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.log import Entry, Log, LogPayload
 from parley.conversation.projections import Projections
-from parley.conversation.records import RECORD_TYPES, record_type
+from parley.conversation.records import RECORD_TYPES, QueuePaused, QueueResumed, record_type
 from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase
 from parley.wire.events import EventBase, UserMessage
 from parley.wire.ids import ConversationId, MessageId, Seq
 from parley.wire.items import ImageItem
+from parley.wire.principals import PrincipalRef
 
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 
@@ -60,7 +65,7 @@ steps = st.one_of(
     st.tuples(st.just("ask"), st.sampled_from(["command", "patch", "limit"])),
     st.tuples(st.just("settle"), st.sampled_from(["approved", "denied", "timed_out", "dropped"])),
     st.tuples(st.just("end"), st.sampled_from(["done", "failed", "interrupted", "restarted", "stopped"])),
-    st.tuples(st.just("other"), st.integers(0, 13)),
+    st.tuples(st.just("other"), st.integers(0, 18)),
 )
 
 
@@ -84,9 +89,9 @@ class Scribe:
                 self._write(call_output(self._live.history.unanswered[-1], "ok"))
             case ("ask", what) if phase is Phase.RUNNING:
                 self._asked += 1
-                self._write(*_question(what, self._asked))
+                self._write(*_approval(what, self._asked))
             case ("settle", decision) if phase is Phase.ASKING:
-                self._write(question_settled(self._asked, decision))
+                self._write(approval_settlement(self._asked, decision))
             case ("end", why) if phase is Phase.RUNNING and not self._live.history.unanswered:
                 self._write(error("so"), turn_ended(why, "so"))
             case ("other", number):
@@ -98,7 +103,8 @@ class Scribe:
         idle = self._live.state.phase is Phase.IDLE
         self._said += 1
         name = f"m{self._said}"
-        entries: list[LogPayload] = [turn_started(str(self._said)), task_started()] if idle else []
+        started = turn_started(str(self._said), PrincipalRef(name="ada", token_id=name))
+        entries: list[LogPayload] = [started, task_started()] if idle else [message_joined(name)]
         before = (
             [CONVERSATION, *self._live.state.messages][parent] if idle and parent >= 0 and self._said > 3 else None
         )
@@ -123,6 +129,11 @@ class Scribe:
             (tokens_estimated(5),),
             (session_granted(),),
             (response_used(token_count(input_tokens=3, output_tokens=2, cached=1)),),
+            (message_queued(f"m{self._said + 1}"),),
+            (message_queued("q"), queued_message_edited("q")),
+            (queued_message_removed("q"),),
+            (QueuePaused(),),
+            (QueueResumed(),),
         )
         if number < len(others):
             self._write(*others[number])
@@ -135,14 +146,14 @@ class Scribe:
         self.log += payloads
 
 
-def _question(what: str, number: int) -> tuple[LogPayload, LogPayload]:
+def _approval(what: str, number: int) -> tuple[LogPayload, LogPayload]:
     match what:
         case "command":
-            return command_question(number, "make")
+            return command_approval(number, "make")
         case "patch":
-            return patch_question(number)
+            return patch_approval(number)
         case _:
-            return limit_question(number)
+            return limit_approval(number)
 
 
 def told(projections: Projections) -> dict[str, Any]:
@@ -161,6 +172,7 @@ def told(projections: Projections) -> dict[str, Any]:
         "usage": {name: getattr(projections.usage, name) for name in projections.usage.__slots__},
         "wanted": [chain(settings_history.after(name, CONVERSATION)) for name in names]
         + [chain(settings_history.of_turn)],
+        "queue": projections.queue.saved(),
     }
 
 
@@ -168,7 +180,7 @@ def chain(change: SettingsChange | None) -> list[tuple[str | None, dict[str, Any
     return [] if change is None else [*chain(change.before), (change.by, change.asked)]
 
 
-def kept(entry: Entry) -> Entry:
+def stored(entry: Entry) -> Entry:
     """Return the entries as a store returns them."""
     return Entry.stored(entry.seq, entry.at, entry.type, is_event=entry.is_event, body=entry.body)
 
@@ -184,7 +196,7 @@ def test_replaying_a_stored_log_gives_the_same_projections(script: list[tuple[An
         log.append([one], at=AT + number)
 
     again = Projections()
-    again.replay(kept(entry) for entry in log.entries)
+    again.replay(stored(entry) for entry in log.entries)
 
     assert told(again) == told(live)
 
@@ -323,9 +335,10 @@ def test_every_record_is_read_again() -> None:
 
 def _everything() -> list[LogPayload]:
     scribe = Scribe()
-    for step in (("say", True, True, -1), ("call", "a"), ("output",), ("ask", "command"), ("settle", "denied")):
+    says = ("say", True, True, -1)
+    for step in (says, says, ("call", "a"), ("output",), ("ask", "command"), ("settle", "denied")):
         scribe.do(step)
-    for number in range(13):
+    for number in range(18):
         scribe.do(("other", number))
     scribe.do(("end", "done"))
     return scribe.log

@@ -38,7 +38,7 @@ def asked(change: SettingsChange) -> list[dict[str, Any]]:
 BEGUN = settings_chosen(cwd="/project", profile="p")
 
 
-def test_a_conversation_begins_with_what_was_asked_for() -> None:
+def test_a_conversation_begins_with_the_requested_settings() -> None:
     settings_history = history_of(BEGUN)
 
     assert (

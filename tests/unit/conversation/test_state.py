@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from kit.builders.approvals import approval_settlement, command_approval
 from kit.builders.events import (
     agent_message,
     error,
@@ -14,8 +15,7 @@ from kit.builders.events import (
     token_count,
     user_message,
 )
-from kit.builders.logs import state_of
-from kit.builders.questions import command_question, question_settled
+from kit.builders.logs import AT, state_of
 from kit.builders.records import (
     call,
     call_output,
@@ -23,8 +23,12 @@ from kit.builders.records import (
     history_compacted,
     input_read,
     input_refused,
+    message_joined,
+    message_queued,
     model_asked,
     model_said,
+    queued_message_edited,
+    queued_message_removed,
     renamed,
     response_used,
     session_granted,
@@ -34,8 +38,8 @@ from kit.builders.records import (
     turn_started,
 )
 from parley.conversation.log import LogPayload
-from parley.conversation.records import RECORD_TYPES, Record, TurnEnded, TurnStarted
-from parley.conversation.state import NEXT, Phase, State
+from parley.conversation.records import RECORD_TYPES, QueuePaused, QueueResumed, Record, TurnEnded, TurnStarted
+from parley.conversation.state import NEXT, Phase, State, TurnOutcome
 from parley.wire.events import TurnEndReason
 from parley.wire.ids import EventId, Seq
 from parley.wire.items import ImageItem, InputItem
@@ -47,18 +51,24 @@ RECORDS: dict[type[Record], Record] = {
         settings_chosen(),
         renamed("A title"),
         turn_started("9"),
+        message_joined("m1"),
         model_asked(),
         model_said(call("c1")),
         response_used(token_count(input_tokens=3, output_tokens=2, cached=1)),
         tokens_estimated(),
         call_output("c1", "ok"),
         command_output("c1", b"ok"),
-        command_question(1, "ls")[1],
-        question_settled(1),
+        command_approval(1, "ls")[1],
+        approval_settlement(1),
         session_granted(),
         input_read(),
         input_refused(),
         history_compacted(),
+        message_queued("m1"),
+        queued_message_edited("m1"),
+        queued_message_removed("m1"),
+        QueuePaused(),
+        QueueResumed(),
         turn_ended(),
     )
 }
@@ -133,6 +143,24 @@ def test_a_turn_may_end_for_any_reason_and_the_next_may_start(why: TurnEndReason
 
     assert state.phase is Phase.RUNNING
     assert state.event_id == "2"
+
+
+def test_the_outcome_of_a_turn_is_its_last_message_or_its_error() -> None:
+    done = (turn_started("1"), agent_message("Half"), task_complete("x" * 400), turn_ended())
+    failed = (turn_started("2"), error("no"), task_complete(), turn_ended("failed", "no", "bad_setting"))
+    cut = (turn_started("3"), error("off"), turn_ended("interrupted", "off"))
+
+    assert state_of().outcome is None
+    assert state_of(*done[:-1]).outcome is None
+    outcomes = [state_of(*turns).outcome for turns in (done, (*done, *failed), (*done, *failed, *cut))]
+    assert outcomes == [
+        TurnOutcome(seq=Seq(3), at=AT, reason="done", text="x" * 300),
+        TurnOutcome(seq=Seq(7), at=AT, reason="failed", text="no", code="bad_setting"),
+        TurnOutcome(seq=Seq(10), at=AT, reason="interrupted", text="off"),
+    ]
+    assert [one.has_failed for one in outcomes if one] == [False, True, False]
+    assert state_of(*done, *failed[:2]).outcome == outcomes[0]
+    assert state_of(*done, turn_started("2"), turn_ended()).outcome == TurnOutcome(seq=Seq(5), at=AT, reason="done")
 
 
 def test_a_conversation_begins_idle_and_empty() -> None:
@@ -278,10 +306,10 @@ def test_the_table_knows_how_a_turn_starts_and_ends() -> None:
     assert NEXT[Phase.RUNNING, TurnEnded] is Phase.IDLE
 
 
-def test_a_turn_that_asks_continues_when_the_question_is_settled_and_cannot_end_before() -> None:
-    asks = (turn_started(), *command_question(1, "ls"))
+def test_a_turn_continues_when_its_approval_is_settled_and_cannot_end_before() -> None:
+    asks = (turn_started(), *command_approval(1, "ls"))
 
     assert state_of(*asks).phase is Phase.ASKING
-    assert state_of(*asks, question_settled(1, "dropped")).phase is Phase.RUNNING
+    assert state_of(*asks, approval_settlement(1, "dropped")).phase is Phase.RUNNING
     with pytest.raises(ValueError, match="TurnEnded while asking"):
         state_of(*asks, turn_ended())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kit.builders.approvals import approval_settlement, command_approval, limit_approval
 from kit.builders.events import token_count
-from kit.builders.questions import command_question, limit_question, question_settled
 from kit.builders.records import call, call_output, model_said, tokens_estimated, turn_ended, turn_started
 from parley.conversation.log import Log, LogPayload
 from parley.conversation.projections import Projections
@@ -36,15 +36,15 @@ def test_a_turn_begins_with_nothing_used_and_a_conversation_continues_counting()
 
 
 def test_the_time_in_which_an_answer_was_waited_for_is_not_counted() -> None:
-    asked = spending_of(turn_started(), *command_question(1, "ls"))
-    asked.apply(question_settled(1), at=1_000.0)
+    asked = spending_of(turn_started(), *command_approval(1, "ls"))
+    asked.apply(approval_settlement(1), at=1_000.0)
 
     assert asked.turn_seconds(1_003.0) == 5.0
 
 
 def test_a_clock_that_was_set_back_makes_no_turn_shorter_than_nothing() -> None:
-    usage = spending_of(tokens_estimated(), turn_started(), *limit_question(1))
-    usage.apply(question_settled(1), at=0.0)
+    usage = spending_of(tokens_estimated(), turn_started(), *limit_approval(1))
+    usage.apply(approval_settlement(1), at=0.0)
 
     assert usage.turn_seconds(0.0) == 0.0
 
@@ -58,10 +58,10 @@ def test_an_approved_limit_holds_for_the_turn_and_for_conversation_tokens_perman
         tokens_estimated(35),
         call_output("c1", "ok"),
         call_output("c2", "ok"),
-        *limit_question(1, "turn_calls", used=2),
-        question_settled(1, decision),
-        *limit_question(2, "conversation_tokens", used=35),
-        question_settled(2, decision),
+        *limit_approval(1, "turn_calls", used=2),
+        approval_settlement(1, decision),
+        *limit_approval(2, "conversation_tokens", used=35),
+        approval_settlement(2, decision),
     )
 
     assert spending_of(*agreed).agreed == {"turn_calls": 2, "conversation_tokens": 35}
@@ -70,16 +70,16 @@ def test_an_approved_limit_holds_for_the_turn_and_for_conversation_tokens_perman
 
 @pytest.mark.parametrize("decision", ["denied", "abort", "timed_out", "dropped"])
 def test_only_an_approval_raises_a_limit(decision: Settlement) -> None:
-    assert spending_of(turn_started(), *limit_question(1), question_settled(1, decision)).agreed == {}
+    assert spending_of(turn_started(), *limit_approval(1), approval_settlement(1, decision)).agreed == {}
 
 
 def test_an_approved_command_does_not_approve_a_limit() -> None:
     usage = spending_of(
         turn_started(),
-        *limit_question(1),
-        question_settled(1, "denied"),
-        *command_question(2, "ls"),
-        question_settled(2, "approved"),
+        *limit_approval(1),
+        approval_settlement(1, "denied"),
+        *command_approval(2, "ls"),
+        approval_settlement(2, "approved"),
     )
 
     assert usage.agreed == {}
@@ -90,8 +90,8 @@ def test_a_log_cannot_say_that_more_was_agreed_to_than_was_used_nor_that_less_th
         turn_started(),
         tokens_estimated(-1_000),
         tokens_estimated(7),
-        *limit_question(1, "conversation_tokens", used=10**9),
-        question_settled(1),
+        *limit_approval(1, "conversation_tokens", used=10**9),
+        approval_settlement(1),
     )
 
     assert (usage.conversation_tokens, usage.agreed) == (7, {"conversation_tokens": 7})
@@ -100,9 +100,9 @@ def test_a_log_cannot_say_that_more_was_agreed_to_than_was_used_nor_that_less_th
 def test_approving_a_command_does_not_raise_a_limit() -> None:
     usage = spending_of(
         turn_started(),
-        limit_question(1)[0],
-        *command_question(2, "ls"),
-        question_settled(2),
+        limit_approval(1)[0],
+        *command_approval(2, "ls"),
+        approval_settlement(2),
     )
 
     assert usage.agreed == {}
@@ -113,8 +113,8 @@ def test_it_follows_from_what_was_kept_of_a_log() -> None:
         turn_started(),
         token_count(input_tokens=10, output_tokens=5),
         tokens_estimated(20),
-        *limit_question(1, "conversation_tokens", used=35, allowed=10),
-        question_settled(1, "approved"),
+        *limit_approval(1, "conversation_tokens", used=35, allowed=10),
+        approval_settlement(1, "approved"),
     )
     log, projections = Log(), Projections()
     projections.replay(log.append(payloads, at=1.0))

@@ -197,7 +197,7 @@ FINISH = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop
         b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], %b}\n\n' % USAGE,
     ],
 )
-def test_token_counts_are_waited_for_where_they_were_asked_for(data: bytes) -> None:
+def test_requested_token_counts_are_waited_for(data: bytes) -> None:
     decoder = ChatDecoder(stream_usage=True)
     decoder.feed(data)
 

@@ -206,7 +206,7 @@ def test_words_stand_in_the_history_for_what_chat_has_no_place_for() -> None:
     assert sent("chat", content) == [
         {"type": "text", "text": "Look:"},
         {"type": "text", "text": "[Left out: an image by file id cannot be sent over the chat API.]"},
-        {"type": "text", "text": "[Left out: a file by address cannot be sent over the chat API.]"},
+        {"type": "text", "text": "[Left out: a file by URL cannot be sent over the chat API.]"},
         {"type": "text", "text": "[Left out: the file table.xlsx cannot be sent over the chat API.]"},
         {"type": "text", "text": "[Left out: the unread image shot.png cannot be sent over the chat API.]"},
     ]
@@ -244,7 +244,7 @@ def test_items_for_every_api_are_accepted_by_all(api: WireApi) -> None:
     ("item", "why"),
     [
         (ImageItem(file_id="file-1"), "an image by file id cannot be sent over the chat API"),
-        (FileItem(file_url=ADDRESS), "a file by address cannot be sent over the chat API"),
+        (FileItem(file_url=ADDRESS), "a file by URL cannot be sent over the chat API"),
         *(
             (
                 FileItem(file_data=base64_of(data), filename=name),

@@ -327,7 +327,9 @@ MEDIUM = {"effort": "medium", "summary": "auto"}
         ({"model": "o3", "model_reasoning_summary": "none"}, {"effort": "medium"}),
     ],
 )
-def test_reasoning_is_asked_of_models_that_can(changes: dict[str, Any], reasoning: dict[str, str] | None) -> None:
+def test_reasoning_is_requested_from_models_that_support_it(
+    changes: dict[str, Any], reasoning: dict[str, str] | None
+) -> None:
     assert body(EMPTY, **changes)["reasoning"] == reasoning
 
 

@@ -192,7 +192,7 @@ async def test_the_script_in_the_docs_can_be_played(opener: OpenModel, tmp_path:
         await everything(model)
 
 
-async def test_a_script_that_is_not_there_is_told_by_name(opener: OpenModel, tmp_path: Path) -> None:
+async def test_a_missing_script_is_named_in_the_error(opener: OpenModel, tmp_path: Path) -> None:
     path = str(tmp_path / "missing.json")
 
     with pytest.raises(BadScript) as bad:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from kit.builders.questions import command_question
-from kit.builders.questions_of_turn import gate_of, new_trust, questions_in
+from kit.builders.approvals import command_approval
+from kit.builders.approvals_of_turn import approvals_in, gate_of, new_trust
 from kit.builders.tools import NoCommands
 from kit.builders.trees import not_a_link
 from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import SlowStore
+from kit.system.waiting import until
 from parley.agent.policy import RETRY
 from parley.config.load import Loader
 from parley.config.types import ApprovalPolicy, Approvals, Settings, SettingsOverrides
-from parley.conversation.records import QuestionAsked
+from parley.conversation.records import ApprovalRequest
 from parley.ports.commands import SandboxPolicy
 from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByUser, RunCommand
 from parley.runtime.approvals import Answered
@@ -28,15 +28,7 @@ from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS
 from parley.runtime.permissions import Resumed
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
-
-ROUNDS = 20
-"""More turns of the loop than asking takes."""
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(ROUNDS):
-        await asyncio.sleep(0)
-    assert holds()
+from parley.wire.principals import LOCAL
 
 
 def settings_in(home: Path) -> Settings:
@@ -66,19 +58,19 @@ def patch(**more: Any) -> ApplyPatch:
     ],
     ids=["a command", "one that wants out", "one that has failed", "a patch", "a patch that has failed"],
 )
-async def test_the_record_of_a_question_says_what_exactly_was_asked(
+async def test_the_record_of_an_approval_holds_the_exact_request(
     tmp_path: Path, action: Action, escalated: bool, has_failed: bool
 ) -> None:
-    questions = await questions_in(MemoryStore(), StandingClock())
-    authorize = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path))
+    approvals = await approvals_in(MemoryStore(), StandingClock())
+    authorize = gate_of(approvals, NoCommands()).for_turn(settings_in(tmp_path))
     verdict = asyncio.create_task(authorize(action))
-    await until(lambda: questions.open is not None)
-    question = questions.open
-    assert question is not None
-    questions.settle(question.approval_id, "denied", by="tool")
+    await until(lambda: approvals.open is not None)
+    approval = approvals.open
+    assert approval is not None
+    approvals.settle(approval.approval_id, "denied", by="tool", principal=LOCAL)
 
     assert await verdict == RejectedByUser()
-    asked: QuestionAsked = question.request
+    asked: ApprovalRequest = approval.request
     assert (asked.escalated, asked.has_failed) == (escalated, has_failed)
 
 
@@ -86,29 +78,29 @@ async def test_an_approval_for_the_session_counts_once_if_the_directory_is_repla
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.symlink(tmp_path, tmp_path / "link")
-    questions, trust = await questions_in(MemoryStore(), StandingClock()), new_trust()
-    authorize = gate_of(questions, NoCommands(), trust).for_turn(settings_in(tmp_path))
+    approvals, trust = await approvals_in(MemoryStore(), StandingClock()), new_trust()
+    authorize = gate_of(approvals, NoCommands(), trust).for_turn(settings_in(tmp_path))
     monkeypatch.setattr(os, "readlink", not_a_link)
     verdict = asyncio.create_task(authorize(run("touch", "a", cwd=str(tmp_path / "link"))))
-    await until(lambda: questions.open is not None)
-    assert questions.open is not None
-    questions.settle(questions.open.approval_id, "approved_for_session", by="tool")
+    await until(lambda: approvals.open is not None)
+    assert approvals.open is not None
+    approvals.settle(approvals.open.approval_id, "approved_for_session", by="tool", principal=LOCAL)
 
-    assert (await verdict, questions._log.projections.approvals.granted) == (Granted(by_person=True), {})
+    assert (await verdict, approvals._log.projections.approvals.granted) == (Granted(by_person=True), {})
 
 
-async def test_a_timeout_that_cannot_be_stored_leaves_the_question_open_and_comes_again() -> None:
+async def test_a_timeout_that_cannot_be_stored_leaves_the_approval_open_and_comes_again() -> None:
     store, clock = SlowStore(), StandingClock()
-    questions = await questions_in(store, clock)
-    questions.register_reader("somebody", can_be_asked=False, knows_limits=True)
-    shown, asked = command_question(1, "touch", "a")
-    answer = asyncio.create_task(questions.ask(shown, asked, Approvals(timeout_seconds=30)))
-    await until(lambda: questions.open is not None)
+    approvals = await approvals_in(store, clock)
+    approvals.register_reader("somebody", principal=LOCAL, can_be_asked=False, knows_limits=True)
+    shown, asked = command_approval(1, "touch", "a")
+    answer = asyncio.create_task(approvals.ask(shown, asked, Approvals(timeout_seconds=30)))
+    await until(lambda: approvals.open is not None and clock.is_waited_for)
     store.slow = True
     clock.passes(30)
     await store.until_waiting()
     await store.fail()
-    await until(lambda: questions.open is not None)
+    await until(lambda: approvals.open is not None and clock.is_waited_for)
 
     store.slow = False
     clock.passes(BETWEEN_TRIES_SECONDS)
@@ -116,13 +108,13 @@ async def test_a_timeout_that_cannot_be_stored_leaves_the_question_open_and_come
 
 
 @pytest.mark.parametrize("asked_again", ["the same", "another command", "another directory", "another call"])
-async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
+async def test_an_earlier_answer_counts_once_and_only_for_the_same_request(
     tmp_path: Path, asked_again: str
 ) -> None:
-    questions = await questions_in(MemoryStore(), StandingClock())
-    _, asked = command_question(1, "touch", "a")
+    approvals = await approvals_in(MemoryStore(), StandingClock())
+    _, asked = command_approval(1, "touch", "a")
     resumed = Resumed(asked, Answered(decision="approved"))
-    authorize = gate_of(questions, NoCommands()).for_turn(settings_in(tmp_path), resumed)
+    authorize = gate_of(approvals, NoCommands()).for_turn(settings_in(tmp_path), resumed)
     wish = {
         "the same": run("touch", "a"),
         "another command": run("touch", "b"),
@@ -133,16 +125,16 @@ async def test_an_answer_from_before_is_for_what_was_asked_and_for_that_once(
         assert await authorize(wish) == Granted(by_person=True)
 
     verdict = asyncio.create_task(authorize(wish))
-    await until(lambda: questions.open is not None)
-    assert questions.open is not None
-    questions.settle(questions.open.approval_id, "denied", by="tool")
+    await until(lambda: approvals.open is not None)
+    assert approvals.open is not None
+    approvals.settle(approvals.open.approval_id, "denied", by="tool", principal=LOCAL)
     assert await verdict == RejectedByUser()
 
 
 class Confining(NoCommands):
     """A command runner that can confine every command."""
 
-    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
+    async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
         return None
 
 
@@ -154,17 +146,17 @@ class Confining(NoCommands):
 async def test_an_approved_retry_covers_only_what_the_settings_would_ask_after_a_failure(
     tmp_path: Path, policy: ApprovalPolicy, reason: str, holds: bool
 ) -> None:
-    questions = await questions_in(MemoryStore(), StandingClock())
-    _, asked = command_question(1, "touch", "a", reason=reason, leaves_sandbox=True)
+    approvals = await approvals_in(MemoryStore(), StandingClock())
+    _, asked = command_approval(1, "touch", "a", reason=reason, leaves_sandbox=True)
     resumed = Resumed(replace(asked, has_failed=True), Answered(decision="approved"))
     settings = replace(settings_in(tmp_path), approval_policy=policy, sandbox_mode="workspace-write")
-    authorize = gate_of(questions, Confining()).for_turn(settings, resumed)
+    authorize = gate_of(approvals, Confining()).for_turn(settings, resumed)
 
     permitting = asyncio.create_task(authorize(run("touch", "a")))
-    await until(lambda: permitting.done() or questions.open is not None)
+    await until(lambda: permitting.done() or approvals.open is not None)
     if policy == "untrusted":
-        assert questions.open is not None
-        questions.settle(questions.open.approval_id, "denied", by="tool")
+        assert approvals.open is not None
+        approvals.settle(approvals.open.approval_id, "denied", by="tool", principal=LOCAL)
     verdict = await permitting
 
     assert (verdict == Granted(by_person=True)) is holds

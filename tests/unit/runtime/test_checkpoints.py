@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from kit.builders.approvals import approval_settlement, command_approval
 from kit.builders.entries import FIRST, summary
 from kit.builders.events import agent_message, task_complete, task_started, text, user_message
-from kit.builders.logs import log_of
-from kit.builders.questions import command_question, question_settled
+from kit.builders.logs import contents_of, log_of
 from kit.builders.records import (
     call,
     call_output,
@@ -36,6 +36,7 @@ from parley.runtime.checkpoints import TAIL_ENTRIES, Checkpoints
 from parley.runtime.durable_log import DurableLog
 from parley.runtime.errors import MessageIdTaken
 from parley.wire.ids import START, ApprovalId, ConversationId, MessageId, Seq
+from parley.wire.principals import LOCAL
 
 CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 ROOT = MessageId(CONVERSATION)
@@ -54,8 +55,8 @@ def turn(number: int, parent: str | None = None) -> list[LogPayload]:
         user_message(f"Question {number}", message_id=f"m{number}", parent=parent),
         model_asked(),
         model_said(call(f"c{number}")),
-        *command_question(number, "make"),
-        question_settled(number, "approved"),
+        *command_approval(number, "make"),
+        approval_settlement(number, "approved"),
         call_output(f"c{number}", "made"),
         model_asked(),
         model_said(message("Answer")),
@@ -83,22 +84,9 @@ async def whole(store: SlowStore) -> Projections:
     return projections
 
 
-async def told(log: DurableLog) -> dict[str, Any]:
-    """What the projections say that does not depend on the entries in memory."""
+async def contents_with_texts(log: DurableLog) -> dict[str, Any]:
     await log.hold_texts()
-    return _told(log.projections)
-
-
-def _told(projections: Projections) -> dict[str, Any]:
-    state = projections.state
-    return {
-        "state": (state.phase, state.title, state.event_id, state.inputs, state.next_event_id(), state.tokens),
-        "history": projections.history.for_request(),
-        "open": (projections.history.open_calls, projections.approvals.open),
-        "settings": projections.settings_history.now.asked,
-        "usage": projections.usage.saved(),
-        "position": projections.position,
-    }
+    return contents_of(log.projections)
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 7, 20])
@@ -108,7 +96,7 @@ async def test_a_log_keeps_its_newest_entries_and_says_what_the_whole_log_says(t
 
     assert TAIL <= len(log.log.entries) <= TAIL + 3 * EVERY or log.log.base == START
     assert len(log.log.entries) == log.log.last - log.log.base
-    assert await told(log) == _told(await whole(store))
+    assert await contents_with_texts(log) == contents_of(await whole(store))
     assert all(seq > log.log.base for seq in log.projections.state.messages.values())
 
 
@@ -122,10 +110,10 @@ async def test_another_process_begins_at_the_checkpoint(turns: int) -> None:
     await other.load()
 
     assert checkpoint.seq <= other.log.base + TAIL + EVERY
-    assert await told(other) == _told(await whole(store))
+    assert await contents_with_texts(other) == contents_of(await whole(store))
     await other.acquire(address="")
     await other.append(*turn(turns + 1))
-    assert await told(other) == _told(await whole(store))
+    assert await contents_with_texts(other) == contents_of(await whole(store))
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage"])
@@ -137,7 +125,7 @@ async def test_without_a_readable_checkpoint_all_entries_are_read(data: bytes) -
     other = log_in(store)
     await other.load()
 
-    assert await told(other) == _told(await whole(store))
+    assert await contents_with_texts(other) == contents_of(await whole(store))
 
 
 async def test_a_turn_begins_in_the_middle_of_which_the_log_was_left_and_is_ended(home: str) -> None:
@@ -149,7 +137,7 @@ async def test_a_turn_begins_in_the_middle_of_which_the_log_was_left_and_is_ende
     other = log_in(store)
     await other.load()
 
-    assert await told(other) == _told(await whole(store))
+    assert await contents_with_texts(other) == contents_of(await whole(store))
     assert (other.phase, list(other.projections.state.inputs)) == (Phase.RUNNING, ["m3"])
 
 
@@ -168,7 +156,7 @@ async def test_a_refused_write_has_no_effect(written_before: int) -> None:
         assert isinstance(one.exception(), StoreFailed)
 
     assert isinstance(failing[0].exception(), StoreFailed)
-    assert await told(log) == _told(await whole(store))
+    assert await contents_with_texts(log) == contents_of(await whole(store))
 
 
 async def test_a_branch_begins_at_a_message_of_any_age() -> None:
@@ -177,13 +165,13 @@ async def test_a_branch_begins_at_a_message_of_any_age() -> None:
     assert not log.projections.knows(MessageId("m2"))
     await log.fold_whole()
     await log.append(*turn(11, parent="m2"))
-    assert await told(log) == _told(await whole(store))
+    assert await contents_with_texts(log) == contents_of(await whole(store))
 
     store.slow = True
     refused = log.write(*turn(12))
     await store.fail()
     assert isinstance(refused.exception(), StoreFailed)
-    assert await told(log) == _told(await whole(store))
+    assert await contents_with_texts(log) == contents_of(await whole(store))
 
 
 async def test_a_write_that_is_refused_in_a_branch_at_an_old_message_leaves_the_branch() -> None:
@@ -196,7 +184,7 @@ async def test_a_write_that_is_refused_in_a_branch_at_an_old_message_leaves_the_
     await store.fail()
 
     assert isinstance(refused.exception(), StoreFailed)
-    assert await told(log) == _told(await whole(store))
+    assert await contents_with_texts(log) == contents_of(await whole(store))
 
 
 async def test_the_texts_of_a_running_turn_stay_although_a_write_is_refused() -> None:
@@ -224,7 +212,7 @@ async def test_a_branch_that_another_process_began_is_read() -> None:
     await log.append(*turn(11, parent="m2"))
     await other.load()
 
-    assert await told(other) == _told(await whole(store))
+    assert await contents_with_texts(other) == contents_of(await whole(store))
 
 
 async def test_a_checkpoint_is_stored_once_for_so_many_entries_and_is_small() -> None:
@@ -276,7 +264,7 @@ async def long(life: Life, turns: int = 30) -> ConversationId:
     await life.until(conversation, Phase.ASKING)
     approval = conversation.open_approval
     assert approval is not None
-    await conversation.answer(approval.approval_id, "denied", by="tool", reason="no")
+    await conversation.answer(approval.approval_id, "denied", by="tool", principal=LOCAL, reason="no")
     await life.until(conversation, Phase.IDLE)
     for number in range(turns):
         await conversation.rename(f"Title {number}")
@@ -314,7 +302,7 @@ async def test_messages_and_approvals_that_are_not_in_memory_are_known(home: str
         found = await life.conversations.find_by_approval(approval)
         assert found is conversation
         with pytest.raises(ApprovalIsSettled):
-            await conversation.answer(approval, "approved", by="tool")
+            await conversation.answer(approval, "approved", by="tool", principal=LOCAL)
 
 
 async def test_the_model_is_sent_texts_that_are_not_in_memory_and_they_are_freed_after_the_turn(home: str) -> None:
@@ -338,12 +326,16 @@ async def test_a_branch_begins_at_a_message_that_is_not_in_memory(home: str) -> 
         conversation = await life.find(conversation_id)
         for parent, seen in (("first", ["say Hello", "say A"]), (conversation_id, ["say B"])):
             words = seen[-1]
-            await conversation.submit((text(words),), parent_id=MessageId(parent), accepted=lambda _: None)
+            await conversation.submit(
+                (text(words),), parent_id=MessageId(parent), principal=LOCAL, accepted=lambda _: None
+            )
             await life.until(conversation, Phase.IDLE)
             sent = [item.content for item in life.requests[-1].history if isinstance(item, UserItem)]
             assert sent == [(text(one),) for one in seen]
         with pytest.raises(ParentUnknown):
-            await conversation.submit((text("?"),), parent_id=MessageId("unknown"), accepted=lambda _: None)
+            await conversation.submit(
+                (text("?"),), parent_id=MessageId("unknown"), principal=LOCAL, accepted=lambda _: None
+            )
 
 
 async def test_a_long_log_without_a_checkpoint_gets_one_when_it_is_read(home: str) -> None:

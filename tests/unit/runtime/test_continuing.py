@@ -17,6 +17,7 @@ from parley.runtime.turn_runner import LocalTurn
 from parley.wire.events import TaskStarted, UserMessage
 from parley.wire.ids import EventId, MessageId
 from parley.wire.items import TextItem
+from parley.wire.principals import LOCAL
 
 SAID = UserMessage(message_id=MessageId("m"), content=(TextItem(text="go"),))
 ANSWERED = (ModelAsked(inputs=1), ModelSaid(item=MessageItem(text="Words of the model")))
@@ -32,7 +33,7 @@ async def test_a_request_ends_with_input_of_the_user(home: str, answers: tuple[L
     began: list[LocalTurn] = []
     async with Life(home, store) as life:
         conversation = life.conversations.get(FIRST)
-        await conversation.continue_turn(began=began.append)
+        await conversation.continue_turn(principal=LOCAL, began=began.append)
         await life.until(conversation, Phase.IDLE)
         types = [entry.type for entry in conversation.log.entries][len(log.entries) :]
 

@@ -90,7 +90,7 @@ async def test_an_entry_is_applied_at_once_and_shown_when_it_is_durable() -> Non
     ]
 
 
-async def test_writers_are_told_before_readers_and_in_order() -> None:
+async def test_writers_are_notified_before_readers_and_in_order() -> None:
     store = SlowStore()
     book = await written_book(store)
     did: list[str] = []
@@ -251,7 +251,7 @@ async def test_the_end_of_a_command_that_could_not_be_written_can_be_written_lat
     assert [output.call_id for entry in book.log.entries if (output := entry.output)] == ["c1"]
 
 
-async def test_a_holder_that_lost_its_lease_cannot_write_and_is_told_once() -> None:
+async def test_a_holder_that_lost_its_lease_cannot_write_and_is_notified_once() -> None:
     store = SlowStore()
     book = await written_book(store)
     lost: list[Any] = []

@@ -8,8 +8,10 @@ from kit.servers.lives import Life
 from kit.servers.orphaned_turns import last, leave_asking, leave_running, pass_time, types
 from kit.servers.slow_store import SlowStore
 from parley.conversation.state import Phase
-from parley.errors import TurnIsRunning, UnknownConversation
+from parley.errors import UnknownConversation
 from parley.ports.store import Query
+from parley.runtime.errors import TurnIsRunning
+from parley.wire.principals import LOCAL
 
 
 async def test_a_title_that_was_given_is_kept(home: str) -> None:
@@ -37,7 +39,7 @@ async def test_a_conversation_with_an_unfinished_turn_cannot_be_deleted(home: st
             await life.conversations.delete(conversation.id)
         assert (conversation.state.phase, conversation.log.entries) == (phase, before)
 
-        conversation.interrupt()
+        conversation.interrupt(principal=LOCAL)
         await life.until(conversation, Phase.IDLE)
         await life.conversations.delete(conversation.id)
         with pytest.raises(UnknownConversation):
@@ -50,7 +52,7 @@ async def test_an_interrupt_that_cannot_be_written_ends_the_turn_when_there_is_r
     async with Life(home, store) as life:
         conversation = await leave_asking(life)
         store.slow = True
-        conversation.interrupt()
+        conversation.interrupt(principal=LOCAL)
         for _ in range(3):  # the settlement, both again, the end
             await store.until_waiting()
             await store.fail()

@@ -53,7 +53,7 @@ async def test_a_missing_conversation_is_looked_up_once_at_a_time(home: str) -> 
             await life.find(ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8"))
 
 
-async def test_settings_are_those_that_were_asked_for_over_the_files_of_the_process_that_runs_the_turn(
+async def test_requested_settings_override_the_files_of_the_process_that_runs_the_turn(
     home: str,
 ) -> None:
     store = SlowStore()
@@ -72,7 +72,7 @@ async def test_settings_are_those_that_were_asked_for_over_the_files_of_the_proc
         assert settings.model_reasoning_summary == "detailed"
 
 
-async def test_secrets_stay_with_the_process_that_was_told_them_also_where_a_write_failed(home: str) -> None:
+async def test_secrets_stay_in_the_process_that_received_them_also_after_a_failed_write(home: str) -> None:
     store = SlowStore()
     provider = {"name": "P", "base_url": "http://localhost", "http_headers": {"Authorization": "Bearer hidden"}}
     async with Life(home, store) as first:

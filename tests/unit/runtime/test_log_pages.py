@@ -11,7 +11,8 @@ from kit.builders.events import agent_message, task_complete, user_message
 from kit.builders.records import renamed, session_granted, settings_chosen, turn_ended, turn_started
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, Log
-from parley.errors import TurnIsRunning
+from parley.ports.store import PAGE
+from parley.runtime.errors import TurnIsRunning
 from parley.runtime.log_pages import entries_of_fork, last_turn_end
 from parley.wire.ids import START, MessageId, Seq
 
@@ -27,8 +28,8 @@ class Pages:
     async def read_after(self, after: Seq) -> Sequence[Entry]:
         return self.entries[after : after + self._size]
 
-    async def read_before(self, before: Seq) -> Sequence[Entry]:
-        return self.entries[max(0, before - 1 - self._size) : before - 1]
+    async def read_before(self, before: Seq, *, limit: int = PAGE) -> Sequence[Entry]:
+        return self.entries[max(0, before - 1 - min(self._size, limit)) : before - 1]
 
     async def position_of_message(self, message_id: MessageId) -> Seq | None:
         return {A: Seq(3), B: Seq(7)}.get(message_id)

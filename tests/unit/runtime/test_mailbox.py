@@ -24,6 +24,7 @@ from parley.wire.events import UserMessage
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
 from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, Submitted
+from parley.wire.principals import LOCAL
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 
@@ -90,7 +91,7 @@ async def test_a_command_keeps_its_position_when_the_owner_changes(home: str, fi
         await two.second.send(two.second.conversations.get(two.here.id), words)
 
     async def interrupt() -> None:
-        await two.second.conversations.get(two.here.id).interrupt_unfinished()
+        await two.second.conversations.get(two.here.id).interrupt_unfinished(principal=LOCAL)
 
     async with FollowedTurn(home, store) as two:
         store.is_held = True
@@ -122,7 +123,7 @@ async def test_an_interrupt_does_not_overtake_earlier_messages(home: str) -> Non
         store.is_held = True
         one = asyncio.create_task(send("say one"))
         await begun()
-        two.here.interrupt(turn)
+        two.here.interrupt(turn, principal=LOCAL)
         await begun()
         await two.owner.asked(3)
         two.owner.answers()
@@ -138,7 +139,7 @@ async def test_commands_that_the_owner_did_not_answer_are_executed_here_in_order
         await two.owner.asked(1)
         two.owner_is_killed()
         await calls
-        await two.here.interrupt_unfinished()
+        await two.here.interrupt_unfinished(principal=LOCAL)
 
         assert said(two.here) == ["run slow", *(f"say {number}" for number in NUMBERS)]
 
@@ -161,7 +162,7 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
     async with FollowedTurn(home) as two:
         calls = asyncio.gather(
             two.second.send(two.here, "say one"),
-            two.here.interrupt_unfinished(),
+            two.here.interrupt_unfinished(principal=LOCAL),
             two.second.send(two.here, "say two"),
             two.here.rename("Foxes"),
         )
@@ -176,7 +177,7 @@ async def test_an_interrupt_does_not_wait_for_a_message_that_takes_long_there(ho
 
 async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_after_it(home: str) -> None:
     async with FollowedTurn(home) as two:
-        calls = asyncio.gather(two.here.interrupt_unfinished(), two.second.send(two.here, "say one"))
+        calls = asyncio.gather(two.here.interrupt_unfinished(principal=LOCAL), two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         await begun()
         two.here._ownership.stop_following()  # as of one that was stopped, and has it before it
@@ -196,16 +197,16 @@ async def test_interrupts_and_answers_do_not_wait_for_a_slow_message(home: str) 
         conversation = await life.create()
         await life.send(conversation, "run a")
         await life.until(conversation, Phase.ASKING)
-        question = conversation.open_approval
-        assert question is not None
+        approval = conversation.open_approval
+        assert approval is not None
         store.slow = True
         sending = asyncio.create_task(life.send(conversation, "say two"))
         await store.until_waiting()
         behind = asyncio.create_task(life.send(conversation, "say three"))
-        answering = conversation.answer(question.approval_id, "approved", by="client")
+        answering = conversation.answer(approval.approval_id, "approved", by="client", principal=LOCAL)
         await store.until_waiting(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await conversation.interrupt_unfinished()
+            await conversation.interrupt_unfinished(principal=LOCAL)
         assert conversation.turn is not None
         cut_short = conversation.turn.cut_short
         store.slow = False
@@ -310,13 +311,13 @@ async def test_a_late_not_owner_answer_ends_following(home: str) -> None:
 @pytest.mark.parametrize("is_same", [True, False])
 async def test_a_repeated_answer_is_recognised_by_its_id_after_the_owner_died(home: str, is_same: bool) -> None:
     async with FollowedTurn(home) as two:
-        answering = two.here.answer(two.question, "approved", by="tool")
+        answering = two.here.answer(two.approval, "approved", by="tool", principal=LOCAL)
         await two.owner.asked(1)
         (sent,) = two.owner.answer_requests
         if is_same:
             await two.there.execute_for_peer(sent, Deadline(PATIENCE_SECONDS), answered=lambda _: None)
         else:
-            await two.there.answer(two.question, "approved", by="tool")
+            await two.there.answer(two.approval, "approved", by="tool", principal=LOCAL)
         await two.first.slow.wait()
         two.owner_is_killed()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -329,7 +330,7 @@ async def test_a_repeated_answer_is_recognised_by_its_id_after_the_owner_died(ho
 
 async def test_an_answer_that_is_sent_twice_is_taken_once(home: str) -> None:
     async with FollowedTurn(home) as two:
-        two.here.answer(two.question, "approved", by="tool")
+        two.here.answer(two.approval, "approved", by="tool", principal=LOCAL)
         await two.owner.asked(1)
         (sent,) = two.owner.answer_requests
         await all_of(
@@ -349,7 +350,7 @@ async def test_an_answer_that_is_sent_twice_is_taken_once(home: str) -> None:
 
 async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: str) -> None:
     async with FollowedTurn(home) as two:
-        answering = two.here.answer_with_retry(two.question, "approved", by="client")
+        answering = two.here.answer_with_retry(two.approval, "approved", by="client", principal=LOCAL)
         await two.owner.asked(1)
         two.owner.refuses(NOT_WRITTEN, "No space left on device")
         await begun()
@@ -367,7 +368,7 @@ async def test_an_answer_to_an_unresponsive_owner_is_repeated(home: str, monkeyp
     async with FollowedTurn(home) as two:
         with monkeypatch.context() as impatient:
             impatient.setattr("parley.runtime.conversation.CALL_SECONDS", 0.0)
-            answering = two.here.answer_with_retry(two.question, "approved", by="client")
+            answering = two.here.answer_with_retry(two.approval, "approved", by="client", principal=LOCAL)
             await begun()
         assert two.owner.passed_on == []
         await pass_time(two.second, 2)

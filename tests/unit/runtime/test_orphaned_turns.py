@@ -9,7 +9,7 @@ import pytest
 
 from kit.builders.events import text
 from kit.servers.lives import Life
-from kit.servers.orphaned_turns import last, leave_asking, leave_running, open_question, pass_time, settle, types
+from kit.servers.orphaned_turns import last, leave_asking, leave_running, open_approval_id, pass_time, settle, types
 from kit.servers.slow_store import SlowStore
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.state import Phase
@@ -19,6 +19,7 @@ from parley.runtime.conversation import Conversation
 from parley.runtime.errors import UnknownApproval
 from parley.wire.events import Settlement, TokenCount
 from parley.wire.ids import ApprovalId, CallId
+from parley.wire.principals import LOCAL
 
 LOST = "The server stopped while this ran; it may have taken effect."
 
@@ -45,11 +46,11 @@ async def test_an_approval_from_before_is_answered_later_and_the_turn_continues(
     first, second = Life(home, store), Life(home, store)
     async with first, second:
         left = await leave_asking(first)
-        asked = open_question(left)
+        asked = open_approval_id(left)
         await end(first, left, how)
 
         found = await second.find(left.id)
-        assert (found.state.phase, open_question(found)) == (Phase.ASKING, asked)
+        assert (found.state.phase, open_approval_id(found)) == (Phase.ASKING, asked)
         await settle(found, decision, reason="no")
         await second.until(found, Phase.IDLE)
 
@@ -67,10 +68,10 @@ async def test_an_approval_from_before_is_answered_later_and_the_turn_continues(
 async def test_any_process_accepts_an_answer_to_an_approval(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as first:
-        asked = open_question(await leave_asking(first))
+        asked = open_approval_id(await leave_asking(first))
     async with Life(home, store) as second:
         [waiting] = await second.conversations.awaiting_approval()
-        assert open_question(waiting) == asked
+        assert open_approval_id(waiting) == asked
     async with Life(home, store) as third:
         found = await third.conversations.find_by_approval(asked)
         await settle(found, "approved")
@@ -79,12 +80,12 @@ async def test_any_process_accepts_an_answer_to_an_approval(home: str) -> None:
     async with Life(home, store) as fourth:
         found = await fourth.conversations.find_by_approval(asked)
         with pytest.raises(ApprovalIsSettled):
-            await found.answer(asked, "denied", by="tool")
+            await found.answer(asked, "denied", by="tool", principal=LOCAL)
         with pytest.raises(UnknownApproval):
             await fourth.conversations.find_by_approval(ApprovalId("00000000-0000-4000-8000-000000000009"))
 
 
-async def test_calls_that_were_not_run_yet_are_run_in_order_and_each_is_asked_about(home: str) -> None:
+async def test_calls_that_did_not_run_yet_run_in_order_and_each_needs_an_approval(home: str) -> None:
     store = SlowStore()
     async with Life(home, store) as first:
         left = await leave_asking(first, "run a,b,c")
@@ -112,7 +113,7 @@ async def test_a_turn_that_was_left_asking_can_be_ended(home: str, by: str) -> N
         if by == "an answer":
             await settle(found, "abort")
         else:
-            found.interrupt()
+            found.interrupt(principal=LOCAL)
         await second.until(found, Phase.IDLE)
 
         assert (second.ran, second.requests) == ([], [])
@@ -162,7 +163,12 @@ async def test_a_turn_that_ran_is_ended_once_and_its_call_has_an_output(
 
         await second.send(found, "say Hello")
         await second.until(found, Phase.IDLE)
-        assert last(found, "turn_ended") == {"record": "turn_ended", "why": "done", "message": None}
+        assert last(found, "turn_ended") == {
+            "record": "turn_ended",
+            "why": "done",
+            "message": None,
+            "principal": None,
+        }
 
 
 async def test_listing_recovers_orphaned_turns(home: str) -> None:
@@ -253,7 +259,7 @@ async def test_the_usage_of_a_response_is_reported_though_its_calls_do_not_end(h
             first.killed(left)
             left = await second.find(left.id)
         else:
-            left.interrupt()
+            left.interrupt(principal=LOCAL)
         await (second if how == "killed" else first).until(left, Phase.IDLE)
 
         assert types(left, "call_output", "token_count", "error") == ["call_output", "token_count", "error"]

@@ -69,7 +69,7 @@ async def test_entries_of_another_process_are_read_within_a_second_without_a_not
     await idling
 
 
-async def test_a_conversation_that_is_watched_from_now_on_is_asked_for_with_the_others(home: str) -> None:
+async def test_a_newly_watched_conversation_is_polled_with_the_others(home: str) -> None:
     store = CountingStore()
     async with Life(home, store, peers=Owner("")) as life:
         first = await watch(await life.create())
@@ -81,7 +81,7 @@ async def test_a_conversation_that_is_watched_from_now_on_is_asked_for_with_the_
     await asyncio.gather(first, second)
 
 
-async def test_nothing_is_asked_when_no_conversation_is_watched_any_more(home: str) -> None:
+async def test_polling_stops_when_no_conversation_is_watched(home: str) -> None:
     store = CountingStore()
     async with Life(home, store, peers=Owner("")) as life:
         waiting = await watch(await life.create())
@@ -92,3 +92,26 @@ async def test_nothing_is_asked_when_no_conversation_is_watched_any_more(home: s
         await pass_time(life, 10)
 
         assert len(store.asked_for) == asked
+
+
+class FaultyStore(CountingStore):
+    """A store whose first query for new entries fails with a bug."""
+
+    async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        news = await super().changed_since(ends)
+        if len(self.asked_for) == 1:
+            raise RuntimeError("a bug")
+        return news
+
+
+async def test_polling_begins_again_after_an_unexpected_error(home: str) -> None:
+    store = FaultyStore()
+    async with Life(home, store, peers=Owner("")) as life:
+        waiting = await watch(await life.create())
+        await pass_time(life, 1)
+        assert store.asked_for == [1]
+        await pass_time(life, 10)
+        await pass_time(life, 2)
+
+        assert len(store.asked_for) > 1
+    await waiting

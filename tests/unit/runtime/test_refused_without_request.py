@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.builders.questions_of_turn import gate_of, questions_in
+from kit.builders.approvals_of_turn import approvals_in, gate_of
 from kit.builders.tools import NoCommands
 from kit.servers.local_server import StandingClock
 from parley.config.load import Loader
@@ -24,10 +24,10 @@ async def test_a_command_with_a_nul_character_is_refused_without_an_approval_req
 ) -> None:
     loader = Loader(environ={"PARLEY_HOME": str(tmp_path)}, server_dir=str(tmp_path))
     wanted = SettingsOverrides(cwd=str(tmp_path), approval_policy="untrusted", sandbox="danger-full-access")
-    questions = await questions_in(MemoryStore(), StandingClock())
-    authorize = gate_of(questions, NoCommands()).for_turn(loader.choose(wanted).settings)
+    approvals = await approvals_in(MemoryStore(), StandingClock())
+    authorize = gate_of(approvals, NoCommands()).for_turn(loader.choose(wanted).settings)
 
     verdict = await authorize(RunCommand(call_id=CallId("c1"), argv=argv, cwd=cwd))
 
     assert verdict == RejectedByPolicy(why="it contains a NUL character")
-    assert questions.open is None
+    assert approvals.open is None

@@ -111,9 +111,17 @@ class GatedStore(SlowStore):
         self.asked = asyncio.Event()
 
     async def read(
-        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+        self,
+        conversation_id: ConversationId,
+        *,
+        after: Seq,
+        limit: int = PAGE,
+        max_bytes: int = PAGE_BYTES,
+        visible_only: bool = False,
     ) -> list[Entry]:
-        found = await super().read(conversation_id, after=after, limit=limit, max_bytes=max_bytes)
+        found = await super().read(
+            conversation_id, after=after, limit=limit, max_bytes=max_bytes, visible_only=visible_only
+        )
         self.asked.set()
         await self.gate.wait()
         return found
@@ -226,7 +234,7 @@ async def test_entries_before_the_answer_belong_to_an_earlier_following_and_are_
     assert two.here.log.open == {}
 
 
-async def test_where_more_was_read_from_disk_meanwhile_it_is_asked_for_the_rest() -> None:
+async def test_after_a_read_from_disk_only_the_rest_is_requested_from_the_owner() -> None:
     two = await Two().begin()
     following = two.follow()
     await two.owner.next()

@@ -14,6 +14,7 @@ from parley.conversation.state import Phase
 from parley.errors import UnknownConversation
 from parley.runtime.conversation import Conversation
 from parley.wire.ids import ApprovalId
+from parley.wire.principals import LOCAL
 
 
 async def left_asking(first: Life, second: Life) -> tuple[Conversation, ApprovalId]:
@@ -29,11 +30,11 @@ async def left_asking(first: Life, second: Life) -> tuple[Conversation, Approval
     return here, here.open_approval.approval_id
 
 
-async def test_an_answer_takes_the_turn_over_and_settles_the_question(tmp_path: Path) -> None:
+async def test_an_answer_takes_the_turn_over_and_settles_the_approval(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
-        here, question = await left_asking(first, second)
-        await here.answer(question, "approved", by="client")
+        here, approval = await left_asking(first, second)
+        await here.answer(approval, "approved", by="client", principal=LOCAL)
         await second.until(here, Phase.IDLE)
 
     assert (first.ran, second.ran) == ([], ["a"])
@@ -42,12 +43,12 @@ async def test_an_answer_takes_the_turn_over_and_settles_the_question(tmp_path: 
 async def test_answers_a_message_and_an_interrupt_at_once_leave_one_end(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
-        here, question = await left_asking(first, second)
+        here, approval = await left_asking(first, second)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(
-                *(here.answer(question, "approved", by="client") for _ in range(3)),
+                *(here.answer(approval, "approved", by="client", principal=LOCAL) for _ in range(3)),
                 second.send(here, "say Hello"),
-                here.interrupt_unfinished(),
+                here.interrupt_unfinished(principal=LOCAL),
                 return_exceptions=True,
             )
         await second.until(here, Phase.IDLE)
@@ -58,7 +59,7 @@ async def test_answers_a_message_and_an_interrupt_at_once_leave_one_end(tmp_path
     assert len(second.ran) <= 1
 
 
-async def test_a_waiter_is_told_that_another_process_deleted_the_conversation(tmp_path: Path) -> None:
+async def test_a_waiter_gets_an_error_when_another_process_deletes_the_conversation(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
         here = await second.find((await first.create()).id)

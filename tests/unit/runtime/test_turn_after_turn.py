@@ -12,6 +12,7 @@ from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
 from parley.runtime.message_intake import Accepted
 from parley.wire.items import TextItem
+from parley.wire.principals import LOCAL
 
 TURN = ["turn_started", "task_started", "user_message"]
 END = ["model_asked", "agent_message", "model_said", "task_complete", "turn_ended"]
@@ -30,7 +31,9 @@ async def between(
             await store.write()
     await first
     taken: list[Accepted] = []
-    second = asyncio.create_task(conversation.submit((TextItem(text=second_message),), accepted=taken.append))
+    second = asyncio.create_task(
+        conversation.submit((TextItem(text=second_message),), principal=LOCAL, accepted=taken.append)
+    )
     await store.until_waiting(2)
     assert store.waiting == [END, TURN]
     return conversation, second, taken
@@ -51,7 +54,7 @@ async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
         conversation, second, taken = await between(life, store)
-        interrupted = asyncio.create_task(conversation.interrupt_unfinished())
+        interrupted = asyncio.create_task(conversation.interrupt_unfinished(principal=LOCAL))
         await asyncio.sleep(0)
         await catch_up(conversation, store)
         await asyncio.gather(second, interrupted)
@@ -67,7 +70,7 @@ async def test_cancelling_the_ended_first_turn_has_no_effect(tmp_path: Path) -> 
     store = SlowStore()
     async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
         conversation, second, _ = await between(life, store, second_message="say Two")
-        conversation.interrupt()
+        conversation.interrupt(principal=LOCAL)
         await catch_up(conversation, store, is_cut=False)
         await second
         await life.until(conversation, Phase.IDLE)

@@ -17,6 +17,7 @@ from parley.errors import OwnerUnresponsive, ShuttingDown
 from parley.ports.store import CALL_SECONDS as MOST_SECONDS
 from parley.wire.jsonrpc import Message
 from parley.wire.peers import Follow
+from parley.wire.principals import LOCAL
 
 
 class Silent(FakeLink):
@@ -42,7 +43,9 @@ async def test_a_command_has_one_deadline_over_all_attempts(home: str, monkeypat
 
         following = here.reconcile()
         asked = [await silent.asked.get()]
-        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_unfinished())]
+        calls = [
+            asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_unfinished(principal=LOCAL))
+        ]
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         now = loop.time
@@ -74,7 +77,9 @@ async def test_a_shutdown_does_not_wait_for_an_owner_that_cannot_be_followed(
         await first.send(there, "run a")
         await first.until(there, Phase.ASKING)
 
-        calls = [asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_unfinished())]
+        calls = [
+            asyncio.create_task(call) for call in (here.rename("Foxes"), here.interrupt_unfinished(principal=LOCAL))
+        ]
         await silent.asked.get()
         with monkeypatch.context() as patch:
             stop_the_clock(patch)

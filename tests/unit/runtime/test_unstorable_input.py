@@ -14,6 +14,7 @@ from parley.conversation.history import UserItem
 from parley.conversation.state import Phase
 from parley.errors import StoreFailed
 from parley.wire.items import text_of
+from parley.wire.principals import LOCAL
 
 TICKS = 30
 """More than it takes to ask the model."""
@@ -26,7 +27,7 @@ async def test_the_model_is_not_asked_before_its_input_is_durable(tmp_path: Path
         await life.send(conversation, "run slow")
         await life.until(conversation, Phase.ASKING)
         assert conversation.open_approval is not None
-        await conversation.answer(conversation.open_approval.approval_id, "approved", by="tool")
+        await conversation.answer(conversation.open_approval.approval_id, "approved", by="tool", principal=LOCAL)
         await life.slow.wait()
         store.slow = True
         life.go_on.set()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kit.servers.lives import Life
-from kit.servers.orphaned_turns import leave_asking, open_question, pass_time, settle, types
+from kit.servers.orphaned_turns import leave_asking, open_approval_id, pass_time, settle, types
 from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
@@ -54,7 +54,7 @@ async def test_a_server_that_ends_begins_nothing_with_what_another_has_left(home
         left = await leave_asking(first)
         await first.stop()
         found = await second.find(left.id)
-        asked = open_question(found)
+        asked = open_approval_id(found)
         await second.conversations.stop()
         doing: Callable[[], Awaitable[object]] = {
             "answer": lambda: settle(found, "approved"),
@@ -64,7 +64,7 @@ async def test_a_server_that_ends_begins_nothing_with_what_another_has_left(home
         with pytest.raises(ShuttingDown):
             await doing()
 
-        assert (open_question(found), second.ran, second.requests) == (asked, [], [])
+        assert (open_approval_id(found), second.ran, second.requests) == (asked, [], [])
 
 
 async def test_session_grants_stay_after_eviction_and_secrets_stay_in_memory(home: str) -> None:

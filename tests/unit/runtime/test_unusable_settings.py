@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from kit.servers.lives import Life
-from kit.servers.orphaned_turns import last, open_question, settle, types
+from kit.servers.orphaned_turns import last, open_approval_id, settle, types
 from kit.servers.slow_store import SlowStore
 from parley.config.errors import ProfileNotFound
 from parley.config.types import SettingsOverrides
 from parley.conversation.state import Phase
-from parley.errors import TurnIsRunning, UnknownConversation
+from parley.errors import UnknownConversation
 from parley.runtime.conversation import Conversation
+from parley.runtime.errors import TurnIsRunning
+from parley.wire.principals import LOCAL
 
 PROFILE = "[profiles.p]\nmodel = 'by-profile'\n"
 
@@ -49,7 +51,7 @@ async def test_it_can_be_ended_and_then_deleted(home: str, by: str) -> None:
         if by == "an answer":
             await settle(found, "abort")
         else:
-            await found.interrupt_unfinished()
+            await found.interrupt_unfinished(principal=LOCAL)
         await life.until(found, Phase.IDLE)
 
         assert last(found, "turn_ended")["why"] == "interrupted"
@@ -62,10 +64,10 @@ async def test_it_can_be_ended_and_then_deleted(home: str, by: str) -> None:
 @pytest.mark.promises("keeping.unusable")
 async def test_it_can_be_renamed_and_continues_asking(home: str) -> None:
     async with left_without_its_profile(home) as (_, found):
-        asked = open_question(found)
+        asked = open_approval_id(found)
         await found.rename("Foxes")
 
-        assert (found.state.title, found.state.phase, open_question(found)) == ("Foxes", Phase.ASKING, asked)
+        assert (found.state.title, found.state.phase, open_approval_id(found)) == ("Foxes", Phase.ASKING, asked)
 
 
 @pytest.mark.promises("keeping.unusable")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Command, CommandResult, LaunchSpec, Mount, Output
 from parley.sandbox.bubblewrap import Bubblewrap, arguments, expected_mounts, is_trustworthy, mounts, supports_size
@@ -217,7 +217,7 @@ def test_expected_mounts_are_in_the_order_of_the_options() -> None:
         ),
     ],
 )
-def test_of_what_is_always_mounted_that_is_told_which_can_be_seen(
+def test_of_the_permanent_mounts_the_visible_ones_are_listed(
     policy: ResolvedPolicy, told: list[tuple[str, str | None, bool]]
 ) -> None:
     assert laid_upon(policy) == told
@@ -280,7 +280,7 @@ async def test_variables_of_the_command_are_not_passed_to_the_launcher() -> None
     given = command("sh", "-c", "true", env={"PATH": "/bin", "LD_PRELOAD": "/w/evil.so"})
 
     with pytest.raises(SandboxUnavailable):
-        await mechanism.run(given, bounds(), output=lambda stream, data: None)
+        await mechanism.run(given, sandbox_policy(), output=lambda stream, data: None)
 
     [start] = starter.starts
     words = arguments(ResolvedPolicy(), cwd="/", env=given.env, network=False, has_proc=True, has_size_option=True)
@@ -342,7 +342,7 @@ async def test_an_invalid_command_is_refused_before_the_launcher_starts(given: C
     )
 
     with pytest.raises(CommandNotStarted) as refused:
-        await mechanism.run(given, bounds(), output=lambda stream, data: None)
+        await mechanism.run(given, sandbox_policy(), output=lambda stream, data: None)
 
     assert (refused.value.detail, starter.starts) == (detail, [])
 
@@ -357,7 +357,7 @@ async def test_a_program_is_not_read_before_it_is_started(tmp_path: Path) -> Non
     )
 
     with pytest.raises(SandboxUnavailable):  # which is what this starter answers
-        await mechanism.run(command(str(program)), bounds(), output=lambda stream, data: None)
+        await mechanism.run(command(str(program)), sandbox_policy(), output=lambda stream, data: None)
 
     [start] = starter.starts
     assert start.argv[-1] == str(program)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.attacks.nobody import NOBODY
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from kit.system.commands import open_descriptors
 from parley.errors import SandboxUnavailable
 from parley.sandbox.git_placeholders import GitPlaceholder, add_placeholders, release_all
@@ -97,14 +97,14 @@ def test_where_another_user_keeps_one_locked_nothing_is_written(tmp_path: Path) 
     own.mkdir()
     descriptor = os.open(tmp_path / ".git", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    vacancies: list[GitPlaceholder] = []
+    placeholders: list[GitPlaceholder] = []
 
     try:
-        left = add_placeholders(resolve(bounds(tmp_path, own)), vacancies)
-        inside = add_placeholders(resolve(bounds(tmp_path, tmp_path.parent)), vacancies)
+        left = add_placeholders(resolve(sandbox_policy(tmp_path, own)), placeholders)
+        inside = add_placeholders(resolve(sandbox_policy(tmp_path, tmp_path.parent)), placeholders)
     finally:
         os.close(descriptor)
-        release_all(vacancies)
+        release_all(placeholders)
 
     assert left == ResolvedPolicy(roots=(str(own),), missing_git=(f"{own}/.git",))
     assert (inside.roots, inside.protected) == ((str(tmp_path.parent),), (str(tmp_path),))

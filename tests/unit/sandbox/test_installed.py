@@ -30,7 +30,9 @@ def told(
 @pytest.mark.parametrize(
     "said", [(b"x: Read-only file system\n",), (b"EROFS: read-only f", b"ile system\n"), (b"EROFS\n",)]
 )
-def test_a_command_that_could_not_write_is_told_where_parley_is_installed(said: tuple[bytes, ...]) -> None:
+def test_the_output_of_a_command_that_could_not_write_says_where_parley_is_installed(
+    said: tuple[bytes, ...],
+) -> None:
     assert told(*said) == (b"".join(said) + f"{WHY}\n".encode(), (WHY,))
 
 
@@ -44,7 +46,9 @@ def test_a_command_that_could_not_write_is_told_where_parley_is_installed(said: 
     ],
     ids=["another failure", "success", "another refusal", "nothing installed there"],
 )
-def test_any_other_command_is_told_nothing(said: bytes, policy: ResolvedPolicy, ended: CommandResult) -> None:
+def test_the_output_of_any_other_command_says_nothing_about_it(
+    said: bytes, policy: ResolvedPolicy, ended: CommandResult
+) -> None:
     assert told(said, policy=policy, ended=ended) == (said, ())
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Restriction, Rule
 from parley.sandbox.landlock import Entry, entries, read_rules, restriction, write_rules
@@ -95,7 +95,7 @@ def test_a_restriction_takes_all_that_the_kernel_can_take() -> None:
     policy = ResolvedPolicy(roots=("/tmp",))
     device = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE)
 
-    given = restriction(policy, bounds(), abi=4, machine="x86_64", listing=listing)
+    given = restriction(policy, sandbox_policy(), abi=4, machine="x86_64", listing=listing)
 
     assert given == Restriction(
         handled_files=0x7FFF,
@@ -122,13 +122,13 @@ def test_a_restriction_takes_all_that_the_kernel_can_take() -> None:
         (9, 0x1FFFF, 3, 3),
     ],
 )
-def test_the_kernel_is_asked_for_no_more_than_it_knows(abi: int, files: int, network: int, scopes: int) -> None:
+def test_only_rights_that_the_kernel_knows_are_requested(abi: int, files: int, network: int, scopes: int) -> None:
     assert (files_of(abi), network_of(abi), scopes_of(abi)) == (files, network, scopes)
 
 
 def test_with_the_network_and_named_sockets_both_are_left() -> None:
     free = restriction(
-        ResolvedPolicy(), bounds(network=True, unix_sockets=True), abi=9, machine="x86_64", listing=listing
+        ResolvedPolicy(), sandbox_policy(network=True, unix_sockets=True), abi=9, machine="x86_64", listing=listing
     )
 
     assert (free.handled_files, free.handled_network, free.scoped) == (0xFFFF, 0, 2)
@@ -143,6 +143,6 @@ def test_too_many_rules_are_refused() -> None:
         return (Entry(f"{folder}{number}", False) for number in range(20_001))
 
     with pytest.raises(SandboxUnavailable) as refused:
-        restriction(ResolvedPolicy(), bounds(), abi=7, machine="x86_64", listing=crowded)
+        restriction(ResolvedPolicy(), sandbox_policy(), abi=7, machine="x86_64", listing=crowded)
 
-    assert refused.value.detail == ("the directories in which something is hidden hold too many files for Landlock")
+    assert refused.value.detail == ("the directories that contain hidden paths hold too many files for Landlock")

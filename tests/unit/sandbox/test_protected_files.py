@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.protected import command
 from parley.errors import SandboxUnavailable
@@ -54,11 +54,11 @@ async def run(
 def test_a_change_of_the_user_between_two_commands_stays(project: Path) -> None:
     protected, config = ProtectedFiles(), project / ".git/config"
 
-    with command(bounds(project), protected) as first:
+    with command(sandbox_policy(project), protected) as first:
         pass
     config.write_text("[user] name = me\n")
     (project / ".git/hooks/pre-commit").write_text("mine")
-    with command(bounds(project), protected) as second:
+    with command(sandbox_policy(project), protected) as second:
         config.write_text("evil")
 
     assert config.read_text() == "[user] name = me\n"
@@ -69,9 +69,9 @@ def test_a_change_of_the_user_between_two_commands_stays(project: Path) -> None:
 @pytest.mark.parametrize("is_wider", [False, True])
 def test_nothing_is_restored_while_another_command_runs_that_may_write_there(project: Path, is_wider: bool) -> None:
     protected, config = ProtectedFiles(), project / ".git/config"
-    other = bounds(project.parent) if is_wider else bounds(project)
+    other = sandbox_policy(project.parent) if is_wider else sandbox_policy(project)
 
-    with command(bounds(project), protected) as first:
+    with command(sandbox_policy(project), protected) as first:
         running = command(other, protected)
         second = running.__enter__()
         config.write_text("evil")
@@ -85,10 +85,10 @@ def test_nothing_is_restored_while_another_command_runs_that_may_write_there(pro
 def test_commands_that_overlap_are_compared_with_the_state_before_the_first(project: Path) -> None:
     protected, config = ProtectedFiles(), project / ".git/config"
 
-    with command(bounds(project), protected) as first:
+    with command(sandbox_policy(project), protected) as first:
         config.write_text("evil")
         (project / ".git").rename(project / "own")
-        with command(bounds(project), protected) as second:  # finds no `.git`
+        with command(sandbox_policy(project), protected) as second:  # finds no `.git`
             (project / "own").rename(project / ".git")
 
     assert config.read_text() == "config\n"
@@ -99,8 +99,8 @@ def test_commands_in_other_roots_do_not_delay_a_restore(project: Path, tmp_path:
     protected, other = ProtectedFiles(), tmp_path / "other"
     other.mkdir()
 
-    with command(bounds(other), protected):
-        with command(bounds(project), protected) as result:
+    with command(sandbox_policy(other), protected):
+        with command(sandbox_policy(project), protected) as result:
             (project / ".git/config").write_text("evil")
         restored = (project / ".git/config").read_text()
 
@@ -122,12 +122,12 @@ def test_a_command_that_starts_while_files_are_restored_waits_for_that(
     def next_command() -> None:
         assert restoring.wait(PATIENCE_SECONDS)
         threading.Timer(0, go_on.set).start()
-        with command(bounds(project.parent), protected):
+        with command(sandbox_policy(project.parent), protected):
             seen.append(config.read_text())
 
     monkeypatch.setattr(Snapshot, "restore", slowly)
     following = threading.Thread(target=next_command)
-    with command(bounds(project), protected):
+    with command(sandbox_policy(project), protected):
         config.write_text("evil")
         following.start()
     following.join(PATIENCE_SECONDS)
@@ -146,7 +146,7 @@ async def test_a_command_that_changed_protected_files_has_failed_and_its_output_
         (git / "hooks/pre-commit\n").touch()
         shutil.rmtree(git / "worktrees/tree")
 
-    ended = await run(ProtectedFiles(), bounds(project), Starter(change), output)
+    ended = await run(ProtectedFiles(), sandbox_policy(project), Starter(change), output)
 
     [moved] = [name for name in os.listdir(git) if name.startswith(".refused-")]
     added, now = quoted(f"{git}/hooks/pre-commit\n"), quoted(f"{git}/{moved}")
@@ -167,7 +167,7 @@ async def test_a_command_that_changed_nothing_ends_as_it_did(project: Path) -> N
     output: list[bytes] = []
     failed = CommandResult(exit_code=7, seconds=0.0)
 
-    assert await run(ProtectedFiles(), bounds(project), Starter(lambda: None, failed), output) == failed
+    assert await run(ProtectedFiles(), sandbox_policy(project), Starter(lambda: None, failed), output) == failed
     assert output == []
 
 
@@ -179,7 +179,7 @@ async def test_files_are_restored_after_an_interrupt_and_the_log_reports_it(
         raise asyncio.CancelledError
 
     with caplog.at_level(logging.WARNING), pytest.raises(asyncio.CancelledError):
-        await run(ProtectedFiles(), bounds(project), Starter(interrupted), [])
+        await run(ProtectedFiles(), sandbox_policy(project), Starter(interrupted), [])
 
     assert (project / ".git/config").read_text() == "config\n"
     assert caplog.messages == [
@@ -191,7 +191,7 @@ async def test_files_are_restored_after_an_interrupt_and_the_log_reports_it(
 
 
 def spoil(project: Path, protected: ProtectedFiles) -> None:
-    with command(bounds(project), protected) as result:
+    with command(sandbox_policy(project), protected) as result:
         (project / ".git").rename(project / "own")
     assert result.left == {f"{project}/.git"}
 
@@ -227,7 +227,7 @@ def test_a_file_that_the_user_has_repaired_is_accepted(project: Path, repair: st
 
 def test_work_in_a_directory_does_not_repair_it(project: Path) -> None:
     protected, roots = ProtectedFiles(), [str(project)]
-    with command(bounds(project), protected):
+    with command(sandbox_policy(project), protected):
         for number in range(300):
             (project / ".git/modules" / str(number)).mkdir()
 

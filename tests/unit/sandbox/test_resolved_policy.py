@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.attacks.nobody import NOBODY
-from kit.builders.bounds import bounds, root
+from kit.builders.sandbox_policies import root, sandbox_policy
 from kit.builders.trees import not_a_link
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import SandboxPolicy
@@ -21,9 +21,9 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
-def refusal(bounds: SandboxPolicy) -> str:
+def refusal(policy: SandboxPolicy) -> str:
     with pytest.raises(SandboxUnavailable) as refused:
-        resolve(bounds)
+        resolve(policy)
     return refused.value.detail
 
 
@@ -35,7 +35,7 @@ def test_the_outermost_places_in_a_root_where_parley_is_installed_are_known(proj
     outside = project.parent / "lib"
     outside.mkdir()
 
-    found = resolve(bounds(project, installed=(project / ".venv/lib", project / ".venv", outside)))
+    found = resolve(sandbox_policy(project, installed=(project / ".venv/lib", project / ".venv", outside)))
 
     assert found == ResolvedPolicy(
         roots=(str(project),), missing_git=(f"{project}/.git",), installed=(f"{project}/.venv",)
@@ -49,7 +49,7 @@ def test_a_root_that_cannot_be_protected_where_parley_is_installed_is_none(proje
     inner.mkdir()
     other.mkdir()
 
-    found = resolve(bounds(project, inner, other, installed=(project / ".venv",)), protects_installed=False)
+    found = resolve(sandbox_policy(project, inner, other, installed=(project / ".venv",)), protects_installed=False)
 
     assert found == ResolvedPolicy(
         roots=(str(other), str(inner)), missing_git=(f"{other}/.git", f"{inner}/.git"), refused=(str(project),)
@@ -61,7 +61,7 @@ def test_a_root_that_parley_s_modules_are_loaded_from_is_refused(project: Path, 
     (project / place).mkdir(exist_ok=True)
 
     why = f"Parley, or the Python that runs it, loads its modules from {project}"
-    assert refusal(bounds(project / place, installed=(project,))) == (
+    assert refusal(sandbox_policy(project / place, installed=(project,))) == (
         f"{project / place if place else project} may not be written to: {why}"
     )
 
@@ -70,14 +70,14 @@ def test_a_place_of_modules_that_a_command_could_make_is_refused(project: Path) 
     place = project / "lib/missing"
 
     why = f"the Python that runs Parley loads modules from {place}, which does not exist"
-    assert refusal(bounds(project, installed=(place,))) == f"{project} may not be written to: {why}"
+    assert refusal(sandbox_policy(project, installed=(place,))) == f"{project} may not be written to: {why}"
 
 
 def test_a_link_to_where_parley_is_installed_is_looked_at_afterwards(project: Path) -> None:
     (project / "environments/own").mkdir(parents=True)
     (project / ".venv").symlink_to("environments/own")
 
-    found = resolve(bounds(project, installed=(project / ".venv", project / "environments/own")))
+    found = resolve(sandbox_policy(project, installed=(project / ".venv", project / "environments/own")))
 
     assert (found.installed, found.links) == ((f"{project}/environments/own",), (f"{project}/.venv",))
 
@@ -90,7 +90,7 @@ def test_git_and_the_settings_of_agents_are_protected_in_a_root(project: Path) -
         (project / name).mkdir(parents=True)
     (project / ".cursor").write_text("a file")
 
-    assert resolve(bounds(project)) == ResolvedPolicy(
+    assert resolve(sandbox_policy(project)) == ResolvedPolicy(
         roots=(str(project),),
         git_directories=(f"{project}/.git",),
         protected=(f"{project}/.codex", f"{project}/.cursor"),
@@ -101,7 +101,7 @@ def test_where_there_is_no_git_its_place_is_known(project: Path) -> None:
     other = project / "other"
     (other / ".git").mkdir(parents=True)
 
-    assert resolve(bounds(project, other)) == ResolvedPolicy(
+    assert resolve(sandbox_policy(project, other)) == ResolvedPolicy(
         roots=(str(project), str(other)), missing_git=(f"{project}/.git", f"{other}/.git")
     )
 
@@ -109,7 +109,7 @@ def test_where_there_is_no_git_its_place_is_known(project: Path) -> None:
 def test_a_git_directory_that_is_a_root_is_writable(project: Path) -> None:
     (project / ".git/objects").mkdir(parents=True)
 
-    found = resolve(bounds(project, project / ".git"))
+    found = resolve(sandbox_policy(project, project / ".git"))
 
     assert found == ResolvedPolicy(roots=(str(project), f"{project}/.git"), missing_git=(f"{project}/.git/.git",))
 
@@ -123,8 +123,8 @@ def test_a_file_in_place_of_git_is_protected_with_all_that_it_leads_to(project: 
     (own / "commondir").write_text("../..\n")
     (tree / ".git").write_text(f"gitdir: {own}\n")
 
-    assert resolve(bounds(tree)) == ResolvedPolicy(roots=(str(tree),), protected=(f"{tree}/.git",))
-    assert resolve(bounds(tree, project)) == ResolvedPolicy(
+    assert resolve(sandbox_policy(tree)) == ResolvedPolicy(roots=(str(tree),), protected=(f"{tree}/.git",))
+    assert resolve(sandbox_policy(tree, project)) == ResolvedPolicy(
         roots=(str(project), str(tree)),
         git_directories=(str(main),),
         protected=(f"{tree}/.git",),
@@ -136,8 +136,8 @@ def test_a_link_in_place_of_git_is_refused(project: Path) -> None:
     (project / "elsewhere").mkdir()
     (project / ".git").symlink_to("elsewhere")
 
-    assert refusal(bounds(project)) == (
-        f"{project}/.git is a symbolic link, and what it leads to cannot be protected"
+    assert refusal(sandbox_policy(project)) == (
+        f"{project}/.git is a symbolic link, and its target cannot be protected"
     )
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_leads_to_where_a_command_could_put_something_is_refused(pro
     (project / ".git").write_text(content.format(project=project))
 
     place = f"{project}/elsewhere/git"
-    assert refusal(bounds(project)) == (
+    assert refusal(sandbox_policy(project)) == (
         f"{project}/.git leads to {place}, which does not exist, and cannot be protected"
     )
 
@@ -156,7 +156,7 @@ def test_a_file_that_leads_through_a_link_that_a_command_could_replace_is_refuse
     (project / "link").symlink_to("real")
     (project / ".git").write_text("gitdir: link/git\n")
 
-    assert refusal(bounds(project)) == (
+    assert refusal(sandbox_policy(project)) == (
         f"{project}/.git leads to {project}/link/git, through a symbolic link, and cannot be protected"
     )
 
@@ -167,7 +167,7 @@ def test_a_file_that_leads_through_a_link_that_a_command_could_replace_is_refuse
 def test_a_file_that_leads_nowhere_is_protected_alone(project: Path, content: bytes) -> None:
     (project / ".git").write_bytes(content)
 
-    assert resolve(bounds(project)) == ResolvedPolicy(roots=(str(project),), protected=(f"{project}/.git",))
+    assert resolve(sandbox_policy(project)) == ResolvedPolicy(roots=(str(project),), protected=(f"{project}/.git",))
 
 
 def test_linked_settings_of_agents_are_protected_where_they_could_be_written_to(
@@ -178,7 +178,7 @@ def test_linked_settings_of_agents_are_protected_where_they_could_be_written_to(
     (project / ".claude").symlink_to("dotfiles/claude")
     (project / ".codex").symlink_to(tmp_path / "outside")
 
-    found = resolve(bounds(project))
+    found = resolve(sandbox_policy(project))
     assert found.protected == (f"{project}/dotfiles/claude",)
     assert found.links == (f"{project}/.claude", f"{project}/.codex")
 
@@ -190,7 +190,7 @@ def test_all_links_on_the_way_to_something_protected_are_known(project: Path, tm
     (project / "second").symlink_to("../project/real")
     (project / ".codex").symlink_to(".codex")
 
-    assert resolve(bounds(project)) == ResolvedPolicy(
+    assert resolve(sandbox_policy(project)) == ResolvedPolicy(
         roots=(str(project),),
         protected=(f"{project}/real/claude",),
         missing_git=(f"{project}/.git",),
@@ -207,7 +207,7 @@ def test_linked_files_that_git_obeys_are_protected_where_they_could_be_written_t
     (project / ".git/info").symlink_to("own")
     (project / ".git/config").symlink_to(tmp_path / "outside")
 
-    assert resolve(bounds(project)) == ResolvedPolicy(
+    assert resolve(sandbox_policy(project)) == ResolvedPolicy(
         roots=(str(project),),
         git_directories=(f"{project}/.git",),
         protected=(f"{project}/.git/own", f"{project}/tools/hooks"),
@@ -216,7 +216,7 @@ def test_linked_files_that_git_obeys_are_protected_where_they_could_be_written_t
 
 def test_a_working_directory_that_is_moved_about_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "link").symlink_to(project)
-    found = resolve(bounds(project))
+    found = resolve(sandbox_policy(project))
     monkeypatch.setattr(os, "readlink", not_a_link)
 
     with pytest.raises(SandboxUnavailable) as refused:
@@ -232,7 +232,7 @@ def test_a_root_that_is_moved_away_meanwhile_is_refused(project: Path, monkeypat
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
-    within = bounds(project)
+    within = sandbox_policy(project)
     monkeypatch.setattr(os, "stat", moved_away)
 
     assert refusal(within) == f"{project} cannot be examined: No such file or directory"
@@ -244,7 +244,7 @@ def test_a_link_of_git_to_where_a_command_could_put_something_is_refused(project
     (project / ".git/hooks").symlink_to(f"../{target}")
 
     place = project if target == "." else project / target
-    assert refusal(bounds(project)) == f"{project}/.git/hooks leads to {place}, which cannot be protected"
+    assert refusal(sandbox_policy(project)) == f"{project}/.git/hooks leads to {place}, which cannot be protected"
 
 
 @pytest.mark.parametrize("made", ["link", "repository", "file"])
@@ -268,7 +268,7 @@ def test_a_git_directory_of_another_user_in_a_public_root_refuses_no_command(
         os.chown(path, user, user, follow_symlinks=False)
     project.chmod(mode)
 
-    assert resolve(bounds(project)) == ResolvedPolicy(roots=() if is_left_out else (str(project),))
+    assert resolve(sandbox_policy(project)) == ResolvedPolicy(roots=() if is_left_out else (str(project),))
 
 
 def test_a_git_of_another_user_that_could_be_replaced_within_another_root_is_refused(
@@ -280,7 +280,7 @@ def test_a_git_of_another_user_that_could_be_replaced_within_another_root_is_ref
     os.chown(project / ".git", NOBODY, NOBODY)
     project.chmod(0o777)
 
-    assert refusal(bounds(project, tmp_path)) == (
+    assert refusal(sandbox_policy(project, tmp_path)) == (
         f"{project}/.git belongs to another user, and cannot be protected"
     )
 
@@ -292,7 +292,7 @@ def test_a_git_of_another_user_that_could_be_replaced_within_another_root_is_ref
 def test_a_root_that_another_has_taken_the_place_of_is_refused(project: Path, tmp_path: Path, what: str) -> None:
     inner = project / "inner"
     inner.mkdir()
-    chosen = bounds(inner)
+    chosen = sandbox_policy(inner)
     if what == "link above":
         project.rename(tmp_path / "away")
         project.symlink_to(tmp_path / "away")
@@ -325,8 +325,8 @@ def test_hidden_paths_are_resolved_through_links_and_only_if_they_exist(project:
     hidden = tuple(tmp_path / name for name in ("link", "token", "missing", "token/below", "keys/none"))
 
     found = ResolvedPolicy(hidden_directories=(f"{tmp_path}/keys",), hidden_files=(f"{tmp_path}/token",))
-    assert resolve(bounds(hidden=hidden)) == found
-    assert resolve(bounds(tmp_path, hidden=hidden)).links == (f"{tmp_path}/link",)
+    assert resolve(sandbox_policy(hidden=hidden)) == found
+    assert resolve(sandbox_policy(tmp_path, hidden=hidden)).links == (f"{tmp_path}/link",)
 
 
 def test_paths_in_hidden_directories_are_hidden(project: Path) -> None:
@@ -334,7 +334,7 @@ def test_paths_in_hidden_directories_are_hidden(project: Path) -> None:
         (project / name).mkdir(parents=True)
     hidden = (project / "keys", project / "keys/more", project / ".codex")
 
-    assert resolve(bounds(project, hidden=hidden)) == ResolvedPolicy(
+    assert resolve(sandbox_policy(project, hidden=hidden)) == ResolvedPolicy(
         roots=(str(project),),
         git_directories=(f"{project}/.git",),
         hidden_directories=(f"{project}/.codex", f"{project}/keys"),
@@ -346,7 +346,7 @@ def test_a_root_within_something_hidden_is_seen_and_nothing_else_of_it(tmp_path:
     (inner / ".git/x").mkdir(parents=True)
     (inner / "secret").write_text("")
 
-    found = resolve(bounds(inner, hidden=(tmp_path / "home", inner / "secret")))
+    found = resolve(sandbox_policy(inner, hidden=(tmp_path / "home", inner / "secret")))
 
     assert found == ResolvedPolicy(
         roots=(str(inner),),
@@ -359,11 +359,11 @@ def test_a_root_within_something_hidden_is_seen_and_nothing_else_of_it(tmp_path:
 
 
 def test_a_hidden_root_cannot_be_written_to(project: Path) -> None:
-    assert resolve(bounds(project, hidden=(project,))) == ResolvedPolicy(hidden_directories=(str(project),))
+    assert resolve(sandbox_policy(project, hidden=(project,))) == ResolvedPolicy(hidden_directories=(str(project),))
 
 
 def test_everything_cannot_be_hidden() -> None:
-    assert refusal(bounds(hidden=("/",))) == "`/` cannot be hidden"
+    assert refusal(sandbox_policy(hidden=("/",))) == "`/` cannot be hidden"
 
 
 def test_a_working_directory_that_is_hidden_is_refused(project: Path, tmp_path: Path) -> None:

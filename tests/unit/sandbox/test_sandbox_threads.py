@@ -5,10 +5,9 @@ import threading
 
 import pytest
 
+from kit.system.commands import PATIENCE_SECONDS
 from parley.errors import CommandNotStarted
 from parley.sandbox.threads import in_thread
-
-PATIENCE_SECONDS = 90.0
 
 
 async def test_work_is_done_beside_the_loop_and_what_comes_of_it_returned() -> None:

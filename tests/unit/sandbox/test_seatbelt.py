@@ -383,7 +383,7 @@ class Noted:
 async def test_a_command_is_started_by_the_launcher_with_its_own_directory_and_variables() -> None:
     starter = Noted()
     command = Command(
-        argv=("make", "all"), cwd="/", env={"A": "b"}, timeout_seconds=5.0, bounds=SandboxPolicy(), files=(b"x",)
+        argv=("make", "all"), cwd="/", env={"A": "b"}, timeout_seconds=5.0, policy=SandboxPolicy(), files=(b"x",)
     )
 
     ended = await Seatbelt(starter).run(command, SandboxPolicy(network=True), output=lambda *_: None)

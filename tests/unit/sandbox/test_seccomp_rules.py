@@ -6,6 +6,7 @@ import errno
 import itertools
 import random
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -69,6 +70,14 @@ UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
 STREAM, DGRAM, RAW, SEQPACKET = 1, 2, 3, 5
 
 
+words_of = cache(str.split)
+
+
+@cache
+def names_of(machine: str) -> dict[int, str]:
+    return {number: name for name, number in MACHINES[machine].numbers.items()}
+
+
 def may_make_socket(mode: Mode, family: int, kind: int, protocol: int) -> bool:
     if family == UNIX:
         return kind in (STREAM, SEQPACKET) and (mode.unix_sockets or not mode.network)
@@ -100,11 +109,11 @@ def creates(flags: int) -> bool:
 def is_made(name: str, mode: Mode, *arguments: int) -> bool:
     """Return whether an existing call is made."""
     first, second, third, fourth = (argument & 0xFFFFFFFF for argument in arguments[:4])
-    if name in REFUSED.split():
+    if name in words_of(REFUSED):
         return False
-    if name in REFUSED_UNLESS_WRITABLE.split():
+    if name in words_of(REFUSED_UNLESS_WRITABLE):
         return mode.writable
-    if name in REFUSED_WITHOUT_NAMESPACES.split():
+    if name in words_of(REFUSED_WITHOUT_NAMESPACES):
         return mode.namespaces
     match name:
         case "clone":
@@ -156,9 +165,8 @@ def expected(machine: str, mode: Mode, call: Call) -> int:
         return KILL
     if not 0 <= call.number <= 469:
         return ENOSYS
-    names = {number: name for name, number in MACHINES[machine].numbers.items()}
-    name = names.get(call.number, "")
-    if name in MISSING.split():
+    name = names_of(machine).get(call.number, "")
+    if name in words_of(MISSING):
         return ENOSYS
     arguments = (*call.arguments, *(0,) * (6 - len(call.arguments)))
     return ALLOW if is_made(name, mode, *arguments) else EPERM

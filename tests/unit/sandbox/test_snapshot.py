@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.attacks.nobody import NOBODY, as_nobody
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from kit.builders.trees import tree
 from kit.system.protected import command, without_moved
 from parley.errors import SandboxUnavailable
@@ -67,35 +67,44 @@ def change(path: Path, how: str) -> None:
         (path / "file").touch()
 
 
-@pytest.mark.parametrize("how", ["written", "link", "pipe", "directory"])
 @pytest.mark.parametrize("name", OBEYED)
-def test_files_that_git_obeys_are_as_before(project: Path, name: str, how: str) -> None:
+def test_a_file_that_git_obeys_is_as_before(project: Path, name: str) -> None:
     before, path = tree(project), project / ".git" / name
     was_there = path.exists()
 
-    with command(bounds(project)) as result:
-        change(path, how)
+    with command(sandbox_policy(project)) as result:
+        change(path, "written")
 
     assert without_moved(tree(project)) == before
-    is_moved = not was_there or how in ("pipe", "directory")
-    assert (result.restored, result.moved) == (
-        {str(path)} if was_there else set(),
-        {str(path)} if is_moved else set(),
-    )
+    assert (result.restored, result.moved) == (({str(path)}, set()) if was_there else (set(), {str(path)}))
     assert result.left == set()
 
 
-@pytest.mark.parametrize("name", DATA)
-def test_everything_else_is_data(project: Path, name: str) -> None:
-    with command(bounds(project)) as result:
-        (project / ".git" / name).write_text("changed\n")
+@pytest.mark.parametrize("how", ["link", "pipe", "directory"])
+def test_files_that_git_obeys_and_that_were_replaced_are_as_before(project: Path, how: str) -> None:
+    before, paths = tree(project), [project / ".git" / name for name in OBEYED]
+    old = {str(path) for path in paths if path.exists()}
 
-    assert (project / ".git" / name).read_text() == "changed\n"
+    with command(sandbox_policy(project)) as result:
+        for path in paths:
+            change(path, how)
+
+    assert without_moved(tree(project)) == before
+    moved = {str(path) for path in paths} - (old if how == "link" else set())
+    assert (result.restored, result.moved, result.left) == (old, moved, set())
+
+
+def test_everything_else_is_data(project: Path) -> None:
+    with command(sandbox_policy(project)) as result:
+        for name in DATA:
+            (project / ".git" / name).write_text("changed\n")
+
+    assert {(project / ".git" / name).read_text() for name in DATA} == {"changed\n"}
     assert (result.restored, result.moved, result.left) == (set(), set(), set())
 
 
 def test_a_change_that_is_not_there_any_more_is_not_reported(project: Path) -> None:
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         config = project / ".git/config"
         content = config.read_bytes()
         config.write_text("evil")
@@ -108,7 +117,7 @@ def test_a_change_that_is_not_there_any_more_is_not_reported(project: Path) -> N
 def test_files_and_directories_that_were_deleted_are_created_again(project: Path, name: str) -> None:
     before, path = tree(project), project / ".git" / name
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         path.rename(project / "own")
 
     assert {path: item for path, item in tree(project).items() if not path.startswith("own")} == before
@@ -120,7 +129,7 @@ def test_files_and_directories_that_were_deleted_are_created_again(project: Path
 def test_modes_are_restored(project: Path, name: str, mode: int) -> None:
     before = tree(project)
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         (project / name).chmod(mode)
 
     assert tree(project) == before
@@ -128,7 +137,7 @@ def test_modes_are_restored(project: Path, name: str, mode: int) -> None:
 
 
 def test_a_second_name_of_a_file_does_not_lead_to_it_afterwards(project: Path) -> None:
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         os.link(project / ".git/config", project / "own")
     (project / "own").write_text("evil")
 
@@ -139,7 +148,7 @@ def test_a_second_name_of_a_file_does_not_lead_to_it_afterwards(project: Path) -
 def test_a_second_name_that_a_file_had_before_stays(project: Path) -> None:
     os.link(project / ".git/config", project / "own")
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         pass
 
     assert (project / ".git/config").samefile(project / "own")
@@ -155,7 +164,7 @@ def test_a_file_that_is_still_open_for_writing_cannot_be_changed_by_that_afterwa
     """A running command of another root holds the descriptor."""
     config, own = project / ".git/config", project / "own"
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         if how == "linked and unlinked":
             os.link(config, own)
         elif how == "renamed and renamed back":
@@ -178,7 +187,7 @@ def test_a_file_that_is_still_open_for_writing_cannot_be_changed_by_that_afterwa
 def test_a_file_that_was_open_for_writing_before_is_not_replaced(project: Path) -> None:
     with open(project / ".git/config", "r+"):
         before = (project / ".git/config").stat().st_ino
-        with command(bounds(project)) as result:
+        with command(sandbox_policy(project)) as result:
             pass
 
     assert ((project / ".git/config").stat().st_ino, result.restored) == (before, set())
@@ -189,7 +198,7 @@ def test_a_file_of_another_user_keeps_its_owner(project: Path) -> None:
         pytest.skip("only the superuser can make something for another user")
     os.chown(project / ".git/config", NOBODY, NOBODY)
 
-    with command(bounds(project)):
+    with command(sandbox_policy(project)):
         (project / ".git/config").write_text("evil")
 
     assert ((project / ".git/config").read_text(), (project / ".git/config").stat().st_uid) == ("config\n", NOBODY)
@@ -202,7 +211,7 @@ def test_a_git_directory_that_was_added_is_moved_out_of_the_way_as_a_whole(
 ) -> None:
     before, path = tree(project), project / ".git" / name
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         if is_link:
             path.symlink_to("/elsewhere")
         else:
@@ -219,7 +228,7 @@ def test_a_git_directory_that_was_added_is_moved_out_of_the_way_as_a_whole(
 def test_a_directory_with_a_great_many_added_hooks_is_replaced(project: Path) -> None:
     before = tree(project)
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         for number in range(300):
             (project / ".git/hooks" / str(number)).touch()
 
@@ -232,7 +241,7 @@ def test_a_directory_with_a_great_many_added_hooks_is_replaced(project: Path) ->
 
 
 def test_a_great_many_added_submodules_cannot_be_moved_aside(project: Path) -> None:
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         for number in range(300):
             (project / ".git/modules" / str(number)).mkdir()
 
@@ -246,7 +255,7 @@ def test_a_git_directory_that_was_moved_away_is_named_and_nothing_is_in_its_plac
 ) -> None:
     path, own = project / name, project / "own"
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         path.rename(own)
         if usurper == "directory":
             (path / "hooks").mkdir(parents=True)
@@ -267,7 +276,7 @@ def test_a_repository_in_place_of_one_whose_parents_were_moved_is_moved_aside(
     wide = project.parent
     between = wide / moved if moved else wide
 
-    with command(bounds(tmp_path, project)) as result:
+    with command(sandbox_policy(tmp_path, project)) as result:
         between.rename(tmp_path / "own")
         if usurper == "link":
             (tmp_path / "evil/project/.git/hooks").mkdir(parents=True)
@@ -281,7 +290,7 @@ def test_a_repository_in_place_of_one_whose_parents_were_moved_is_moved_aside(
 
 
 def test_a_link_in_place_of_objects_is_moved_aside(project: Path) -> None:
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         (project / ".git/objects").rename(project / "own")
         (project / ".git/objects").symlink_to(project / "own")
 
@@ -297,7 +306,7 @@ def test_a_link_that_was_there_before_is_protected_itself(project: Path, name: s
     path.symlink_to(f"../tools/{name}")
     before = tree(project)
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         path.unlink()
         path.mkdir()
 
@@ -311,7 +320,7 @@ def test_hooks_that_a_link_leads_to_are_protected(project: Path) -> None:
     (project / ".git/hooks").symlink_to("../tools/hooks")
     before = tree(project)
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         (project / "tools/hooks/update").write_text("evil")
 
     assert tree(project) == before
@@ -323,7 +332,7 @@ def test_settings_of_agents_are_protected(project: Path) -> None:
     (project / ".claude/settings.json").write_text("{}")
     before = tree(project)
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         (project / ".claude/settings.json").write_text('{"hooks": {}}')
         (project / ".claude/new.json").touch()
 
@@ -337,10 +346,10 @@ def test_settings_of_agents_are_protected(project: Path) -> None:
 def test_a_pipe_that_was_there_before_stays_and_cannot_be_created_again(project: Path) -> None:
     pipe = project / ".git/hooks/pipe"
     os.mkfifo(pipe)
-    with command(bounds(project)) as unchanged:
+    with command(sandbox_policy(project)) as unchanged:
         pass
 
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         pipe.unlink()
         pipe.write_text("evil")
 
@@ -353,7 +362,7 @@ def test_a_pipe_that_was_there_before_stays_and_cannot_be_created_again(project:
 
 
 def refusal(project: Path) -> str:
-    with pytest.raises(SandboxUnavailable) as refused, command(bounds(project)):
+    with pytest.raises(SandboxUnavailable) as refused, command(sandbox_policy(project)):
         pass
     return str(refused.value)
 
@@ -379,7 +388,7 @@ def test_more_bytes_than_a_snapshot_holds_are_refused(project: Path) -> None:
 
 
 def test_a_file_that_a_command_made_large_is_not_read(project: Path) -> None:
-    with command(bounds(project)) as result:
+    with command(sandbox_policy(project)) as result:
         os.truncate(project / ".git/config", 1 << 40)
 
     assert (project / ".git/config").read_text() == "config\n"
@@ -393,7 +402,7 @@ def test_a_file_that_a_command_made_large_is_not_read(project: Path) -> None:
 def test_a_git_that_was_created_is_moved_aside(tmp_path: Path, how: str) -> None:
     git = tmp_path / ".git"
 
-    with command(bounds(tmp_path)) as result:
+    with command(sandbox_policy(tmp_path)) as result:
         if how == "directory":
             (git / "hooks").mkdir(parents=True)
         elif how == "link":
@@ -406,14 +415,14 @@ def test_a_git_that_was_created_is_moved_aside(tmp_path: Path, how: str) -> None
 
 
 def test_an_empty_git_is_removed_without_a_report(tmp_path: Path) -> None:
-    with command(bounds(tmp_path)) as result:
+    with command(sandbox_policy(tmp_path)) as result:
         (tmp_path / ".git").mkdir()
 
     assert (tree(tmp_path), result.moved, result.left) == ({}, set(), set())
 
 
 def test_the_placeholder_of_another_server_stays(tmp_path: Path) -> None:
-    with command(bounds(tmp_path)) as result:
+    with command(sandbox_policy(tmp_path)) as result:
         (tmp_path / ".git").mkdir()
         descriptor = os.open(tmp_path / ".git", os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -427,7 +436,7 @@ def test_a_git_of_another_user_in_a_directory_that_is_open_to_all_stays(tmp_path
         pytest.skip("only the superuser can make something for another user")
     tmp_path.chmod(0o1777)
 
-    with command(bounds(tmp_path)) as result:
+    with command(sandbox_policy(tmp_path)) as result:
         (tmp_path / ".git/hooks").mkdir(parents=True)
         os.chown(tmp_path / ".git", NOBODY, NOBODY)
 
@@ -439,7 +448,7 @@ def test_a_git_of_another_user_in_a_directory_that_is_open_to_all_stays(tmp_path
 AS_NOBODY = """
 import os, tempfile
 from pathlib import Path
-from kit.builders.bounds import bounds
+from kit.builders.sandbox_policies import sandbox_policy
 from kit.system.protected import command, furnish, without_moved
 from kit.builders.trees import tree
 
@@ -448,7 +457,7 @@ for name in (".git", ".git/config", ".git/hooks", ".git/hooks/sub", ".git/module
         project = Path(folder).resolve()
         furnish(project / ".git")
         before = tree(project)
-        with command(bounds(project)) as result:
+        with command(sandbox_policy(project)) as result:
             (project / ".git/hooks/pre-commit").touch()
             (project / ".git/modules/new/hooks").mkdir(parents=True)
             (project / ".git/modules/new").chmod(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kit.builders.questions import approval_id
+from kit.builders.approvals import approval_id
 from kit.servers.local_server import LocalServer
 from kit.servers.settlements import NO, SETTLED, YES, settlements, taken_back
 from kit.servers.slow_store import SlowStore
@@ -18,7 +18,7 @@ from parley.wire.mcp import PLAIN_VERSION
 async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -> None:
     async with LocalServer(home) as server:
         client, other = await server.client(), await server.client()
-        conversation = await server.asking(client, other, questions=2)
+        conversation = await server.asking(client, other, approvals=2)
         for foreign in (1, 7, "0", -1):
             client.answer(foreign, YES)
         await server.settle_down()
@@ -26,7 +26,7 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
 
         client.answer(0, NO)
         client.answer(0, YES)
-        await client.question(2)
+        await client.approval_request(2)
         client.answer(0, YES)
         other.answer(1, YES)
         await server.settle_down()
@@ -40,16 +40,16 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
 
 
 @pytest.mark.promises("approvals.once")
-async def test_a_client_that_comes_back_cannot_settle_another_question_by_a_late_answer(home: str) -> None:
+async def test_a_client_that_comes_back_cannot_settle_another_approval_by_a_late_answer(home: str) -> None:
     async with LocalServer(home) as server:
         client, other = await server.client(), await server.client(capabilities={})
-        conversation = await server.asking(client, questions=2)
+        conversation = await server.asking(client, approvals=2)
         first = client.asked[0]
         client.leave()
         await other.value_of(other.call("approvalAnswer", approval_id=approval_id(1), decision="denied"))
         back = await server.client()
         await back.stream(conversation.id)
-        second = await back.question()
+        second = await back.approval_request()
 
         back.answer(first["id"], YES)
         back.answer(second["id"], NO)
@@ -132,11 +132,11 @@ async def test_an_answer_that_cannot_be_stored_is_tried_again(home: str, caplog:
         assert server.told == [(1, "approved")]
         assert client.taken_back == []
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
-        assert caplog.messages[-1].startswith("an answer is not stored yet: ")
+        assert caplog.messages[-1].startswith("the answer to an approval is not stored yet: ")
 
 
 @pytest.mark.promises("approvals.everybody")
-async def test_clients_are_not_told_of_an_answer_before_it_is_durable(home: str) -> None:
+async def test_clients_do_not_see_an_answer_before_it_is_durable(home: str) -> None:
     store = SlowStore()
     async with LocalServer(home, store=store) as server:
         client, other = await server.client(), await server.client()
@@ -162,14 +162,14 @@ async def test_an_answer_after_an_interrupt_in_the_same_read_is_ignored(home: st
         client = await server.client()
         await client.stream(conversation.id)
         await client.say(conversation.id, 1)
-        await client.question()
+        await client.approval_request()
 
         client.call("conversationInterrupt", conversation_id=conversation.id)
         client.answer(0, YES)
         await client.hears("error")
 
         assert server.told == []
-        assert client.taken_back == [taken_back(0, "dropped")]
+        assert client.taken_back == [taken_back(0, "dropped", by="interrupt")]
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
         assert client.event("approval_settled") == {
             "type": "approval_settled",
@@ -177,6 +177,7 @@ async def test_an_answer_after_an_interrupt_in_the_same_read_is_ignored(home: st
             "call_id": "call1",
             "decision": "dropped",
             "by": "interrupt",
+            "principal": "local",
         }
 
 
@@ -186,7 +187,7 @@ async def test_an_interrupt_after_an_answer_in_the_same_read_leaves_the_answer_a
         client = await server.client()
         await client.stream(conversation.id)
         await client.say(conversation.id, 2)
-        await client.question()
+        await client.approval_request()
 
         client.answer(0, YES)
         client.call("conversationInterrupt", conversation_id=conversation.id)
@@ -199,7 +200,7 @@ async def test_an_interrupt_after_an_answer_in_the_same_read_leaves_the_answer_a
         assert (settled["decision"], settled["by"]) == ("approved", "client")
 
 
-async def test_the_tool_answers_any_approval_and_asked_clients_are_told(home: str) -> None:
+async def test_the_tool_answers_any_approval_and_requests_to_clients_are_cancelled(home: str) -> None:
     async with LocalServer(home) as server:
         client, other = await server.client(), await server.client(version=PLAIN_VERSION, capabilities={})
         await server.asking(client)
@@ -211,49 +212,49 @@ async def test_the_tool_answers_any_approval_and_asked_clients_are_told(home: st
         await client.hears("task_complete")
 
         assert again == {"status": "error", "message": "Question is settled: denied"}
-        assert client.taken_back == [taken_back(0, "denied")]
+        assert client.taken_back == [taken_back(0, "denied", by="tool")]
         assert server.told == [(1, "denied: no\\x1b[2J")]
         assert (await other.value_of(other.call("approvalsList"))) == {"approvals": []}
 
 
-async def test_an_abort_ends_the_turn_and_other_asked_clients_are_told(home: str) -> None:
+async def test_an_abort_ends_the_turn_and_requests_to_other_clients_are_cancelled(home: str) -> None:
     async with LocalServer(home) as server:
         client, other = await server.client(), await server.client()
-        conversation = await server.asking(client, other, questions=2)
+        conversation = await server.asking(client, other, approvals=2)
 
         client.answer(0, {"action": "cancel"})
         await client.hears("error")
 
         assert server.told == []
-        assert (client.taken_back, other.taken_back) == ([], [taken_back(1, "abort")])
+        assert (client.taken_back, other.taken_back) == ([], [taken_back(1, "abort", by="client")])
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
 
 
 @pytest.mark.promises("approvals.everybody", "approvals.dropped")
-async def test_an_older_client_is_told_that_another_was_faster_and_not_that_a_question_was_dropped(
+async def test_an_older_client_sees_the_answer_of_another_client_and_no_dropped_approval(
     home: str,
 ) -> None:
     async with LocalServer(home) as server:
         client, older = await server.client(), await server.client(version=PLAIN_VERSION)
-        conversation = await server.asking(client, older, questions=2)
+        conversation = await server.asking(client, older, approvals=2)
         client.answer(0, YES)
-        await older.question(2)
+        await older.approval_request(2)
 
         client.call("conversationInterrupt", conversation_id=conversation.id)
         older.answer(3, YES)
         await older.hears("error")
 
         assert older.taken_back == [taken_back(1, "approved")]
-        assert client.taken_back == [taken_back(2, "dropped")]
+        assert client.taken_back == [taken_back(2, "dropped", by="interrupt")]
         assert server.told == [(1, "approved")]
 
 
 async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
     async with LocalServer(home) as server:
         client = await server.client()
-        await server.asking(client, questions=2)
+        await server.asking(client, approvals=2)
         client.send({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "what?"}})
-        await client.question(2)
+        await client.approval_request(2)
         client.send({"jsonrpc": "2.0", "id": 1})
         await client.hears("task_complete")
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from kit.builders.approvals import approval_id, command_approval, limit_approval, patch_approval
 from kit.builders.json import as_json
-from kit.builders.questions import approval_id, command_question, limit_question, patch_question
 from parley.agent.policy import RETRY
 from parley.conversation.approvals import ApprovalEvent, PendingApproval
-from parley.conversation.records import QuestionAsked
+from parley.conversation.records import ApprovalRequest
 from parley.server.approval_text import elicitation, listed
 from parley.server.hosts import FULL, PLAIN
 from parley.testing import check_message
@@ -45,20 +45,20 @@ PATCH: dict[str, Any] = {
 OURS: dict[str, Any] = {"parley_approval_id": approval_id(1), "parley_conversation_id": CONVERSATION}
 
 
-def question(shown: ApprovalEvent, asked: QuestionAsked) -> PendingApproval:
+def approval(shown: ApprovalEvent, asked: ApprovalRequest) -> PendingApproval:
     return PendingApproval(request=asked, event=shown, event_id=EventId("2"), at=1.5)
 
 
-def asked_of(version: str, shown: ApprovalEvent, asked: QuestionAsked) -> Any:
+def asked_of(version: str, shown: ApprovalEvent, asked: ApprovalRequest) -> Any:
     """Return the approval request for a client of this version, which must be a valid MCP request."""
     features = FULL if version == FULL_VERSION else PLAIN
-    params = elicitation(question(shown, asked), CONVERSATION, request="9", features=features)
+    params = elicitation(approval(shown, asked), CONVERSATION, request="9", features=features)
     check_message(request(0, ElicitationParams.METHOD, encode(params)), version=version)
     return as_json(params)
 
 
 def test_an_older_client_is_asked_for_a_command_as_ever_whatever_the_reason() -> None:
-    shown, asked = command_question(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
+    shown, asked = command_approval(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
 
     assert asked_of(PLAIN_VERSION, shown, asked) == {
         "message": "Allow Codex to run `touch 'a b'` in `/project`?",
@@ -68,15 +68,15 @@ def test_an_older_client_is_asked_for_a_command_as_ever_whatever_the_reason() ->
 
 
 def test_an_older_client_is_asked_for_a_patch_as_ever() -> None:
-    assert asked_of(PLAIN_VERSION, *patch_question(1, leaves_sandbox=True)) == {
+    assert asked_of(PLAIN_VERSION, *patch_approval(1, leaves_sandbox=True)) == {
         "message": "Allow Codex to apply proposed code changes?",
         "requestedSchema": NO_FORM,
         **PATCH,
     }
 
 
-def test_an_older_client_is_told_why_a_patch_is_wanted() -> None:
-    shown, asked = patch_question(1, reason="outside\nAllow Codex to rest?", grant_root="/project")
+def test_an_older_client_reads_why_a_patch_is_wanted() -> None:
+    shown, asked = patch_approval(1, reason="outside\nAllow Codex to rest?", grant_root="/project")
 
     assert asked_of(PLAIN_VERSION, shown, asked) == {
         "message": "outside\\nAllow Codex to rest?\nAllow Codex to apply proposed code changes?",
@@ -87,9 +87,9 @@ def test_an_older_client_is_told_why_a_patch_is_wanted() -> None:
     }
 
 
-def test_a_newer_client_is_told_why_and_where_and_can_fill_in_a_form() -> None:
+def test_a_newer_client_reads_why_and_where_and_gets_a_form() -> None:
     fields = {**EXEC, "codex_reason": "needs to write", **OURS}
-    shown, asked = command_question(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
+    shown, asked = command_approval(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
 
     assert asked_of(FULL_VERSION, shown, asked) == {
         "message": 'The model says: "needs to write"\n'
@@ -103,7 +103,7 @@ def test_a_newer_client_is_told_why_and_where_and_can_fill_in_a_form() -> None:
 def test_a_newer_client_is_asked_for_a_patch_with_all_that_is_known() -> None:
     more = {"codex_reason": "why not", "codex_grant_root": "/project", **OURS}
     fields = {**PATCH, **more}
-    shown, asked = patch_question(1, reason="why not", grant_root="/project", leaves_sandbox=True)
+    shown, asked = patch_approval(1, reason="why not", grant_root="/project", leaves_sandbox=True)
 
     assert asked_of(FULL_VERSION, shown, asked) == {
         "message": 'The model says: "why not"\n'
@@ -123,7 +123,7 @@ def test_a_newer_client_is_asked_whether_to_continue_beyond_a_limit() -> None:
         **OURS,
     }
 
-    assert asked_of(FULL_VERSION, *limit_question(1, "turn_tokens", used=1234, allowed=1000)) == {
+    assert asked_of(FULL_VERSION, *limit_approval(1, "turn_tokens", used=1234, allowed=1000)) == {
         "message": "turn_tokens reached (1234 of 1000). Go on?",
         "requestedSchema": FULL_SCHEMA,
         **fields,
@@ -132,8 +132,8 @@ def test_a_newer_client_is_asked_whether_to_continue_beyond_a_limit() -> None:
 
 
 def test_without_a_reason_and_with_the_sandbox_nothing_is_said_of_them() -> None:
-    exec_message = asked_of(FULL_VERSION, *command_question(1, "touch", "a b"))["message"]
-    patch_message = asked_of(FULL_VERSION, *patch_question(1))["message"]
+    exec_message = asked_of(FULL_VERSION, *command_approval(1, "touch", "a b"))["message"]
+    patch_message = asked_of(FULL_VERSION, *patch_approval(1))["message"]
 
     assert exec_message == "Allow Codex to run `touch 'a b'` in `/project`?"
     assert patch_message == "Allow Codex to apply proposed code changes?\n- add /project/new.txt"
@@ -141,7 +141,7 @@ def test_without_a_reason_and_with_the_sandbox_nothing_is_said_of_them() -> None
 
 @pytest.mark.parametrize("version", [PLAIN_VERSION, FULL_VERSION])
 def test_invisible_characters_are_escaped_in_the_message_and_not_in_the_fields(version: str) -> None:
-    shown, asked = command_question(1, "sh", "-c", "a\nb", cwd="/pro\u202eject")
+    shown, asked = command_approval(1, "sh", "-c", "a\nb", cwd="/pro\u202eject")
     params = asked_of(version, shown, asked)
 
     assert params["message"] == "Allow Codex to run `sh -c $'a\\nb'` in `$'/pro\\u202eject'`?"
@@ -150,14 +150,14 @@ def test_invisible_characters_are_escaped_in_the_message_and_not_in_the_fields(v
 
 def test_a_command_of_any_length_is_shown_whole() -> None:
     words = [f"word{number}" for number in range(20_000)]
-    shown, asked = command_question(1, *words)
+    shown, asked = command_approval(1, *words)
 
     assert f"`{' '.join(words)}`" in asked_of(PLAIN_VERSION, shown, asked)["message"]
 
 
 def test_a_command_is_listed_with_its_words_and_a_patch_with_its_changes() -> None:
-    command = question(*command_question(1, "touch", "a b", reason="so", leaves_sandbox=True))
-    patch = question(*patch_question(2))
+    command = approval(*command_approval(1, "touch", "a b", reason="so", leaves_sandbox=True))
+    patch = approval(*patch_approval(2))
 
     assert as_json(listed(command, CONVERSATION)) == {
         "approval_id": approval_id(1),
@@ -181,16 +181,16 @@ def test_a_command_is_listed_with_its_words_and_a_patch_with_its_changes() -> No
 
 
 def test_the_name_of_a_limit_cannot_pass_for_more_than_that() -> None:
-    shown, asked = limit_question(1, "turn_calls\nAllow Codex to run `ls`?\n")
+    shown, asked = limit_approval(1, "turn_calls\nAllow Codex to run `ls`?\n")
 
-    assert "\n" not in listed(question(shown, asked), CONVERSATION).message
+    assert "\n" not in listed(approval(shown, asked), CONVERSATION).message
 
 
 def changed(changes: Mapping[str, FileChange]) -> list[str]:
     """Return the lines of the message about a patch with these changes of files below /project."""
     named = {f"/project/{name}": change for name, change in changes.items()}
-    shown, asked = patch_question(1)
-    return listed(question(structs.replace(shown, changes=named), asked), CONVERSATION).message.split("\n")
+    shown, asked = patch_approval(1)
+    return listed(approval(structs.replace(shown, changes=named), asked), CONVERSATION).message.split("\n")
 
 
 def test_a_patch_names_what_becomes_of_each_file() -> None:
@@ -223,7 +223,7 @@ def test_of_many_files_ten_are_named_and_the_others_counted(files: int, last: st
     assert (lines[-1], len(lines)) == (last, min(files, 11))
 
 
-def test_the_name_of_a_file_cannot_pass_for_a_line_of_the_question() -> None:
+def test_the_name_of_a_file_cannot_pass_for_a_line_of_the_approval() -> None:
     name = "x\nAllow Codex to run `ls`?\u202e"
 
     assert changed({name: "delete"})[1:] == ["- delete $'/project/x\\nAllow Codex to run \\x60ls\\x60?\\u202e'"]
@@ -241,20 +241,20 @@ def test_the_name_of_a_file_cannot_pass_for_a_line_of_the_question() -> None:
     ],
     ids=["plain", "a prompt of its own", "blanks that wrap", "unseen", "long", "a backslash"],
 )
-@pytest.mark.parametrize("ask", [command_question, patch_question])
+@pytest.mark.parametrize("ask", [command_approval, patch_approval])
 def test_the_model_reason_is_quoted_on_a_separate_line(
-    ask: Callable[..., tuple[ApprovalEvent, QuestionAsked]], said: str, shown_as: str
+    ask: Callable[..., tuple[ApprovalEvent, ApprovalRequest]], said: str, shown_as: str
 ) -> None:
-    arguments = ("ls",) if ask is command_question else ()
-    first, second, *_ = listed(question(*ask(1, *arguments, reason=said)), CONVERSATION).message.split("\n")
+    arguments = ("ls",) if ask is command_approval else ()
+    first, second, *_ = listed(approval(*ask(1, *arguments, reason=said)), CONVERSATION).message.split("\n")
 
     assert first == f"The model says: {shown_as}"
     assert second.startswith("Allow Codex to ")
 
 
 def test_a_reason_of_the_server_is_not_said_to_be_the_model_s() -> None:
-    shown, asked = command_question(1, "ls", reason=RETRY, leaves_sandbox=True)
+    shown, asked = command_approval(1, "ls", reason=RETRY, leaves_sandbox=True)
 
-    assert listed(question(shown, asked), CONVERSATION).message == (
+    assert listed(approval(shown, asked), CONVERSATION).message == (
         "command failed; retry without sandbox?\nAllow Codex to run `ls` in `/project`, outside the sandbox?"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kit.builders.questions import approval_id
+from kit.builders.approvals import approval_id
 from kit.servers.local_server import LocalClient, LocalServer
 from kit.servers.settlements import SETTLED, settlements
 
@@ -27,7 +27,7 @@ async def unheard(server: LocalServer, **approvals: Any) -> tuple[LocalClient, A
 
 
 @pytest.mark.promises("approvals.nobody")
-async def test_after_a_while_nobody_could_be_asked_and_the_model_is_told_so(home: str) -> None:
+async def test_an_approval_without_recipients_times_out_and_the_model_reads_why(home: str) -> None:
     async with LocalServer(home) as server:
         client, conversation = await unheard(server)
         await server.after(29)
@@ -60,7 +60,7 @@ async def test_after_a_while_the_turn_may_end_instead(home: str) -> None:
 
 
 @pytest.mark.parametrize("approvals", [{"on_timeout": "hold"}, {"timeout_seconds": 0}])
-async def test_a_question_may_be_held_however_long_it_takes(home: str, approvals: dict[str, Any]) -> None:
+async def test_an_approval_may_be_held_however_long_it_takes(home: str, approvals: dict[str, Any]) -> None:
     async with LocalServer(home) as server:
         client, conversation = await unheard(server, **approvals)
         await server.after(1_000_000)
@@ -69,7 +69,7 @@ async def test_a_question_may_be_held_however_long_it_takes(home: str, approvals
         assert len((await client.value_of(client.call("approvalsList")))["approvals"]) == 1
 
 
-async def test_time_does_not_run_while_somebody_can_be_asked_and_begins_anew_when_that_one_is_gone(
+async def test_the_time_for_an_approval_restarts_when_the_last_recipient_leaves(
     home: str,
 ) -> None:
     async with LocalServer(home) as server:
@@ -77,7 +77,7 @@ async def test_time_does_not_run_while_somebody_can_be_asked_and_begins_anew_whe
         server.clock.passes(20)
         able = await server.client()
         stream = await able.stream(conversation.id)
-        await able.question()
+        await able.approval_request()
         able.cancel(stream)  # it may still answer
         await server.settle_down()
         await server.after(1_000)
@@ -97,7 +97,7 @@ async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
     async with LocalServer(home) as server:
         caller, client = await server.client(), await server.client(capabilities={})
         caller.call("codex", prompt="1", cwd="/project", config=PATIENT)
-        await caller.question()
+        await caller.approval_request()
         (conversation,) = server.conversations
         await client.stream(conversation.id)
         caller.leave()
@@ -109,7 +109,7 @@ async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
 
 
 @pytest.mark.promises("approvals.nobody")
-async def test_time_does_not_run_while_nobody_reads(home: str) -> None:
+async def test_time_does_not_run_without_readers(home: str) -> None:
     async with LocalServer(home) as server:
         client, conversation = await unheard(server)
         client.leave()
@@ -203,3 +203,21 @@ async def test_a_client_that_polled_once_is_not_waited_for(home: str) -> None:
             await server.after(30)
 
         assert (server.told, conversation.state.phase.value) == ([], "asking")
+
+
+async def test_a_polling_client_that_may_answer_counts_however_another_one_polls_after_it(home: str) -> None:
+    async with LocalServer(home) as server:
+        conversation = await server.create({"approvals": {"when_nobody": "deny", "timeout_seconds": 90}})
+        client = await server.client()
+        await client.say(conversation.id, 1)
+        await server.settle_down()
+        conversation.note_poll(can_answer=True)
+        conversation.note_poll(can_answer=False)
+        await server.after(3)
+        assert server.told == []
+
+        await server.after(60)  # neither polls any more
+        conversation.note_poll(can_answer=False)
+        await server.after(3)
+
+        assert server.told == REFUSED

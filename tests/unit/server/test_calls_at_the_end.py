@@ -8,28 +8,37 @@ from typing import Any, Final
 
 import pytest
 
-from kit.builders.questions import approval_id
+from kit.builders.approvals import approval_id
 from kit.servers.local_server import LocalServer
 from parley.server.tools import TOOLS
 
 SAYS: Final = [{"type": "text", "text": "0"}]
 
+MESSAGE: Final = "22222222-2222-4222-8222-222222222222"
 MORE: Final[Mapping[str, Mapping[str, Any]]] = {
     "codex": {"prompt": "0"},
     "codex-reply": {"prompt": "0"},
     "conversationCreate": {"prompt": "", "model": "m", "cwd": "/project"},
     "conversationSendMessage": {"content": SAYS},
+    "conversationMarkRead": {"seq": 0},
     "conversationRename": {"title": "Foxes"},
+    "conversationSearch": {"text": "0"},
+    "queueEdit": {"content": SAYS, "message_id": MESSAGE},
+    "queueRemove": {"message_id": MESSAGE},
     "approvalAnswer": {"approval_id": approval_id(1), "decision": "approved"},
 }
 """What a tool needs besides the conversation."""
 NEED_NONE: Final = frozenset(
-    {"codex", "conversationCreate", "conversationsList", "approvalsList", "approvalAnswer"}
+    {"codex", "conversationCreate", "conversationsList", "attentionList", "approvalsList", "approvalAnswer"}
 )
 
 
-@pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
-async def test_calls_during_the_shutdown_are_told_so(tmp_path: Path, tool: str) -> None:
+NEED_NO_STORE: Final = frozenset({"settingsList"})
+"""Tools that work during a shutdown, too."""
+
+
+@pytest.mark.parametrize("tool", [tool.name for tool in TOOLS if tool.name not in NEED_NO_STORE])
+async def test_calls_during_the_shutdown_get_an_error_that_says_so(tmp_path: Path, tool: str) -> None:
     async with LocalServer(str(tmp_path)) as server:
         client, conversation = await server.client(), await server.create()
         await server.conversations.stop()

@@ -29,7 +29,7 @@ async def ping(call: Call) -> None:
     call.answer(b"{}")
 
 
-async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_nothing_behind_it(
+async def test_a_failing_receiver_of_an_answer_or_a_cancellation_costs_no_later_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     outbox = FrameList(FULL_VERSION)
@@ -38,7 +38,7 @@ async def test_a_failure_of_whoever_an_answer_or_a_cancellation_is_for_costs_not
         dispatch = Dispatch(
             outbox,
             {"ping": ping, "work": works_until_it_is_cancelled},
-            context=lambda reply: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
+            context=lambda reply, meta: RequestContext(principal=LOCAL_USER, features=FULL, reply=reply),
             own=own,
             tasks=tasks,
         )

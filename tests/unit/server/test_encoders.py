@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from kit.builders.events import agent_message, task_started, user_message
 from kit.builders.json import as_json
@@ -30,6 +30,7 @@ from parley.wire.notifications import (
     InitialState,
     LoggedNotification,
     SnapshotEvent,
+    SnapshotMeta,
     StreamDisconnected,
 )
 
@@ -130,13 +131,21 @@ def test_a_snapshot_is_the_struct(log: Log, event_meta: bool) -> None:
         else SnapshotEvent(msg=Raw(encode_piece(delta)))
         for delta in log.open_deltas()
     ]
-    here = EventMeta(conversation_id=UUID, seq=log.last) if event_meta else EventMeta(conversation_id=UUID)
+    here = SnapshotMeta(conversation_id=UUID, seq=log.last) if event_meta else SnapshotMeta(conversation_id=UUID)
     state = msgspec.convert(
         {"_meta": here, "initial_state": {"events": events}}, InitialState, from_attributes=True
     )
 
     frame = encoder.snapshot(log.events(), log.open_deltas(), log.last)
     assert _read(frame) == _notification(InitialState.METHOD, state)
+
+
+@pytest.mark.parametrize("event_meta", [False, True])
+def test_a_snapshot_of_the_last_events_names_the_position_of_earlier_ones(event_meta: bool) -> None:
+    encoder = StreamEncoder(UUID, FULL, event_meta=event_meta, before=Seq(7))
+    state = msgspec.convert(_read(encoder.snapshot((), (), Seq(9)))["params"], InitialState)
+
+    assert state.meta == SnapshotMeta(conversation_id=UUID, seq=Seq(9) if event_meta else UNSET, before=Seq(7))
 
 
 def test_a_snapshot_after_a_position_has_only_what_is_newer() -> None:

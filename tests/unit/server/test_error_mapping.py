@@ -13,14 +13,23 @@ import pytest
 import parley
 from parley import errors
 from parley.errors import BadArguments, UnknownConversation, VisibleError
-from parley.server.error_mapping import Faults, failure
-from parley.server.errors import PeerRefusal
+from parley.server.error_mapping import ErrorShape, failure
+from parley.server.errors import MethodFailed, PeerRefusal
 from parley.server.hosts import FULL, PLAIN
+from parley.server.http.errors import HttpRefused
 from parley.wire.jsonrpc import encode
 from parley.wire.notifications import StreamDisconnected
 
 DOCS = Path(__file__).parents[3] / "docs" / "protocol.md"
-BASES = {"VisibleError", "InvalidRequest", "ConfigError", "StoreError", "ModelError", "RequestRefused"}
+BASES = {
+    "VisibleError",
+    "InvalidRequest",
+    "ConfigError",
+    "StoreError",
+    "ModelError",
+    "RequestRefused",
+    HttpRefused.__name__,
+}
 """Classes that are never raised themselves."""
 
 
@@ -31,12 +40,10 @@ def visible_errors(base: type[VisibleError] = VisibleError) -> Iterator[type[Vis
 
 
 def all_visible_errors() -> set[type[VisibleError]]:
-    for package in pkgutil.iter_modules(parley.__path__, "parley."):
-        if package.ispkg and package.name not in ("parley.cli", "parley.testing"):
-            for module in pkgutil.iter_modules(importlib.import_module(package.name).__path__):
-                if module.name == "errors":
-                    importlib.import_module(f"{package.name}.errors")
-    return {one for one in visible_errors() if one is not PeerRefusal}
+    for module in pkgutil.walk_packages(parley.__path__, "parley."):
+        if module.name.endswith(".errors") and not module.name.startswith(("parley.cli.", "parley.testing.")):
+            importlib.import_module(module.name)
+    return {one for one in visible_errors() if one not in (MethodFailed, PeerRefusal)}
 
 
 @pytest.mark.promises("errors.codes")
@@ -60,11 +67,11 @@ def test_the_docs_list_every_code_and_no_other() -> None:
 
 
 @pytest.mark.promises("errors.codes", "versions.plain")
-@pytest.mark.parametrize("faults", Faults)
-def test_only_a_client_with_the_additions_gets_a_code(faults: Faults) -> None:
+@pytest.mark.parametrize("shape", ErrorShape)
+def test_only_a_client_with_the_additions_gets_a_code(shape: ErrorShape) -> None:
     for error in (UnknownConversation("7"), BadArguments("no", field="x")):
-        value = failure("tool", faults, error, FULL).structured_content
-        plain = failure("tool", faults, error, PLAIN)
+        value = failure("tool", shape, error, FULL).structured_content
+        plain = failure("tool", shape, error, PLAIN)
 
         assert b'"code":"%b"' % error.code.encode() in encode(value)
         assert b'"code"' not in encode(plain)

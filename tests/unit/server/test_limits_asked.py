@@ -38,7 +38,7 @@ async def test_only_newer_clients_are_asked_and_their_approval_counts_for_all(ho
         await older.stream(conversation.id)
         await newer.stream(conversation.id)
         await older.say(conversation.id, 0)
-        asked = await newer.question()
+        asked = await newer.approval_request()
         newer.answer(asked["id"], YES)
         await older.hears("task_complete")
 
@@ -49,7 +49,7 @@ async def test_only_newer_clients_are_asked_and_their_approval_counts_for_all(ho
 
 @pytest.mark.promises("limits.plain")
 @pytest.mark.parametrize("approvals", [{}, {"on_timeout": "hold"}, {"on_timeout": "abort"}, {"timeout_seconds": 0}])
-async def test_where_older_clients_read_and_nobody_can_be_asked_the_turn_ends_at_once(
+async def test_a_turn_with_only_older_clients_ends_at_its_limit_at_once(
     home: str, approvals: dict[str, Any]
 ) -> None:
     async with LocalServer(home) as server:
@@ -67,7 +67,7 @@ async def test_where_older_clients_read_and_nobody_can_be_asked_the_turn_ends_at
 
 
 @pytest.mark.promises("limits.plain", "approvals.held")
-async def test_where_nobody_reads_the_question_is_held_until_an_older_client_comes(home: str) -> None:
+async def test_without_readers_the_approval_is_held_until_an_older_client_comes(home: str) -> None:
     async with LocalServer(home) as server:
         conversation = await at_its_limit(server)
         sender, older = await server.client(), await server.client(version=PLAIN_VERSION)
@@ -82,14 +82,14 @@ async def test_where_nobody_reads_the_question_is_held_until_an_older_client_com
         assert (older.asked, errors(older)) == ([], [LIMIT])
 
 
-async def test_where_whoever_was_asked_is_gone_an_older_client_sees_the_turn_end(home: str) -> None:
+async def test_an_older_client_sees_the_turn_end_when_the_clients_with_the_request_have_left(home: str) -> None:
     async with LocalServer(home) as server:
         conversation = await at_its_limit(server)
         newer, older = await server.client(), await server.client(version=PLAIN_VERSION)
         await newer.stream(conversation.id)
         await older.stream(conversation.id)
         await newer.say(conversation.id, 0)
-        await newer.question()
+        await newer.approval_request()
         await server.settle_down()
         assert errors(older) == []
 
@@ -131,8 +131,8 @@ async def test_anybody_answers_by_the_tool(home: str) -> None:
         await deaf.say(conversation.id, 0)
         await deaf.hears("limit_reached")
         listed = await deaf.value_of(deaf.call("approvalsList", conversation_id=conversation.id))
-        (question,) = listed["approvals"]
-        deaf.call("approvalAnswer", approval_id=question["approval_id"], decision="approved")
+        (approval,) = listed["approvals"]
+        deaf.call("approvalAnswer", approval_id=approval["approval_id"], decision="approved")
         await deaf.hears("task_complete")
 
         assert errors(deaf) == []
@@ -149,7 +149,7 @@ async def test_the_next_call_resumes_or_ends_the_turn(home: str, decision: str, 
     async with LocalServer(home, store=store) as server:
         client = await server.client()
         await client.stream(conversation)
-        asked = await client.question()
+        asked = await client.approval_request()
         client.answer(asked["id"], {"decision": decision})
         await client.hears("task_complete")
 
@@ -160,16 +160,16 @@ async def test_the_next_call_resumes_or_ends_the_turn(home: str, decision: str, 
 
 
 @pytest.mark.promises("limits.counted")
-async def test_the_time_in_which_a_question_waited_is_not_counted(home: str) -> None:
+async def test_the_time_in_which_an_approval_waited_is_not_counted(home: str) -> None:
     async with LocalServer(home) as server:
         conversation = await server.create({"limits": {"turn_seconds": 10}})
         client = await server.client()
         await client.stream(conversation.id)
         await client.say(conversation.id, 2)
-        await client.question()
+        await client.approval_request()
         server.clock.passes(1_000)
         client.answer(0, YES)
-        await client.question(2)
+        await client.approval_request(2)
         server.clock.passes(1_000)
         client.answer(1, YES)
         await client.hears("task_complete")

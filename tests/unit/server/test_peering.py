@@ -71,7 +71,7 @@ class Peer:
 async def test_after_a_not_owner_refusal_nothing_is_executed_before_the_next_follow(home: str) -> None:
     peer = Peer()
     async with LocalServer(home) as server, asyncio.TaskGroup() as tasks:
-        tasks.create_task(serve_peer(peer, server.host))
+        tasks.create_task(serve_peer(peer, server.context))
         client = await server.client()
         conversation = await server.asking(client)
         follow = Follow(conversation_id=conversation.id, after=Seq(0))
@@ -81,7 +81,7 @@ async def test_after_a_not_owner_refusal_nothing_is_executed_before_the_next_fol
         await client.hears("error")
         told.append(await peer.is_told(rename.METHOD, rename))
         await client.say(conversation.id, 1)
-        await client.question(2)
+        await client.approval_request(2)
         told += [await peer.is_told(request.METHOD, request) for request in (interrupt, follow, rename)]
         phase = conversation.state.phase
         peer.leave()
@@ -93,7 +93,7 @@ async def test_after_a_not_owner_refusal_nothing_is_executed_before_the_next_fol
 async def test_commands_fail_while_nothing_can_be_stored(home: str) -> None:
     peer, store = Peer(), SlowStore()
     async with LocalServer(home, store=store) as server, asyncio.TaskGroup() as tasks:
-        tasks.create_task(serve_peer(peer, server.host))
+        tasks.create_task(serve_peer(peer, server.context))
         conversation = await server.asking(await server.client())
         follow = Follow(conversation_id=conversation.id, after=Seq(0))
         rename = RenameConversation(conversation_id=conversation.id, title="Foxes")

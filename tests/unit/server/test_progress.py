@@ -90,7 +90,7 @@ async def test_a_result_in_the_tick_of_a_notification_leaves_in_a_write_of_its_o
     assert out.writes == [[progress(1, "user_message")], [RESULT]]
 
 
-async def test_older_clients_are_told_at_each_event_at_once() -> None:
+async def test_older_clients_get_progress_at_each_event_at_once() -> None:
     out = Writes()
     reporter = ProgressReporter(out, 7, delayed=False)
     reporter.event("task_started")

@@ -112,5 +112,5 @@ def test_nothing_that_is_shown_is_a_control_character(argv: list[str]) -> None:
         ("x" * 2001, "x" * 2000 + "…"),
     ],
 )
-def test_a_reason_is_told_without_what_could_act(said: str, told: str | None) -> None:
+def test_control_characters_are_removed_from_a_reason(said: str, told: str | None) -> None:
     assert escape_for_display(said) == told

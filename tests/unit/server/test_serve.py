@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit.builders.questions import CWD
+from kit.builders.approvals import CWD
 from kit.clients.requests import request, tool
 from kit.servers.local_server import FrameList, LocalServer
 from kit.system.commands import PATIENCE_SECONDS
@@ -86,7 +86,7 @@ class Clients:
     """Clients of one server."""
 
     def __init__(self, server: LocalServer, tasks: asyncio.TaskGroup) -> None:
-        self.server, self.core = server, ServerCore(server.host)
+        self.server, self.core = server, ServerCore(server.context)
         self._tasks = tasks
 
     async def connect(self) -> tuple[LocalTransport, asyncio.Task[None]]:
@@ -130,7 +130,7 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
         await first.answer_to(3)
         second, _ = await clients.connect()
         second.send(tool(2, "conversationStream", {"conversation_id": conversation.id}))
-        question = await second.hears("elicitation/create")
+        approval = await second.hears("elicitation/create")
 
         first.leave()
         await gone(served)
@@ -140,7 +140,7 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
 
         assert [reference() for reference in left] == [None, None, None]
         assert len(clients.connections) == 1
-        second.send({"jsonrpc": "2.0", "id": question["id"], "result": {"decision": "approved"}})
+        second.send({"jsonrpc": "2.0", "id": approval["id"], "result": {"decision": "approved"}})
         await second.hears("task_complete")
         assert clients.server.told == [(1, "approved")]
 
@@ -201,8 +201,8 @@ async def test_an_answer_goes_to_the_reply_channel_of_its_request(home: str) -> 
     async with LocalServer(home) as server, asyncio.TaskGroup() as tasks:
         out, replied = FrameList(FULL_VERSION), FrameList(FULL_VERSION)
         reply = OutboxReply(replied)
-        principal = Principal(name="reader", role=Role.OBSERVER)
-        connection = ClientConnection(out, server.host, tasks, principal)
+        principal = Principal(name="reader", role=Role.ADMIN)
+        connection = ClientConnection(out, server.context, tasks, principal)
         connection.take(encode(hello()))
         await server.settle_down()
         connection.take(encode(request(2, "ping", {})), reply)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.config.types import Inherit, ShellEnvironment
-from parley.tools.commands.environment import CORE, SAFE, command_environment, with_tame_git
+from parley.tools.commands.environment import CORE, SAFE, command_environment, with_restricted_git
 
 SERVER: Final = {
     "HOME": "/home/ada",
@@ -162,7 +162,7 @@ def test_variables_of_the_user_pass_although_they_look_like_secrets() -> None:
 
 
 @pytest.mark.parametrize("policy", [ShellEnvironment(inherit="none"), ShellEnvironment(include_only=("NOTHING",))])
-def test_commands_without_network_are_told_so_whatever_the_policy(policy: ShellEnvironment) -> None:
+def test_commands_without_network_have_a_variable_that_says_so_under_every_policy(policy: ShellEnvironment) -> None:
     assert command_environment(SERVER, policy, network=False) == {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}
 
 
@@ -205,7 +205,7 @@ def test_a_pattern_full_of_stars_takes_no_longer_than_others() -> None:
 
 
 def test_a_tame_git_obeys_no_repository_nor_what_the_user_has_set() -> None:
-    env = with_tame_git({"PATH": "/bin", "PAGER": "evil", "GIT_CONFIG_COUNT": "9"})
+    env = with_restricted_git({"PATH": "/bin", "PAGER": "evil", "GIT_CONFIG_COUNT": "9"})
 
     settings_of_git = {
         env[f"GIT_CONFIG_KEY_{place}"]: env[f"GIT_CONFIG_VALUE_{place}"]

@@ -39,5 +39,5 @@ async def test_an_error_of_the_store_ends_the_turn(error: Exception) -> None:
         await tools(error).run(CALL)
 
 
-async def test_a_bug_of_a_tool_is_told_to_the_model() -> None:
+async def test_the_model_reads_that_a_tool_has_a_bug() -> None:
     assert await tools(KeyError("x")).run(CALL) == "internal error: KeyError"

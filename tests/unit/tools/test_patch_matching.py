@@ -162,7 +162,7 @@ def test_line_ends_are_kept_and_new_lines_take_those_around_them(
         (b"", ["@@", "+a\r"], b"a\r\n"),
     ],
 )
-def test_a_line_end_that_is_asked_for_is_given(content: bytes, lines: list[str], expected: bytes) -> None:
+def test_a_requested_line_end_is_written(content: bytes, lines: list[str], expected: bytes) -> None:
     assert changed(content, *lines) == expected
 
 

@@ -95,7 +95,7 @@ def test_other_carriage_returns_are_a_part_of_added_lines_alone() -> None:
     assert parse(text) == (AddFile("a", ("x\r", "y")), UpdateFile("b", None, (Chunk(("c",), lines, False, 1),)))
 
 
-def test_reading_ends_when_nobody_waits_for_it_any_more() -> None:
+def test_reading_ends_when_its_caller_stops_waiting() -> None:
     cancel = CancelToken()
     cancel.cancel()
 

@@ -227,7 +227,7 @@ def test_the_working_directory_itself_may_be_reached_through_a_link(work: Path, 
 
 
 @pytest.mark.parametrize("path", ["../outside.txt", "sub/../../outside.txt", "{outside}/outside.txt"])
-def test_a_plan_tells_when_a_file_lies_outside_and_where(work: Path, path: str) -> None:
+def test_a_plan_has_the_path_of_a_file_outside_of_the_directory(work: Path, path: str) -> None:
     (work / "sub").mkdir()
 
     plan = planned(work, f"*** Add File: {path.format(outside=work.parent)}", "+x")
@@ -427,7 +427,7 @@ def test_the_target_of_a_git_file_is_refused(work: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"gitdir:", b"gitdir: \0\xff", b"gitdir: /\n" * 1000])
-def test_a_git_file_that_makes_no_sense_is_in_nobodys_way(work: Path, content: bytes) -> None:
+def test_a_git_file_that_makes_no_sense_prevents_nothing(work: Path, content: bytes) -> None:
     (work / ".git").write_bytes(content)
 
     verify(patch("*** Add File: a.txt", "+x"), workdir=str(work), cwd=str(work))
@@ -591,7 +591,7 @@ def test_where_the_working_directory_is_moved_about_nothing_is_changed(
     with pytest.raises(PatchRefused) as refused:
         verify(patch("*** Add File: a", "+x"), workdir=str(work), cwd=f"{tmp_path}/link")
 
-    assert str(refused.value) == f"error: {tmp_path}/link cannot be looked at: Invalid argument (os error 22)"
+    assert str(refused.value) == f"error: {tmp_path}/link cannot be resolved: Invalid argument (os error 22)"
 
 
 def test_a_call_cannot_be_in_a_directory_that_cannot_be(work: Path) -> None:
@@ -616,7 +616,7 @@ def test_a_patch_is_refused_where_no_file_can_be_opened(work: Path) -> None:
     )
 
 
-def test_a_patch_that_nobody_waits_for_any_more_is_given_up(work: Path) -> None:
+def test_a_patch_without_a_waiting_caller_is_given_up(work: Path) -> None:
     plant(work, a="x\n")
     text = patch("*** Update File: a", "-x", "+y")
     cancel = CancelToken()
@@ -677,7 +677,7 @@ def test_all_files_together_must_not_be_too_large(work: Path) -> None:
     with pytest.raises(PatchRefused) as refused:
         planned(work, *(f"*** Delete File: {name}" for name in names))
 
-    assert str(refused.value) == "error: the patch needs more than 64 MiB read"
+    assert str(refused.value) == "error: the patch reads more than 64 MiB"
 
 
 def test_too_many_files_or_directories_are_refused(work: Path) -> None:
@@ -687,7 +687,7 @@ def test_too_many_files_or_directories_are_refused(work: Path) -> None:
         "error: the patch has more than 2000 hunks"
     )
     assert refusal(work, *(f"*** Add File: {number}/{'d/' * 50}f" for number in range(50))) == (
-        "error: the patch would make more than 2000 directories"
+        "error: the patch would create more than 2000 directories"
     )
 
 

@@ -17,9 +17,10 @@ import msgspec
 import pytest
 
 from kit.builders.records import call, command_output
-from kit.builders.transcript import Appended, RecordingTranscript, Shown
+from kit.builders.transcript import Appended, OutputShown, RecordingTranscript
 from kit.builders.trees import patch, plant, tree
 from kit.models.raw_provider import settings
+from kit.system.commands import PATIENCE_SECONDS
 from parley.config.types import Sandbox
 from parley.conversation.records import CommandOutput
 from parley.errors import SandboxUnavailable
@@ -46,10 +47,9 @@ from parley.wire.ids import CallId
 
 CALL = CallId("c1")
 GRANTED = Granted()
-BOUNDS = SandboxPolicy(writable=(WritableRoot(path="/project", device=1, inode=2),))
-CONFINED = Granted(bounds=BOUNDS)
+POLICY = SandboxPolicy(writable=(WritableRoot(path="/project", device=1, inode=2),))
+CONFINED = Granted(policy=POLICY)
 SANDBOX = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
-PATIENCE_SECONDS = 90.0
 
 
 class Files(NamedTuple):
@@ -62,7 +62,7 @@ class Confined(NamedTuple):
     """The thread of this name was confined to this policy."""
 
     thread: str
-    bounds: SandboxPolicy
+    policy: SandboxPolicy
 
 
 class Sandboxes:
@@ -75,14 +75,14 @@ class Sandboxes:
     async def run(self, command: Command, *, output: Output) -> CommandResult:
         raise AssertionError("a patch runs no command")
 
-    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
+    async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
         raise AssertionError("others ask that")
 
-    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
+    async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
         return ()
 
-    def confine_thread(self, bounds: SandboxPolicy) -> bool:
-        self.did.append(Confined(threading.current_thread().name, bounds))
+    def confine_thread(self, policy: SandboxPolicy) -> bool:
+        self.did.append(Confined(threading.current_thread().name, policy))
         if self._fails is not None:
             raise self._fails
         return self._has_landlock
@@ -143,7 +143,7 @@ class Bench:
         return {name: content for name, (mode, content) in tree(self.work).items() if mode.startswith("-")}
 
 
-def kept(shown: Shown, *, item: str = "i1") -> CommandOutput:
+def stored_output(shown: OutputShown, *, item: str = "i1") -> CommandOutput:
     return command_output(CALL, shown.data, stream=shown.stream, item=item)
 
 
@@ -192,7 +192,7 @@ async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: P
     told = await bench.apply(*UPDATE)
 
     said = "Success. Updated the following files:\nM old.txt\n"
-    shown = Shown(CALL, "stdout", said.encode())
+    shown = OutputShown(CALL, "stdout", said.encode())
     before, after = b"alpha\nbeta\n", b"ALPHA\nbeta\n"
     whole = (
         f"diff --git a/{work}/old.txt b/{work}/old.txt\nindex {blob(before)}..{blob(after)}\n"
@@ -206,7 +206,7 @@ async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: P
         Appended((begin,)),
         Files({"old.txt": before}),
         shown,
-        Appended((kept(shown), end, TurnDiff(unified_diff=whole))),
+        Appended((stored_output(shown), end, TurnDiff(unified_diff=whole))),
         Files({"old.txt": after}),
     ]
 
@@ -284,7 +284,7 @@ async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
     assert [type(one) for one in bench.notebook.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
 
 
-async def test_a_patch_that_does_not_fit_is_told_without_events(work: Path) -> None:
+async def test_a_patch_that_does_not_match_fails_without_events(work: Path) -> None:
     bench = Bench(work)
 
     told = await bench.apply("*** Update File: old.txt", "-nothing like this", "+x")
@@ -310,7 +310,7 @@ async def test_a_patch_that_does_not_fit_is_told_without_events(work: Path) -> N
         ),
     ],
 )
-async def test_the_model_is_not_told_all_of_a_patch_that_is_refused(
+async def test_the_error_for_a_refused_patch_has_only_a_part_of_it(
     work: Path, lines: tuple[str, ...], beginning: str, end: str
 ) -> None:
     told = await Bench(work).apply(*lines)
@@ -330,7 +330,7 @@ async def test_a_patch_in_our_own_home_is_refused(work: Path) -> None:
     assert bench.did == []
 
 
-async def test_an_empty_patch_is_told_without_events(work: Path) -> None:
+async def test_an_empty_patch_fails_without_events(work: Path) -> None:
     bench = Bench(work)
 
     assert await bench.apply() == "patch rejected: empty patch"
@@ -365,7 +365,7 @@ async def test_a_patch_that_must_not_be_written_changes_nothing(work: Path, verd
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
 
 
-async def test_both_ends_of_a_move_are_named_to_whoever_decides(work: Path) -> None:
+async def test_an_approval_names_both_ends_of_a_move(work: Path) -> None:
     bench = Bench(work, RejectedByUser())
 
     await bench.apply("*** Update File: old.txt", "*** Move to: ../new.txt", "-alpha", "+ALPHA")
@@ -374,14 +374,14 @@ async def test_both_ends_of_a_move_are_named_to_whoever_decides(work: Path) -> N
     assert (asked.paths, asked.inside_cwd) == ((f"{work}/old.txt", f"{work.parent}/new.txt"), False)
 
 
-async def test_a_failure_while_writing_is_shown_and_told(work: Path) -> None:
+async def test_clients_and_the_model_see_a_failure_while_writing(work: Path) -> None:
     bench = Bench(work)
     bench.spoil = work / "old.txt"
 
     told = await bench.apply("*** Add File: sub/new.txt", "+x", *UPDATE)
 
     said = "Failed to write file old.txt: changed meanwhile\n"
-    shown = Shown(CALL, "stderr", said.encode())
+    shown = OutputShown(CALL, "stderr", said.encode())
     end = PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False)
     changes = {f"{work}/sub/new.txt": OtherChange(add=AddedFile(content="x\n")), **updated(work)}
     begin = PatchApplyBegin(call_id=CALL, auto_approved=True, changes=changes)
@@ -390,7 +390,7 @@ async def test_a_failure_while_writing_is_shown_and_told(work: Path) -> None:
         Appended((begin,)),
         Files({"old.txt": b"alpha\nbeta\n"}),
         shown,
-        Appended((kept(shown), end)),
+        Appended((stored_output(shown), end)),
         Files({"old.txt": b"somebody else's\n"}),
     ]
     assert tree(work).keys() == {"old.txt"}
@@ -476,15 +476,15 @@ async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(wo
         await asyncio.to_thread(first.join)
 
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n", "other.txt": b"x\n"}
-    assert [type(one) for one in bench.did] == [ApplyPatch, Appended, Files, Shown, Appended, Files]
+    assert [type(one) for one in bench.did] == [ApplyPatch, Appended, Files, OutputShown, Appended, Files]
 
 
-# --- within bounds -----------------------------------------------------------------------
+# --- in the sandbox -----------------------------------------------------------------------
 
 WRITTEN = "Success. Updated the following files:\nM old.txt\n"
 SPOILED = "Failed to write file old.txt: changed meanwhile\n"
 DENIED = f"sandbox denied exec error, exit code: 1, stdout: , stderr: {SPOILED}"
-IN_THREAD = Confined("write-patch", BOUNDS)
+IN_THREAD = Confined("write-patch", POLICY)
 
 
 def seen(bench: Bench) -> list[object]:
@@ -499,9 +499,9 @@ def seen(bench: Bench) -> list[object]:
 
 
 def written(work: Path, *, by: Sequence[object] = (IN_THREAD,), item: str = "i1") -> list[object]:
-    shown = Shown(CALL, "stdout", WRITTEN.encode())
+    shown = OutputShown(CALL, "stdout", WRITTEN.encode())
     end = PatchApplyEnd(call_id=CALL, stdout=WRITTEN, stderr="", success=True)
-    return [begun(work), *by, shown, Appended((kept(shown, item=item), end))]
+    return [begun(work), *by, shown, Appended((stored_output(shown, item=item), end))]
 
 
 def begun(work: Path) -> Appended:
@@ -509,12 +509,12 @@ def begun(work: Path) -> Appended:
 
 
 def failed(work: Path, said: str = SPOILED, *, by: Sequence[object] = (IN_THREAD,)) -> list[object]:
-    shown = Shown(CALL, "stderr", said.encode())
+    shown = OutputShown(CALL, "stderr", said.encode())
     end = PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False)
-    return [begun(work), *by, shown, Appended((kept(shown), end))]
+    return [begun(work), *by, shown, Appended((stored_output(shown), end))]
 
 
-async def test_a_patch_is_written_by_a_thread_within_the_bounds_that_were_granted(work: Path) -> None:
+async def test_a_patch_is_written_by_a_thread_under_the_policy_that_was_granted(work: Path) -> None:
     bench = Bench(work, CONFINED)
 
     told = await bench.apply(*UPDATE)
@@ -524,7 +524,7 @@ async def test_a_patch_is_written_by_a_thread_within_the_bounds_that_were_grante
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
 
 
-async def test_a_patch_that_fails_within_its_bounds_was_denied_by_the_sandbox(work: Path) -> None:
+async def test_a_patch_that_fails_in_the_sandbox_was_denied_by_the_sandbox(work: Path) -> None:
     bench = Bench(work, CONFINED)
     bench.spoil = work / "old.txt"
 
@@ -536,7 +536,7 @@ async def test_a_patch_that_fails_within_its_bounds_was_denied_by_the_sandbox(wo
 
 async def test_a_patch_that_cannot_be_confined_is_not_written(work: Path) -> None:
     sandboxes = Sandboxes(fails=SandboxUnavailable("/project is not what it was"))
-    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), commands=sandboxes)
+    bench = Bench(work, Granted(policy=POLICY, ask_again=True), commands=sandboxes)
 
     told = await bench.apply(*UPDATE)
 
@@ -545,10 +545,10 @@ async def test_a_patch_that_cannot_be_confined_is_not_written(work: Path) -> Non
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
 
 
-async def test_a_patch_that_fails_within_its_bounds_is_written_without_them_when_that_is_allowed(
+async def test_a_patch_that_fails_in_the_sandbox_is_written_without_it_when_that_is_allowed(
     work: Path,
 ) -> None:
-    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), Granted(by_person=True))
+    bench = Bench(work, Granted(policy=POLICY, ask_again=True), Granted(by_person=True))
     bench.spoil = work / "old.txt"
     bench.asked_again = lambda: (work / "old.txt").write_bytes(b"alpha\nbeta\n")
 
@@ -573,10 +573,10 @@ async def test_a_patch_that_fails_within_its_bounds_is_written_without_them_when
         (RejectedByPolicy(why="nobody is there"), "patch rejected: nobody is there"),
     ],
 )
-async def test_a_patch_that_fails_within_its_bounds_is_not_written_when_that_is_denied(
+async def test_a_patch_that_fails_in_the_sandbox_is_not_written_when_that_is_denied(
     work: Path, verdict: Verdict, told: str
 ) -> None:
-    bench = Bench(work, Granted(bounds=BOUNDS, ask_again=True), verdict)
+    bench = Bench(work, Granted(policy=POLICY, ask_again=True), verdict)
     bench.spoil = work / "old.txt"
 
     assert await bench.apply(*UPDATE) == told
@@ -645,7 +645,7 @@ def test_the_format_is_described_to_the_model_by_an_example_that_can_be_read(wor
 # --- replaced after the approval -------------------------------------------------------------
 
 
-async def test_a_patch_whose_file_changes_while_it_is_written_is_asked_about_again(work: Path) -> None:
+async def test_a_patch_whose_file_changes_while_it_is_written_needs_another_approval(work: Path) -> None:
     bench = Bench(work, *[Granted(by_person=True)] * 2)
     bench.spoil, bench.spoil_with = work / "old.txt", b"zero\nalpha\nbeta\n"
 
@@ -671,12 +671,12 @@ async def test_a_patch_whose_files_change_at_each_approval_is_refused_in_the_end
     )
 
     assert await bench.apply(*UPDATE) == (
-        "patch rejected: what was approved was replaced before it could begin, 3 times in a row"
+        "patch rejected: its program, directory or files were replaced after each of 3 approvals"
     )
     assert bench.files() == {"old.txt": b"2\nalpha\nbeta\n"}
 
 
-async def test_a_patch_that_does_not_fit_any_more_is_told_so(work: Path) -> None:
+async def test_a_patch_that_no_longer_matches_fails(work: Path) -> None:
     bench = Bench(work, Granted(by_person=True))
     bench.spoil = work / "old.txt"
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from kit.builders.records import call
-from kit.builders.transcript import Appended, RecordingTranscript, Shown
+from kit.builders.transcript import Appended, OutputShown, RecordingTranscript
 from kit.builders.trees import not_a_link
 from kit.models.raw_provider import settings
 from parley.config.types import Environment, Settings, WorkspaceWrite
@@ -22,7 +22,7 @@ from parley.conversation.records import CallItem, CommandOutput, StreamOutput
 from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Approved, Command, CommandResult, Output, SandboxPolicy
 from parley.ports.tools import Action, Granted, RejectedByPolicy, RejectedByUser, RunCommand, ToolContext, Verdict
-from parley.tools.commands.environment import with_tame_git
+from parley.tools.commands.environment import with_restricted_git
 from parley.tools.errors import CommandReplaced
 from parley.tools.shell import Shell
 from parley.wire.events import (
@@ -41,8 +41,8 @@ CALL = CallId("c1")
 ZERO = Duration(secs=0, nanos=0)
 OK = CommandResult(exit_code=0, seconds=0.0)
 GRANTED = Granted()
-BOUNDS = SandboxPolicy(hidden=("/home/me/.ssh",))
-CONFINED = Granted(bounds=BOUNDS)
+POLICY = SandboxPolicy(hidden=("/home/me/.ssh",))
+CONFINED = Granted(policy=POLICY)
 SANDBOX = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
 
 
@@ -109,13 +109,13 @@ class Bench:
 
     # --- as what runs commands and applies patches ---
 
-    async def why_unconfined(self, bounds: SandboxPolicy) -> str | None:
+    async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
         raise AssertionError("others ask that")
 
-    async def unrestored(self, bounds: SandboxPolicy) -> tuple[str, ...]:
+    async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
         return ()
 
-    def confine_thread(self, bounds: SandboxPolicy) -> bool:
+    def confine_thread(self, policy: SandboxPolicy) -> bool:
         raise AssertionError("others ask for that")
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
@@ -139,7 +139,7 @@ class Bench:
         return "patched"
 
 
-def kept(stream: OutputStream, data: bytes, *, item: str = "i1") -> StreamOutput:
+def stored_stream(stream: OutputStream, data: bytes, *, item: str = "i1") -> StreamOutput:
     return StreamOutput(
         item=ItemId(item),
         stream=stream,
@@ -176,14 +176,17 @@ async def test_a_command_begins_says_what_it_says_and_ends() -> None:
             )
         ),
         Command(argv=("echo", "hi"), cwd="/project", env={"PATH": "/bin"}, timeout_seconds=10.0),
-        Shown(CALL, "stdout", b"out\n"),
-        Shown(CALL, "stderr", b"warning\n"),
-        Shown(CALL, "stdout", b"more\n"),
+        OutputShown(CALL, "stdout", b"out\n"),
+        OutputShown(CALL, "stderr", b"warning\n"),
+        OutputShown(CALL, "stdout", b"more\n"),
         Appended(
             (
                 CommandOutput(
                     call_id=CALL,
-                    streams=(kept("stdout", b"out\nmore\n"), kept("stderr", b"warning\n", item="i2")),
+                    streams=(
+                        stored_stream("stdout", b"out\nmore\n"),
+                        stored_stream("stderr", b"warning\n", item="i2"),
+                    ),
                 ),
                 ExecCommandEnd(
                     call_id=CALL,
@@ -231,7 +234,7 @@ async def test_of_a_command_that_failed_the_model_reads_stdout_and_then_stderr(
 
 
 async def test_a_program_that_cannot_be_started_has_a_beginning_and_an_end() -> None:
-    detail = "No such file or directory (os error 2)"
+    detail = "Permission denied (os error 13)"
     bench = Bench(ends=CommandNotStarted(detail))
 
     told = await bench.call(command=["no-such-program"])
@@ -252,7 +255,7 @@ async def test_a_program_that_cannot_be_started_has_a_beginning_and_an_end() -> 
     ]
 
 
-async def test_an_empty_command_cannot_be_started_and_nobody_is_asked_about_it() -> None:
+async def test_an_empty_command_cannot_be_started_and_needs_no_approval() -> None:
     bench = Bench(ends=CommandNotStarted("command args are empty"), approval_policy="untrusted")
 
     told = await bench.call(command=[])
@@ -283,7 +286,7 @@ async def test_a_command_that_took_too_long_keeps_what_it_said(policy: str, told
     assert await bench.call(command=["sleep", "20"], timeout=300) == told
     assert bench.did[-1] == Appended(
         (
-            CommandOutput(call_id=CALL, streams=(kept("stdout", b"begun\n"),)),
+            CommandOutput(call_id=CALL, streams=(stored_stream("stdout", b"begun\n"),)),
             ExecCommandEnd(
                 call_id=CALL,
                 stdout="",
@@ -331,7 +334,9 @@ async def test_restored_files_are_reported_also_if_the_output_is_withheld(ends: 
     assert bench.end.stderr.splitlines()[1:] == ["one", "two"]
 
 
-async def test_a_directory_that_is_moved_about_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_working_directory_that_cannot_be_resolved_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     bench = Bench(cwd=str(tmp_path))
     monkeypatch.setattr(os, "readlink", not_a_link)
@@ -353,7 +358,7 @@ async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_eve
     assert (bench.end.stdout, bench.end.stderr) == ("x" * 5120, "e\n" * 256)
 
 
-async def test_output_that_is_no_text_is_told_with_replacement_characters() -> None:
+async def test_output_that_is_not_utf_8_has_replacement_characters() -> None:
     bench = Bench(says=[("stdout", b"a\xff\xfeb\x00c\xc3")])
 
     told = msgspec.json.decode(await bench.call(command=["printf"]))
@@ -372,7 +377,7 @@ async def test_a_command_that_is_cancelled_is_left_for_the_caller_to_end() -> No
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert bench.did[-1] == Shown(CALL, "stdout", b"begun\n")
+    assert bench.did[-1] == OutputShown(CALL, "stdout", b"begun\n")
 
 
 # --- arguments ---------------------------------------------------------------------------------
@@ -542,20 +547,22 @@ async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be(
         (RejectedByUser(reason="not \ud800today"), "exec command rejected by user: not ?today"),
     ],
 )
-async def test_a_command_that_must_not_run_is_told_why_and_leaves_no_trace(verdict: Verdict, told: str) -> None:
+async def test_the_model_reads_why_a_command_must_not_run_and_there_are_no_events(
+    verdict: Verdict, told: str
+) -> None:
     bench = Bench(verdict=verdict)
 
     assert await bench.call(command=["ls"]) == told
     assert bench.did == [RunCommand(call_id=CALL, argv=("ls",), cwd="/project", search_path="/bin")]
 
 
-@pytest.mark.parametrize("bounds", [None, BOUNDS, SandboxPolicy(network=True)])
-async def test_a_command_is_run_within_the_bounds_that_were_granted(bounds: SandboxPolicy | None) -> None:
-    bench = Bench(verdict=Granted(bounds=bounds), sandbox_mode="read-only")
+@pytest.mark.parametrize("policy", [None, POLICY, SandboxPolicy(network=True)])
+async def test_a_command_is_run_under_the_policy_that_was_granted(policy: SandboxPolicy | None) -> None:
+    bench = Bench(verdict=Granted(policy=policy), sandbox_mode="read-only")
 
     await bench.call(command=["ls"])
 
-    assert bench.command.bounds == bounds
+    assert bench.command.policy == policy
 
 
 async def test_a_patch_is_applied_and_not_run() -> None:
@@ -571,14 +578,12 @@ async def test_a_patch_is_applied_and_not_run() -> None:
 @pytest.mark.parametrize(
     ("verdict", "mark"),
     [
-        (Granted(bounds=SandboxPolicy()), {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}),
-        (Granted(bounds=SandboxPolicy(network=True)), {}),
+        (Granted(policy=SandboxPolicy()), {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}),
+        (Granted(policy=SandboxPolicy(network=True)), {}),
         (Granted(by_person=True), {}),
     ],
 )
-async def test_a_command_without_network_is_told_so_by_its_environment(
-    verdict: Granted, mark: dict[str, str]
-) -> None:
+async def test_a_variable_of_a_command_without_network_says_so(verdict: Granted, mark: dict[str, str]) -> None:
     bench = Bench(verdict=verdict, sandbox_mode="read-only")
 
     await bench.call(command=["env"])
@@ -586,15 +591,15 @@ async def test_a_command_without_network_is_told_so_by_its_environment(
     assert bench.command.env == {"PATH": "/bin", **mark}
 
 
-async def test_a_command_that_runs_unasked_has_a_git_that_runs_nothing_of_the_repository() -> None:
-    bench = Bench(verdict=Granted(bounds=BOUNDS, known_safe=True))
+async def test_git_in_a_command_without_approval_runs_nothing_of_the_repository() -> None:
+    bench = Bench(verdict=Granted(policy=POLICY, known_safe=True))
 
     await bench.call(command=["git", "status"])
 
-    assert bench.command.env == with_tame_git({"PATH": "/bin", "CODEX_SANDBOX_NETWORK_DISABLED": "1"})
+    assert bench.command.env == with_restricted_git({"PATH": "/bin", "CODEX_SANDBOX_NETWORK_DISABLED": "1"})
 
 
-# --- within bounds ---------------------------------------------------------------------------------
+# --- in the sandbox ---------------------------------------------------------------------------------
 
 SAYS: list[tuple[OutputStream, bytes]] = [("stdout", b"out\n"), ("stderr", b"a: Permission denied\n")]
 DENIED = "sandbox denied exec error, exit code: 1, stdout: out\n, stderr: a: Permission denied\n"
@@ -603,7 +608,7 @@ DENIED_END = ExecCommandEnd(call_id=CALL, stdout="", stderr="a: Permission denie
 
 
 @pytest.mark.parametrize("policy", ["never", "on-request"])
-async def test_a_command_that_fails_within_its_bounds_was_denied_by_the_sandbox(policy: str) -> None:
+async def test_a_command_that_fails_in_the_sandbox_was_denied_by_the_sandbox(policy: str) -> None:
     bench = Bench(says=SAYS, ends=CommandResult(exit_code=1, seconds=2.0), verdict=CONFINED, approval_policy=policy)
 
     told = await bench.call(command=["make"])
@@ -611,7 +616,8 @@ async def test_a_command_that_fails_within_its_bounds_was_denied_by_the_sandbox(
     assert told == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
     assert bench.notebook.payloads[-1] == DENIED_END
     assert bench.notebook.payloads[-2] == CommandOutput(
-        call_id=CALL, streams=(kept("stdout", b"out\n"), kept("stderr", b"a: Permission denied\n", item="i2"))
+        call_id=CALL,
+        streams=(stored_stream("stdout", b"out\n"), stored_stream("stderr", b"a: Permission denied\n", item="i2")),
     )
 
 
@@ -620,12 +626,12 @@ async def test_a_command_that_fails_within_its_bounds_was_denied_by_the_sandbox(
     [
         (CONFINED, 127),
         (CONFINED, 0),
-        (Granted(bounds=BOUNDS, known_safe=True), 1),
-        (Granted(bounds=BOUNDS, ask_again=True), 127),
+        (Granted(policy=POLICY, known_safe=True), 1),
+        (Granted(policy=POLICY, ask_again=True), 127),
         (Granted(by_person=True), 1),
     ],
 )
-async def test_bounds_are_not_to_blame_for_what_happens_without_them_too(verdict: Granted, exit_code: int) -> None:
+async def test_the_sandbox_is_not_blamed_for_what_happens_without_it_too(verdict: Granted, exit_code: int) -> None:
     bench = Bench(
         says=[("stdout", b"out\n")], ends=CommandResult(exit_code=exit_code, seconds=2.0), verdict=verdict
     )
@@ -664,14 +670,14 @@ async def test_the_text_of_a_denied_command_is_truncated_like_output() -> None:
 async def test_a_command_that_did_not_run_to_its_end_is_not_run_again(
     ends: CommandResult | CommandNotStarted, told: str
 ) -> None:
-    bench = Bench(ends=ends, verdict=Granted(bounds=BOUNDS, ask_again=True), approval_policy="on-failure")
+    bench = Bench(ends=ends, verdict=Granted(policy=POLICY, ask_again=True), approval_policy="on-failure")
 
     assert await bench.call(command=["make"], timeout=300) == told
     assert [type(entry) for entry in bench.did] == [RunCommand, Appended, Command, Appended]
-    assert bench.command.bounds == BOUNDS
+    assert bench.command.policy == POLICY
 
 
-async def test_a_command_that_times_out_within_bounds_names_the_sandbox() -> None:
+async def test_a_command_that_times_out_in_the_sandbox_names_the_sandbox() -> None:
     bench = Bench(ends=CommandResult(timed_out=True, seconds=0.3), verdict=CONFINED, approval_policy="never")
 
     assert await bench.call(command=["make"]) == (
@@ -683,7 +689,7 @@ def failing(then: Verdict, *, then_ends: CommandResult = OK) -> Bench:
     return Bench(
         says=SAYS,
         ends=CommandResult(exit_code=1, seconds=2.0),
-        verdict=Granted(bounds=BOUNDS, ask_again=True),
+        verdict=Granted(policy=POLICY, ask_again=True),
         then=then,
         then_ends=then_ends,
         approval_policy="on-failure",
@@ -700,14 +706,17 @@ FAILED = [
         cwd="/project",
         env={"PATH": "/bin", "CODEX_SANDBOX_NETWORK_DISABLED": "1"},
         timeout_seconds=10.0,
-        bounds=BOUNDS,
+        policy=POLICY,
     ),
-    *(Shown(CALL, stream, data) for stream, data in SAYS),
+    *(OutputShown(CALL, stream, data) for stream, data in SAYS),
     Appended(
         (
             CommandOutput(
                 call_id=CALL,
-                streams=(kept("stdout", b"out\n"), kept("stderr", b"a: Permission denied\n", item="i2")),
+                streams=(
+                    stored_stream("stdout", b"out\n"),
+                    stored_stream("stderr", b"a: Permission denied\n", item="i2"),
+                ),
             ),
             DENIED_END,
         )
@@ -718,7 +727,7 @@ FAILED = [
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])
-async def test_a_command_that_fails_within_its_bounds_runs_again_without_them_when_that_is_allowed(
+async def test_a_command_that_fails_in_the_sandbox_runs_again_without_it_when_that_is_allowed(
     exit_code: int,
 ) -> None:
     bench = failing(Granted(by_person=True), then_ends=CommandResult(exit_code=exit_code, seconds=1.0))
@@ -751,7 +760,7 @@ async def test_a_command_that_fails_within_its_bounds_runs_again_without_them_wh
         (RejectedByPolicy(why="nobody is there"), "exec command rejected: nobody is there"),
     ],
 )
-async def test_a_command_that_fails_within_its_bounds_does_not_run_again_when_that_is_denied(
+async def test_a_command_that_fails_in_the_sandbox_does_not_run_again_when_that_is_denied(
     verdict: Verdict, told: str
 ) -> None:
     bench = failing(verdict)
@@ -801,12 +810,18 @@ def test_on_request_with_a_sandbox_the_model_is_offered_to_ask(mode: str) -> Non
     [
         (
             {"sandbox_mode": "read-only"},
-            "They can read files anywhere. They cannot write files. They cannot use the network.",
+            "They can read all files except those that the user has hidden. They cannot write files. They cannot "
+            "use the network.",
         ),
         (
-            {"sandbox_mode": "workspace-write"},
-            "They can read files anywhere. They can write files only below these directories, and not in .git "
-            "there: /project, /tmp, $TMPDIR. They cannot use the network.",
+            {"sandbox_mode": "workspace-write", "environ": {"TMPDIR": "/elsewhere"}},
+            "They can read all files except those that the user has hidden. They can write files only below these "
+            "directories: /project, /tmp, $TMPDIR. There they cannot change .git or the settings of coding agents. "
+            "They cannot use the network.",
+        ),
+        (
+            {"sandbox_mode": "workspace-write", "environ": {}},
+            "They can write files only below these directories: /project, /tmp. There",
         ),
         (
             {
@@ -818,8 +833,8 @@ def test_on_request_with_a_sandbox_the_model_is_offered_to_ask(mode: str) -> Non
                     exclude_tmpdir_env_var=True,
                 ),
             },
-            "They can read files anywhere. They can write files only below these directories, and not in .git "
-            "there: /project, /data. They can use the network.",
+            "They can write files only below these directories: /project, /data. There they cannot change .git or "
+            "the settings of coding agents. They can use the network.",
         ),
     ],
 )
@@ -838,7 +853,7 @@ def test_the_offer_can_be_sent_whatever_the_working_directory_is_called() -> Non
 # --- replaced after the approval -------------------------------------------------------------
 
 
-async def test_a_command_whose_directory_is_replaced_while_it_starts_is_asked_about_again(tmp_path: Path) -> None:
+async def test_a_command_whose_directory_is_replaced_while_it_starts_needs_another_approval(tmp_path: Path) -> None:
     yes = Granted(by_person=True)
     bench = Bench(
         ends=CommandReplaced("directory"), verdict=yes, then=yes, cwd=str(tmp_path), approval_policy="untrusted"
@@ -861,11 +876,13 @@ async def test_a_command_whose_program_is_replaced_at_each_start_is_refused_in_t
 
     told = await bench.call(command=["make"])
 
-    assert told == ("exec command rejected: what was approved was replaced before it could begin, 3 times in a row")
+    assert told == (
+        "exec command rejected: its program, directory or files were replaced after each of 3 approvals"
+    )
     assert len([entry for entry in bench.did if isinstance(entry, RunCommand)]) == 3
 
 
-async def test_no_descriptor_is_left_of_what_is_asked_about(tmp_path: Path) -> None:
+async def test_an_approval_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     for verdict in (RejectedByUser(), Granted(), Granted(by_person=True)):
         await Bench(verdict=verdict, cwd=str(tmp_path), approval_policy="untrusted").call(command=["make"])

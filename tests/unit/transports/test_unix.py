@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.system.commands import PATIENCE_SECONDS
 from parley.transports.descriptors import STOP_READING_BYTES
 from parley.transports.unix import (
     BACKLOG,
@@ -26,7 +27,6 @@ from parley.transports.unix import (
 )
 from parley.wire.framing import Overlong
 
-PATIENCE_SECONDS = 90.0
 NOBODY = 65534
 
 Frame = bytes | Overlong
@@ -94,7 +94,7 @@ async def test_a_path_of_any_length_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077, 0o177])
-async def test_nobody_else_may_enter_whatever_the_umask_is(directory: str, umask: int) -> None:
+async def test_no_other_user_may_enter_whatever_the_umask_is(directory: str, umask: int) -> None:
     before = os.umask(umask)
     try:
         listener = listen(directory, on_connection=Connection.close)
@@ -146,7 +146,7 @@ async def test_a_directory_of_another_user_is_refused(directory: str) -> None:
     assert os.listdir(directory) == []
 
 
-async def test_the_name_of_a_dead_process_is_removed_by_whoever_finds_it(directory: str) -> None:
+async def test_the_name_of_a_dead_process_is_removed_by_the_process_that_finds_it(directory: str) -> None:
     dead = _left_behind(directory)
 
     assert connect(directory, dead) is None
@@ -154,7 +154,7 @@ async def test_the_name_of_a_dead_process_is_removed_by_whoever_finds_it(directo
 
 
 @pytest.mark.parametrize("name", ["", f"../{NAME}", NAME, f"{NAME}\n", "x.sock"])
-async def test_nobody_is_reached_by_a_name_that_is_not_there_or_is_none(directory: str, name: str) -> None:
+async def test_no_process_is_reached_by_a_name_that_is_missing_or_invalid(directory: str, name: str) -> None:
     os.mkdir(directory)
     outside = os.path.join(directory, "..", NAME)
     with socket.socket(socket.AF_UNIX) as other:

@@ -13,9 +13,9 @@ from parley.wire.elicitation import (
     FULL_SCHEMA,
     PLAIN_SCHEMA,
     AnswerContent,
+    ApprovalFields,
     ElicitationAnswer,
     ElicitationParams,
-    QuestionFields,
     read_answer,
 )
 from parley.wire.events import AddedFile, Decision, OtherChange
@@ -79,13 +79,13 @@ def fields_of_a_patch() -> dict[str, Any]:
 
 
 def test_an_older_client_is_asked_about_a_command_in_the_plain_shape() -> None:
-    question = ElicitationParams(
+    approval = ElicitationParams(
         message="Allow Codex to run `git init --quiet 'repo dir'` in `/path`?",
         requested_schema=Raw(encode(PLAIN_SCHEMA)),
         **fields_of_a_command(),
     )
 
-    assert as_json(question) == {
+    assert as_json(approval) == {
         "message": "Allow Codex to run `git init --quiet 'repo dir'` in `/path`?",
         "requestedSchema": {"type": "object", "properties": {}},
         **EXEC_FIELDS,
@@ -93,13 +93,13 @@ def test_an_older_client_is_asked_about_a_command_in_the_plain_shape() -> None:
 
 
 def test_an_older_client_is_asked_about_a_patch_in_the_plain_shape() -> None:
-    question = ElicitationParams(
+    approval = ElicitationParams(
         message="Allow Codex to apply proposed code changes?",
         requested_schema=Raw(encode(PLAIN_SCHEMA)),
         **fields_of_a_patch(),
     )
 
-    assert as_json(question) == {
+    assert as_json(approval) == {
         "message": "Allow Codex to apply proposed code changes?",
         "requestedSchema": {"type": "object", "properties": {}},
         **PATCH_FIELDS,
@@ -107,7 +107,7 @@ def test_an_older_client_is_asked_about_a_patch_in_the_plain_shape() -> None:
 
 
 def test_reason_and_grant_root_of_a_patch_are_there_when_they_are_set() -> None:
-    question = ElicitationParams(
+    approval = ElicitationParams(
         message="outside\nAllow Codex to apply proposed code changes?",
         requested_schema=Raw(encode(PLAIN_SCHEMA)),
         codex_reason="outside",
@@ -115,7 +115,7 @@ def test_reason_and_grant_root_of_a_patch_are_there_when_they_are_set() -> None:
         **fields_of_a_patch(),
     )
 
-    assert as_json(question) == {
+    assert as_json(approval) == {
         "message": "outside\nAllow Codex to apply proposed code changes?",
         "requestedSchema": {"type": "object", "properties": {}},
         "codex_reason": "outside",
@@ -132,15 +132,15 @@ def test_reason_and_grant_root_of_a_patch_are_there_when_they_are_set() -> None:
 def test_a_newer_client_gets_the_vendor_fields_in_meta_too_and_a_form_to_fill_in(
     fields: dict[str, Any], shape: dict[str, Any]
 ) -> None:
-    question = ElicitationParams(
-        meta=QuestionFields(parley_approval_id=AN_APPROVAL, **fields),
+    approval = ElicitationParams(
+        meta=ApprovalFields(parley_approval_id=AN_APPROVAL, **fields),
         message="Allow?",
         requested_schema=Raw(encode(FULL_SCHEMA)),
         parley_approval_id=AN_APPROVAL,
         **fields,
     )
 
-    assert as_json(question) == {
+    assert as_json(approval) == {
         "_meta": {"parley_approval_id": AN_APPROVAL, **shape},
         "message": "Allow?",
         "requestedSchema": FULL_FORM,
@@ -149,8 +149,8 @@ def test_a_newer_client_gets_the_vendor_fields_in_meta_too_and_a_form_to_fill_in
     }
 
 
-def test_a_question_about_a_limit_has_neither_command_nor_changes() -> None:
-    question = ElicitationParams(
+def test_an_approval_about_a_limit_has_neither_command_nor_changes() -> None:
+    approval = ElicitationParams(
         message="turn_tokens reached (12 of 10). Go on?",
         requested_schema=Raw(encode(FULL_SCHEMA)),
         codex_elicitation="limit",
@@ -159,7 +159,7 @@ def test_a_question_about_a_limit_has_neither_command_nor_changes() -> None:
         codex_call_id=CallId("call1"),
     )
 
-    assert as_json(question) == {
+    assert as_json(approval) == {
         "message": "turn_tokens reached (12 of 10). Go on?",
         "requestedSchema": FULL_FORM,
         "codex_elicitation": "limit",
@@ -169,7 +169,7 @@ def test_a_question_about_a_limit_has_neither_command_nor_changes() -> None:
     }
 
 
-def test_a_question_is_put_by_elicitation_create() -> None:
+def test_an_approval_is_put_by_elicitation_create() -> None:
     assert ElicitationParams.METHOD == "elicitation/create"
 
 

@@ -46,6 +46,8 @@ from parley.wire.events import (
     PatchApplyEnd,
     PlanStep,
     PlanUpdate,
+    QueueChanged,
+    RequestRetry,
     SessionConfigured,
     ShutdownComplete,
     ToolCallOutcome,
@@ -293,6 +295,20 @@ SHAPES: list[tuple[EventMsg, dict[str, Any]]] = [
         },
     ),
     (
+        QueueChanged(messages=(MessageId("m1"),), paused=True),
+        {"type": "queue_changed", "messages": ["m1"], "paused": True},
+    ),
+    (
+        RequestRetry(attempt=1, max_attempts=4, delay_ms=200, reason="503 Service Unavailable"),
+        {
+            "type": "request_retry",
+            "attempt": 1,
+            "max_attempts": 4,
+            "delay_ms": 200,
+            "reason": "503 Service Unavailable",
+        },
+    ),
+    (
         LimitReached(limit="turn_tokens", used=12, allowed=10),
         {"type": "limit_reached", "limit": "turn_tokens", "used": 12, "allowed": 10},
     ),
@@ -331,7 +347,8 @@ def test_every_event_type_is_shown_here() -> None:
 
 
 def test_older_clients_are_spared_exactly_our_three_additions() -> None:
-    assert {"user_message", "approval_settled", "limit_reached"} == FOR_FULL_VERSION_ONLY
+    additions = {"user_message", "approval_settled", "limit_reached", "queue_changed", "request_retry"}
+    assert additions == FOR_FULL_VERSION_ONLY
 
 
 @pytest.mark.parametrize("shape", PARSED, ids=[next(iter(shape)) for shape in PARSED])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from parley.wire.jsonrpc import (
     ErrorObject,
     Message,
     RequestId,
+    TooManySurrogates,
     decode_lenient,
     decode_message,
     encode,
@@ -195,6 +198,26 @@ def test_half_a_surrogate_pair_is_read_as_the_replacement_character(data: bytes,
 
 def test_half_a_surrogate_pair_in_id_or_method_does_not_cost_the_message() -> None:
     assert decode_message(rb'{"id":"\ud800","method":"a\udc00","\ud800":1}') == Message(id="�", method="a�")
+
+
+def test_a_message_has_a_limited_number_of_lone_surrogates() -> None:
+    most: Any = decode_lenient(ANY, b'"%b"' % (rb"\ud800" * 10_000))
+    assert most == "�" * 10_000
+    with pytest.raises(TooManySurrogates):
+        decode_lenient(ANY, b'"%b"' % (rb"\ud800" * 10_001))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [rb"\ud800", rb"a\udc00", rb"\ud83d\ude00", rb"\\", b"a", rb"\n"],
+    ids=["high", "low", "pair", "backslash", "letter", "escape"],
+)
+def test_the_cost_of_lone_surrogates_is_limited(unit: bytes) -> None:
+    data = b'"%b%b"' % (unit * (2_000_000 // len(unit)), rb"\ud800")
+    begin = time.process_time()
+    with suppress(TooManySurrogates):
+        decode_lenient(ANY, data)
+    assert time.process_time() - begin < 0.15
 
 
 def test_other_errors_besides_a_surrogate_are_still_refused() -> None:

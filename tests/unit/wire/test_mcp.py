@@ -9,6 +9,7 @@ import pytest
 from msgspec import UNSET, Raw
 
 from kit.builders.json import as_json, from_json
+from kit.clients.messages import CAPABILITIES
 from parley.wire.ids import ConversationId
 from parley.wire.mcp import (
     FULL_CAPABILITIES,
@@ -29,7 +30,6 @@ from parley.wire.mcp import (
     TextContent,
     ToolAnnotations,
     ToolDefinition,
-    text_result,
     typed_result,
 )
 from parley.wire.tools import ConversationCreated, Failed, StreamStarted
@@ -57,7 +57,7 @@ def test_a_newer_client_gets_instructions_and_other_capabilities() -> None:
 
     assert as_json(result) == {
         "protocolVersion": "2025-11-25",
-        "capabilities": {"tools": {}, "logging": {}},
+        "capabilities": CAPABILITIES,
         "serverInfo": {"name": "parley", "title": "Parley", "version": "0.1.0"},
         "instructions": "Open a conversation first.",
     }
@@ -106,17 +106,6 @@ def test_initialize_without_one_of_its_three_params_is_refused(missing: str) -> 
 
     with pytest.raises(msgspec.ValidationError, match=missing):
         from_json(InitializeParams, params)
-
-
-def test_a_plain_result_is_a_text_and_nothing_else() -> None:
-    assert as_json(text_result("Done")) == {"content": [{"type": "text", "text": "Done"}]}
-
-
-def test_a_failed_plain_result_is_an_error() -> None:
-    assert as_json(text_result("Unknown tool 'x'", is_error=True)) == {
-        "content": [{"type": "text", "text": "Unknown tool 'x'"}],
-        "isError": True,
-    }
 
 
 def test_a_typed_result_has_its_value_twice() -> None:

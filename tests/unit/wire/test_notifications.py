@@ -18,26 +18,28 @@ from parley.wire.notifications import (
     EventMeta,
     InitialState,
     SnapshotEvent,
+    SnapshotMeta,
     StreamDisconnected,
 )
 
 UUID = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 HERE = EventMeta(conversation_id=UUID)
+BEGUN = SnapshotMeta(conversation_id=UUID)
 STARTED = Raw(encode(task_started()))
 SAID = Raw(encode(agent_message("Hello")))
 PIECE = Raw(encode(AgentMessageDelta(delta="He")))
 
 
-def initial_state(meta: EventMeta, *events: SnapshotEvent) -> InitialState:
+def initial_state(meta: SnapshotMeta, *events: SnapshotEvent) -> InitialState:
     return msgspec.convert({"_meta": meta, "initial_state": {"events": events}}, InitialState, from_attributes=True)
 
 
 def test_the_state_of_a_conversation_in_which_nothing_happened_has_no_events() -> None:
-    assert as_json(initial_state(HERE)) == {"_meta": {"conversationId": UUID}, "initial_state": {"events": []}}
+    assert as_json(initial_state(BEGUN)) == {"_meta": {"conversationId": UUID}, "initial_state": {"events": []}}
 
 
 def test_events_of_the_initial_state_have_nothing_but_their_msg() -> None:
-    state = initial_state(HERE, SnapshotEvent(msg=STARTED), SnapshotEvent(msg=SAID))
+    state = initial_state(BEGUN, SnapshotEvent(msg=STARTED), SnapshotEvent(msg=SAID))
 
     assert as_json(state) == {
         "_meta": {"conversationId": UUID},
@@ -49,7 +51,7 @@ def test_events_of_the_initial_state_have_nothing_but_their_msg() -> None:
 
 def test_with_event_meta_the_initial_state_says_where_each_event_stands() -> None:
     state = initial_state(
-        EventMeta(conversation_id=UUID, seq=Seq(41)),
+        SnapshotMeta(conversation_id=UUID, seq=Seq(41)),
         SnapshotEvent(meta=EventMeta(seq=Seq(3)), msg=STARTED),
         SnapshotEvent(meta=EventMeta(item=ItemId("i7"), offset=0), msg=PIECE),
     )
@@ -137,5 +139,5 @@ def test_a_client_reads_a_plain_initial_state_back() -> None:
     )
 
     [event] = state.initial_state.events
-    assert state.meta == HERE
+    assert state.meta == BEGUN
     assert (event.meta, bytes(event.msg)) == (UNSET, b'{"type": "task_started"}')

@@ -19,6 +19,7 @@ from parley.wire.tools import (
     ConversationStreamArguments,
     PlainCodexReplyArguments,
     PlainConversationCreateArguments,
+    PlainSendMessageArguments,
     SendMessageArguments,
 )
 
@@ -92,7 +93,7 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
     ),
     (ConversationCreateArguments, an_object(["cwd"], prompt=STRING, model=STRING, cwd=STRING, **CHOICES)),
     (
-        SendMessageArguments,
+        PlainSendMessageArguments,
         an_object(
             ["conversation_id", "content"],
             conversation_id=A_UUID,
@@ -105,12 +106,28 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
         ),
     ),
     (
+        SendMessageArguments,
+        an_object(
+            ["conversation_id", "content"],
+            conversation_id=A_UUID,
+            content={"type": "array", "items": {"anyOf": ITEMS}},
+            message_id=A_UUID,
+            parent_message_id=A_UUID,
+            model=STRING,
+            cwd=STRING,
+            **CHOICES,
+            delivery={"type": "string", "enum": ["join", "queue"]},
+        ),
+    ),
+    (
         ConversationStreamArguments,
         an_object(
             ["conversation_id"],
             conversation_id=A_UUID,
             after={**INTEGER, "minimum": 0},
             event_meta=BOOLEAN,
+            last={**INTEGER, "minimum": 0, "maximum": 1000},
+            exclusive=BOOLEAN,
             **{"as": {"type": "string", "enum": ["log"]}},
         ),
     ),

@@ -28,13 +28,13 @@ from parley.wire.tools import (
     ConversationSummary,
     CreateFailed,
     Failed,
+    ListedApproval,
     MessageAccepted,
     OpenText,
     Owner,
     PlainCodexReplyArguments,
     PlainOk,
     PositionedEvent,
-    Question,
     SendMessageArguments,
     StreamStarted,
     Tokens,
@@ -247,7 +247,7 @@ STATUS = ConversationStatusResult(
     cwd="/project",
     model="gpt-5",
     updated_at="2025-08-08T12:00:00Z",
-    questions=(),
+    approvals=(),
     tokens=None,
     owner=None,
 )
@@ -325,8 +325,8 @@ RESULTS: list[tuple[Struct, dict[str, Any]]] = [
         msgspec.structs.replace(
             STATUS,
             state="asking",
-            questions=(
-                Question(
+            approvals=(
+                ListedApproval(
                     approval_id=ApprovalId(U3),
                     conversation_id=HERE,
                     call_id=CallId("c1"),
@@ -336,7 +336,7 @@ RESULTS: list[tuple[Struct, dict[str, Any]]] = [
                     command=("git", "init"),
                     cwd="/project",
                 ),
-                Question(
+                ListedApproval(
                     approval_id=ApprovalId(U3),
                     conversation_id=HERE,
                     call_id=CallId("c2"),

@@ -1,10 +1,11 @@
 """Recognises safe commands. They only read and print, so they need no approval.
 
-An unknown command is not safe, and safe commands run in the sandbox too (docs/security.md). Knows the structure of
-a command. Scripts are read by `common/shell_lexer.py`, options of programs are listed in
-`programs.py`, files are looked up by `resolving.py`. The check runs on the event loop: a command that is longer
-than the limits is not safe, each character is read a fixed number of times, and each program is looked up
-once.
+An unknown command is not safe. Safe commands run in the sandbox too (docs/security.md). This module checks the
+structure of a command. `common/shell_lexer.py` reads scripts, `programs.py` lists the options of programs, and
+`resolving.py` finds the files of programs.
+
+The check runs on the event loop, so its running time is limited: a command that exceeds a limit is not safe, each
+character is read a fixed number of times, and each program is looked up once.
 """
 
 from __future__ import annotations
@@ -22,39 +23,47 @@ from parley.ports.tools import RunCommand
 __all__ = ["MAX_CHARACTERS", "MAX_COMMANDS", "commands_in", "is_safe"]
 
 MAX_CHARACTERS: Final = 16 * 1024
-"""The longest script that is checked. Every client waits while the event loop checks a script."""
+"""The maximum length, in characters, of a script that is checked. A longer script is not safe. The limit is low
+because all clients wait while the event loop checks a script.
+"""
 
 MAX_COMMANDS: Final = 100
-"""The most commands that a safe script may have: each costs a check of options and look-ups of files."""
+"""The maximum number of commands in a safe script. The number is limited because the options of each command are
+checked and its file is searched for.
+"""
 
 _NEVER_FIRST: Final = ("-", "+", "%")
-"""Characters that a command must not begin with. A shell takes `-` or `+` at the start of a script as its own
-options, and a command that begins with `%` as one of its jobs.
+"""Characters that a command must not begin with, because a shell reads `-` or `+` at the start of a script as its
+own options, and `%` at the start of a command as a reference to a job.
 """
 
 _RESERVED: Final = shell_lexer.RESERVED | {"!", "[[", "]]", "{", "}"}
 
 _SYSTEM: Final = ("/bin/", "/usr/bin/")
-"""Directories that may be in the path of a safe program."""
+"""Directories of system programs. A safe program is given by its name alone or by a path in one of these
+directories.
+"""
 
 _BUILT_IN: Final = frozenset({"cd", "echo", "false", "pwd", "true"})
-"""Commands that every shell has built in, so that no file is run for them."""
+"""Commands that are built into every shell, so no program file is run for them."""
 
 _LOGIN_FILES: Final = (".bash_profile", ".bash_login", ".profile", ".bashrc", ".bash_logout")
-"""Files of the home that a login shell runs, directly or from one of the others."""
+"""Files in the user's home directory that a login shell runs, directly or through another of these files."""
 
 _LOGIN_PLACES: Final = (
     *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin"),
     *("~/.local/bin", "~/bin"),
 )
-"""Directories in which a login shell may find programs, whatever PATH it is given: its start-up files set PATH."""
+"""Directories in which a login shell may find programs, regardless of the PATH that it gets, because its start-up
+files set PATH.
+"""
 
 
 def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
     """Return whether a command is known to only read and print.
 
-    `writable` are the directories, absolute and without links, to which the agent may have written. A program in
-    one of them is not safe.
+    `writable` lists the directories to which the agent may have written, as absolute paths without links. A program
+    in one of them is not safe.
     """
     if not action.argv or sum(len(word) + 1 for word in action.argv) > MAX_CHARACTERS:
         return False
@@ -78,10 +87,11 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
 
 
 def commands_in(script: str) -> list[tuple[str, ...]] | None:
-    """Return every command that the script may run, in order, each as its words; None if it is not understood.
+    """Return every command that a script may run, in order, each as its words; None if the script is not
+    understood.
 
-    Returns None for a script beyond the limits of this module, and for a script with an assignment, a reserved
-    word, or a command that a shell may read in another way.
+    A script that exceeds the limits of this module is not understood. The same applies to a script with an
+    assignment, a reserved word, or a command that different shells read differently.
     """
     commands = shell_lexer.commands_in(script) if len(script) <= MAX_CHARACTERS else None
     if commands is None or len(commands) > MAX_COMMANDS or not all(map(_is_plain, commands)):
@@ -108,7 +118,7 @@ def _is_safe_command(argv: Sequence[str], is_known: Callable[[str], bool]) -> bo
 
 
 def _name(program: str) -> str | None:
-    """Return the name of a program that is given by its name alone or by a system path; None for any other."""
+    """Return the name of a program that is given by its name alone or by a system path; None for any other path."""
     folder, slash, name = program.rpartition("/")
     return name if folder + slash in ("", *_SYSTEM) else None
 

@@ -1,7 +1,7 @@
 """Checks whether the arguments of `find` make it only read and print.
 
-The arguments of `find` are an expression, not options. Tests that run a program, delete files, or write or read
-lists of files are not known here.
+The arguments of `find` are an expression, not options. The lists in this module omit the tests that run programs,
+delete files, write files, or read lists of files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def find_only_reads(words: Sequence[str]) -> bool:
 
 
 def _is_value(value: str, *, of: str) -> bool:
-    """Return whether a text is a valid value of this test and not itself a test."""
+    """Return whether a word is a valid value of the `find` test `of`, and not a test itself."""
     if of in _WITH_TEXT:
         return not value.startswith("-")
     return of in _WITH_VALUE and _WITH_VALUE[of].fullmatch(value) is not None

@@ -42,8 +42,8 @@ _FORMAT: Final = re.compile(
         )*""",
     re.VERBOSE,
 )
-"""Formats of a commit. Placeholders for signatures are left out, because Git runs a program to check them. Names of
-formats that a repository may define are left out too.
+"""The pattern of accepted commit formats. Placeholders for signatures are omitted, because Git runs a program to
+check signatures. Names of formats that a repository may define are omitted too.
 """
 
 _LOG: Final = options(
@@ -82,7 +82,8 @@ _SUBCOMMANDS: Final = {"branch": _BRANCH, "diff": _DIFF, "log": _LOG, "show": _L
 def git_only_reads(words: Sequence[str]) -> bool:
     """Return whether `git` with these arguments only reads and prints.
 
-    Before the subcommand only `--no-pager` is accepted: other options there change settings or the repository.
+    Only `--no-pager` is accepted before the subcommand, because other options there change settings or select
+    another repository.
     """
     rest = [*words]
     if rest[:1] == ["--no-pager"]:
@@ -94,8 +95,8 @@ def git_only_reads(words: Sequence[str]) -> bool:
 
 
 def _asks_for_a_list(words: Sequence[str]) -> bool:
-    """Return whether `git branch` only lists branches. A name creates a branch, unless an option makes the name a
-    pattern.
+    """Return whether `git branch` with these arguments only lists branches. A name creates a branch, unless an
+    option makes the name a pattern.
     """
     before = words[: words.index("--")] if "--" in words else words
     return any(map(_LISTS.fullmatch, before))

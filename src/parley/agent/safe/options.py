@@ -1,6 +1,6 @@
 """Splits the arguments of a program into options, their values and operands.
 
-Knows the syntax of options. `programs.py` knows which options a program has.
+This module defines the syntax of options. `programs.py` lists the options of each program.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _NUMBER: Final = re.compile(r"-[0-9]+")
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The known options of a program. An abbreviated option is unknown."""
+    """The known options of a program. Abbreviated options are treated as unknown."""
 
     plain: frozenset[str]
-    """Options without a value. One-letter options may be bundled."""
+    """Options without a value. One-letter options may be combined, as in `-la`."""
     counts: frozenset[str]
-    """Options with a number, in the same argument or the next."""
+    """Options with a number as their value, in the same argument or the next."""
     texts: frozenset[str]
-    """Options with any text, in the same argument or the next. Text in the next argument must not begin with a
-    dash.
+    """Options with any string as their value, in the same argument or the next. A value in the next argument must
+    not begin with a dash.
     """
     optional: frozenset[str]
     """Options with an optional simple value in the same argument."""
     formats: frozenset[str]
-    """Options with an optional value in the same argument, which `formatted` describes."""
+    """Options with an optional value in the same argument. The value must match `formatted`."""
     formatted: re.Pattern[str]
     numbers: bool
     """True if a number may be an option, as in `-20`."""
@@ -48,7 +48,7 @@ def options(
     formatted: re.Pattern[str] = _OPTIONAL,
     numbers: bool = False,
 ) -> Options:
-    """Create `Options` from texts of full option names, such as `-n --lines`, separated by blanks."""
+    """Create `Options`. Each string is a list of option names separated by spaces, such as `-n --lines`."""
     return Options(
         plain=frozenset(plain.split()),
         counts=frozenset(counts.split()),
@@ -61,10 +61,10 @@ def options(
 
 
 def operands_of(words: Sequence[str], known: Options) -> list[str] | None:
-    """Return the operands; None: there is an unknown option.
+    """Return the operands among a program's arguments; None if an option is unknown or has an invalid value.
 
-    An argument with a dash counts as an option in any position before `--`. Some programs stop reading options
-    earlier and take the rest as operands, which may be anything.
+    An argument that begins with a dash counts as an option in any position before `--`. Some programs read options
+    only before the first operand, and for these programs the check is stricter than necessary.
     """
     operands: list[str] = []
     left = list(reversed(words))
@@ -92,8 +92,8 @@ def _bundle_fits(letters: str, left: list[str], known: Options) -> bool:
 
 
 def _fits(name: str, value: str | None, left: list[str], known: Options) -> bool:
-    """Return whether an option is known and its value valid. A value in the next argument is removed from
-    `left`.
+    """Return whether an option is known and its value is valid. `left` holds the arguments after the option. If the
+    value is the next argument, it is removed from `left`.
     """
     if name in known.plain:
         return value is None

@@ -1,8 +1,8 @@
-"""Programs, and the options with which they only read and print.
+"""Lists programs, and the options with which they only read and print.
 
-A program or option that is not listed is not safe. The lists leave out options that write, run another program,
-read a configuration that names one, read options or names from files, or wait for more input. `resolving.py` finds
-the files of programs.
+A program or option that is not listed is not safe. The lists omit options that write files, run other programs,
+read a configuration that names a program, read options or file names from files, or wait for more input.
+`resolving.py` finds the files of programs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _pwd(words: Sequence[str]) -> bool:
 
 
 def _sed(words: Sequence[str]) -> bool:
-    """Return whether `sed` has the form `-n [-e] N[,M]p[;...] FILES`: other scripts can write and run programs."""
+    """Return whether `sed` has the form `-n [-e] N[,M]p[;...] FILES`. Other scripts can write files and run
+    programs.
+    """
     match words:
         case ["-n", "-e", prints, *files] | ["-n", prints, *files]:
             return _PRINTS.fullmatch(prints) is not None and not any(
@@ -115,7 +117,9 @@ def _sed(words: Sequence[str]) -> bool:
 
 
 def _tail(words: Sequence[str]) -> bool:
-    """Refuse a first operand such as `+1f`, an old form of `-f`."""
+    """Return whether `tail` only prints and ends by itself. An operand such as `+1f` is an old form of `-f`, which
+    waits for more input.
+    """
     operands = operands_of(words, _ENDS_OF_FILES)
     return operands is not None and not any(map(_FOLLOWS.fullmatch, operands))
 

@@ -1,6 +1,5 @@
-"""Finds the file of a program, and decides whether the agent could have written that file.
-
-Reads the file system at the time of the call. Does not know what programs do.
+"""Finds the file of a program, and checks whether the agent could have written that file. The module examines the
+current state of the file system.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ __all__ = ["is_out_of_reach", "lies_out_of_reach"]
 def is_out_of_reach(
     program: str, *, search_path: str | None, writable: Sequence[str], elsewhere: Sequence[str] = ()
 ) -> bool:
-    """Return whether the file that would run is in none of the `writable` directories, which have no links.
+    """Return whether a program exists and its file is in none of the `writable` directories, whose paths contain no
+    links.
 
-    A name without a slash is searched in `search_path`. The first match counts, even if it is not executable; a
-    relative directory in the path makes the result False. Matches in the directories `elsewhere` count as well.
+    A name without a slash is looked up in `search_path`. The first match is used, even if it is not executable. A
+    relative directory in the search path makes the result False. If a directory in `elsewhere` contains a file with
+    the same name, that file must not be in a writable directory either.
     """
     if "/" in program:
         return _is_program(program) and lies_out_of_reach(program, writable)
@@ -36,7 +37,9 @@ def is_out_of_reach(
 
 
 def lies_out_of_reach(path: str, writable: Sequence[str]) -> bool:
-    """Return whether neither the file nor, if it is a link, the link itself is below a writable directory."""
+    """Return whether a file is outside of all writable directories. For a link, both the link and its target must
+    be outside.
+    """
     folder, name = os.path.split(path)
     try:
         ways = PurePath(os.path.realpath(folder), name), PurePath(os.path.realpath(path))

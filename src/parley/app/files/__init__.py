@@ -1,3 +1,5 @@
-"""Files and homes: export, import, backup, repair and garbage collection. No turn runs here."""
+"""Work on files and home directories: export, import, backup, repair and garbage collection. These modules run no
+turns.
+"""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Export of a conversation of the store to a file."""
+"""Exports a conversation from the store to a file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ __all__ = ["atomic_write", "export_conversation"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
-    """Write a conversation as it is now; other processes may continue it meanwhile.
+    """Pass the current entries of the conversation `named` to `write`. Other processes may append entries
+    meanwhile.
 
     Raises:
-        UnknownConversation: it does not exist, or was deleted meanwhile.
-        StoreError: it cannot be read.
+        UnknownConversation: the conversation does not exist, or was deleted meanwhile.
+        StoreError: the conversation cannot be read.
     """
     conversation_id = ConversationId(named)
     head = await store.head(conversation_id)
@@ -44,13 +45,13 @@ async def export_conversation(store: Store, named: str, write: Callable[[bytes],
 
 @contextmanager
 def atomic_write(path: str, *, over: bool) -> Iterator[BinaryIO]:
-    """Write a file atomically: it appears, complete and synced, when the block ends without an error.
+    """Write a file atomically. The complete, synced file appears when the block ends without an error.
 
-    `over`: replace an existing file.
+    With `over`, an existing file is replaced.
 
     Raises:
         FileExistsError: the file exists; it is not changed.
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with AtomicFile(path) as atomic:
         with open(atomic.name, "wb") as file:

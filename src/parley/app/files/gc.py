@@ -1,4 +1,4 @@
-"""Garbage collection of a home: finds and removes data that is no longer needed."""
+"""Garbage collection of a home directory: finds and removes data that is no longer needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Unneeded(NamedTuple):
     conversation_bytes: int
     blobs: Freed
     reclaimable_bytes: int
-    """Free space in the database."""
+    """The free space in the database, in bytes."""
 
 
 class Removed(NamedTuple):
@@ -34,14 +34,17 @@ class Removed(NamedTuple):
 
 
 async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Unneeded:
-    """Find archived conversations without activity for `keep_days` days (0: none), unused blobs, and free space."""
+    """Find archived conversations that have had no activity for `keep_days` days, unused blobs, and free space.
+
+    If `keep_days` is 0, no conversations are returned.
+    """
     expired = await store.expired(archived_before=now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
     for listed in expired:
         at = START
         with suppress(
             Unreadable, UnknownConversation
-        ):  # a damaged one is removed too, although its size is unknown
+        ):  # a damaged conversation is removed too; its size is unknown
             while page := await store.read(listed.conversation_id, after=at):
                 at = page[-1].seq
                 size += sum(len(entry.body) for entry in page)
@@ -49,7 +52,7 @@ async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Un
 
 
 async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
-    """Remove these conversations, except those that became active again, and then all unused blobs."""
+    """Remove the given conversations, except those that have become active again, and then all unused blobs."""
     removed = 0
     for listed in unneeded.conversations:
         with suppress(OwnedElsewhere, UnknownConversation):
@@ -63,10 +66,10 @@ async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
 
 
 async def _is_as_before(store: SqliteStore, listed: ConversationListing) -> bool:
-    """Return whether a conversation is still archived and had no activity since it was listed."""
+    """Return whether a conversation is still archived and has had no activity since it was listed."""
     try:
         head = await store.head(listed.conversation_id)
-    except Unreadable:  # the listing has everything that is needed
+    except Unreadable:  # the fields of the listing are sufficient
         archived = await store.expired(archived_before=inf)
         return any(
             (one.conversation_id, one.summary) == (listed.conversation_id, listed.summary) for one in archived

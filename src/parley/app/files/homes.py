@@ -1,4 +1,4 @@
-"""Access to a home from commands, while servers use it."""
+"""Access to a home directory from commands, while servers may be using it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from parley.conversation.export_format import read_head
 from parley.conversation.log import Entry
 from parley.errors import BadFile, BadHome, UnknownConversation
 from parley.ports.store import Store
+from parley.stores.sqlite.database import is_new
+from parley.stores.sqlite.errors import opening_error
 from parley.stores.sqlite.files import DATABASE, directory_of
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, ConversationId, Seq
@@ -21,14 +23,14 @@ __all__ = ["entries_until", "open_home", "why_not_overwrite"]
 
 NEEDED: Final = "is a file that the home itself needs"
 ALLOWED: Final = (".jsonl", ".db")
-"""Suffixes of files that commands may create in a home."""
+"""The suffixes of files that commands may create in a home directory."""
 HEAD_BYTES: Final = 1024**2
-"""More bytes than the first line of an export can have."""
+"""The number of bytes within which the first line of an export must end."""
 
 
 @asynccontextmanager
 async def open_home(home: str, *, to_write: bool = False) -> AsyncIterator[SqliteStore]:
-    """Open the store of a home; create the home if it is opened `to_write`.
+    """Open the store of a home directory. With `to_write`, create the directory if it is missing.
 
     Raises:
         BadHome: there are no conversations, or they cannot be used.
@@ -43,12 +45,21 @@ async def open_home(home: str, *, to_write: bool = False) -> AsyncIterator[Sqlit
 
 
 def _refuse_empty(home: str) -> None:
-    if not os.path.exists(os.path.join(home, DATABASE)):
+    """Check that a home directory has a database.
+
+    Raises:
+        BadHome: the database is missing or damaged.
+    """
+    try:
+        has_none = is_new(home)
+    except OSError as error:
+        raise opening_error(home, error) from error
+    if has_none:
         raise BadHome(home, "there are no conversations here")
 
 
 def why_not_overwrite(home: str, path: str) -> str | None:
-    """Return why a path must not be overwritten; None: it may."""
+    """Return the reason why a path must not be overwritten; None if it may be overwritten."""
     is_there = os.path.lexists(path)
     if os.path.basename(path) in ("", os.curdir, os.pardir):
         return "names no file"
@@ -78,10 +89,10 @@ def _is_export(path: str) -> bool:
 
 
 async def entries_until(store: Store, conversation_id: ConversationId, *, until: Seq) -> AsyncIterator[Entry]:
-    """Yield the entries up to a position.
+    """Yield the entries up to the position `until`.
 
     Raises:
-        UnknownConversation: the conversation does not exist or was deleted.
+        UnknownConversation: the conversation does not exist or has been deleted.
     """
     at = START
     while at < until:

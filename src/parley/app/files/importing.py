@@ -1,7 +1,7 @@
-"""Import of conversations from files.
+"""Imports conversations from files.
 
-A file is read completely before anything is written, and is imported completely or not at all. An import never
-changes or removes a conversation of the home.
+A file is read completely before anything is written. It is imported completely or not at all. An import never
+changes or removes an existing conversation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parley.common.os_errors import os_detail
 from parley.config.types import Settings
 from parley.conversation.export_format import entry_line
 from parley.conversation.log import Entry
-from parley.conversation.log_queries import without_grant
+from parley.conversation.log_queries import for_copy
 from parley.conversation.records import SettingsChosen, record_type
 from parley.errors import BadFile, BadHome, StoreError, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import Store
@@ -41,15 +41,17 @@ class Outcome(Enum):
 
 
 class Imported(NamedTuple):
-    """The result for one file."""
+    """The result of importing one file."""
 
     outcome: Outcome
     text: str
-    """A sentence for the user."""
+    """A sentence that describes the result to the user."""
 
 
 def files_below(path: str) -> list[str]:
-    """Return the *.jsonl files below a directory, or the file itself."""
+    """Return the *.jsonl files in a directory and its subdirectories. If the path is a file, return
+    only this file.
+    """
     if not os.path.isdir(path):
         return [path]
     return sorted(
@@ -65,18 +67,18 @@ async def import_file(
 ) -> Imported:
     """Create a conversation from a file. `settings` are used if the file has none.
 
-    `is_named`: the user named this file, so it is an error if the file has no conversation; otherwise such a file
-    is skipped.
+    `is_named` is True if the user named this file. A file without a conversation is then an error; otherwise it is
+    skipped. With `new_id`, a new conversation is always created, even if the same file was imported before.
 
     Raises:
-        BadHome: the home cannot be written.
+        BadHome: the home directory cannot be written.
     """
     file = SourceFile(path, settings)
     try:
         if (what := file.why_not_importable()) is not None:
             return Imported(Outcome.FAILED if is_named else Outcome.SKIPPED, what)
         summary = await file.check()
-        # With a time in the future, all later activity would be listed with that time.
+        # A time in the future would become the time of all later activity in lists.
         summary = replace(summary, updated_at=min(summary.updated_at, time.time()))
         if file.is_empty:
             return Imported(Outcome.SKIPPED, "it contains no messages")
@@ -90,7 +92,7 @@ async def import_file(
                 break
             except StoreFailed:
                 if not await _is_there(store, place):
-                    raise  # another process imported the same file at the same time
+                    raise  # not a concurrent import of the same file
     except BadHome:
         raise
     except (BadFile, StoreError) as error:
@@ -98,9 +100,9 @@ async def import_file(
     except OSError as error:
         return Imported(Outcome.FAILED, os_detail(error))
     is_another = not new_id and place != file.conversation_id
-    told = f", since {file.conversation_id} is another conversation here" if is_another else ""
+    note = f", since {file.conversation_id} is another conversation here" if is_another else ""
     lost = f"; left out, because Parley has no equivalent: {file.left_out}" if file.left_out else ""
-    return Imported(Outcome.IMPORTED, f"imported as {place}{told}, {file.count} entries{lost}")
+    return Imported(Outcome.IMPORTED, f"imported as {place}{note}, {file.count} entries{lost}")
 
 
 class _Existing(NamedTuple):
@@ -110,7 +112,7 @@ class _Existing(NamedTuple):
 
 
 async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Existing:
-    """Return the conversation that already contains the file, or else a free id for a new one."""
+    """Return the conversation that already contains the file; otherwise a free id for a new conversation."""
     for conversation_id in file.ids():
         try:
             if await _is_all_in(store, conversation_id, file):
@@ -136,28 +138,30 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
     """Return whether a conversation begins with all entries of the file. Raises UnknownConversation."""
     if (await store.head(conversation_id)).last < file.count:
         return False
-    told = file.entries()
+    expected = file.entries()
     async for entry in entries_until(store, conversation_id, until=Seq(file.count)):
-        if not _is_same(entry, next(told, None), conversation_id):
+        if not _is_same(entry, next(expected, None), conversation_id):
             return False
     return True
 
 
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
-    """Yield the entries for the conversation with that id. Approvals get new ids if another conversation has the
-    same ids, because an answer names an approval by its id alone.
+    """Yield the entries of the file for the conversation `conversation_id`.
+
+    Approvals get new ids if another conversation has the same ids, because an answer identifies an approval only by
+    its id.
     """
     is_copy = conversation_id != file.conversation_id or (
         file.approval_ids and await store.has_approvals(file.approval_ids)
     )
-    entries = map(without_grant, file.entries())
+    entries = map(for_copy, file.entries())
     return (with_new_approval_id(entry, conversation_id) for entry in entries) if is_copy else entries
 
 
-def _is_same(kept: Entry, told: Entry | None, conversation_id: ConversationId) -> bool:
-    """Return whether two entries are equal, apart from settings and approval ids, which an import may change."""
-    if told is None:
+def _is_same(kept: Entry, imported: Entry | None, conversation_id: ConversationId) -> bool:
+    """Return whether two entries are equal, except for settings and approval ids, which an import may change."""
+    if imported is None:
         return False
-    if kept.type == told.type == _SETTINGS_CHOSEN or entry_line(kept) == entry_line(told):
+    if kept.type == imported.type == _SETTINGS_CHOSEN or entry_line(kept) == entry_line(imported):
         return True
-    return entry_line(kept) == entry_line(with_new_approval_id(told, conversation_id))
+    return entry_line(kept) == entry_line(with_new_approval_id(imported, conversation_id))

@@ -1,4 +1,4 @@
-"""Copies the readable part of a damaged home to a new home, without changing the damaged one."""
+"""Copies the readable part of a damaged home directory to a new one, without changing the damaged one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
 
 
 class Repaired(NamedTuple):
-    """The number of conversations by result."""
+    """The number of conversations for each result of a repair."""
 
     whole: int
     partial: int
@@ -37,20 +37,20 @@ class Repaired(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """A log with which a conversation can be continued, and its summary."""
+    """A log from which a conversation can continue, and its summary."""
 
     entries: list[Entry]
     summary: Summary
 
 
 async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) -> Repaired:
-    """Copy the readable part of all conversations of a home to a new home.
+    """Copy the readable part of all conversations of a home directory to a new one.
 
-    `tell` gets a line for each conversation that is not complete.
+    `tell` is called with a line for each conversation that could not be copied completely.
 
     Raises:
-        BadHome: the new home is not a new or empty directory, or nothing can be read.
-        StoreError: the new home cannot be written, or another process writes to the old one.
+        BadHome: the new home directory is not new or empty, or nothing can be read.
+        StoreError: the new home directory cannot be written, or another process is writing to the old one.
     """
     _create_empty(target)
     folder = tempfile.mkdtemp(prefix=".salvage-", dir=target)
@@ -104,7 +104,7 @@ def _is_whole(found: Salvaged) -> bool:
 
 
 def _log(found: Salvaged) -> _Log | None:
-    """Return the longest log without gaps that begins with settings; None: nothing was read."""
+    """Return the longest log without gaps that begins with settings; None if nothing was read."""
     if not found.entries:
         return None
     rest = found.entries

@@ -1,7 +1,7 @@
 """A file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-Reads its entries, and refuses a file from which a conversation could not continue. Does not know where entries
-are stored.
+The module reads the entries, and refuses a file from which a conversation could not continue. The caller stores the
+entries.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.config.load import check_overrides
-from parley.config.redaction import kept, stored_overrides
+from parley.config.redaction import stored_arguments, stored_overrides
 from parley.config.types import Settings, SettingsOverrides
 from parley.conversation.export_format import LATEST, Line, read_entries, read_head
 from parley.conversation.log import Entry, Log
 from parley.conversation.projections import Projections
-from parley.conversation.records import QuestionAsked, QuestionSettled, SettingsChosen, record_type
+from parley.conversation.records import ApprovalRequest, ApprovalSettlement, SettingsChosen, record_type
 from parley.conversation.rollout import RolloutReader, read_session
 from parley.errors import BadFile, BadSetting
 from parley.ports.store import Summary
@@ -35,14 +35,14 @@ from parley.wire.jsonrpc import encode
 __all__ = ["SourceFile", "with_new_approval_id"]
 
 LINE_BYTES: Final = 256 * 1024**2
-"""Longer lines are refused without reading them into memory. Parley writes none."""
+"""The maximum length of a line, in bytes. Parley never writes longer lines."""
 
 CHECKED_AT_ONCE: Final = 500
-"""Entries between two checks for cancellation."""
+"""The number of entries between two checks for cancellation."""
 
 
 class SourceFile:
-    """A file that is read several times."""
+    """A file with a conversation. It is read several times."""
 
     def __init__(self, path: str, settings: Settings) -> None:
         self._path, self._settings = path, settings
@@ -51,7 +51,7 @@ class SourceFile:
         self.count = 0
         self.left_out = 0
         self.approval_ids: set[ApprovalId] = set()
-        """The approvals that are requested in it."""
+        """The ids of the approvals that are requested in the file."""
         self._is_rollout = False
 
     @property
@@ -60,10 +60,10 @@ class SourceFile:
         return self._is_rollout and self.count == 1
 
     def why_not_importable(self) -> str | None:
-        """Return why the file has no conversation; None: it may have one.
+        """Return the reason why the file has no conversation; None if it may have one.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         if not stat.S_ISREG(os.stat(self._path).st_mode):
             raise OSError(0, "not a regular file")
@@ -80,8 +80,9 @@ class SourceFile:
         return "neither an export of Parley nor a rollout file of Codex CLI"
 
     def ids(self) -> Iterator[ConversationId]:
-        """Yield candidate ids for the conversation: first its own, then ids derived from it. Every import yields
-        the same ids.
+        """Yield candidate ids for the conversation: first its own id, then ids derived from it.
+
+        Every import of the file yields the same ids.
         """
         yield self.conversation_id
         for number in count(1):
@@ -91,13 +92,14 @@ class SourceFile:
         """Read the whole file and return a summary.
 
         Raises:
-            BadFile, OSError: it cannot be used.
+            BadFile: the content is invalid.
+            OSError: the file cannot be read.
         """
         projections = Projections()
         for entry in self._read(projections):
             self.count = entry.seq
-            if not entry.is_event and entry.type == _QUESTION_ASKED:
-                self.approval_ids.add(msgspec.json.decode(entry.encoded, type=QuestionAsked).approval_id)
+            if not entry.is_event and entry.type == _APPROVAL_REQUEST:
+                self.approval_ids.add(msgspec.json.decode(entry.encoded, type=ApprovalRequest).approval_id)
             if entry.seq % CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return Summary.of(projections.state)
@@ -130,7 +132,7 @@ class SourceFile:
         chosen = SettingsChosen(
             model=self._settings.model,
             cwd=self._settings.cwd,
-            asked=kept(SettingsOverrides(cwd=self._settings.cwd)),
+            asked=stored_arguments(SettingsOverrides(cwd=self._settings.cwd)),
         )
         log, retelling = Log(), RolloutReader(session)
         for payload in chain((chosen,), retelling.read(lines)):
@@ -150,11 +152,13 @@ def _lines(file: BinaryIO) -> Iterator[Line]:
 
 
 _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
-_QUESTION_ASKED: Final = record_type(QuestionAsked)
+_APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_usual_settings(entry: Entry) -> Entry:
-    """Check the settings of a file, which the conversation needs to continue, and redact their secrets."""
+    """Check the settings in an entry of a file, because the conversation needs them to continue, and redact their
+    secrets.
+    """
     if entry.is_event or entry.type != _SETTINGS_CHOSEN:
         return entry
     try:
@@ -163,22 +167,22 @@ def _with_usual_settings(entry: Entry) -> Entry:
         check_overrides(wanted)
     except (msgspec.ValidationError, BadSetting) as error:
         raise BadFile(entry.seq + 1, f"invalid settings: {error}") from None
-    asked = kept(wanted)
+    asked = stored_arguments(wanted)
     return entry if asked == chosen.asked else replace(entry, encoded=encode(replace(chosen, asked=asked)))
 
 
-_OF_QUESTIONS: Final[Mapping[tuple[bool, str], type[QuestionAsked | QuestionSettled | ApprovalSettled]]] = {
-    (False, _QUESTION_ASKED): QuestionAsked,
-    (False, record_type(QuestionSettled)): QuestionSettled,
+_OF_APPROVALS: Final[Mapping[tuple[bool, str], type[ApprovalRequest | ApprovalSettlement | ApprovalSettled]]] = {
+    (False, _APPROVAL_REQUEST): ApprovalRequest,
+    (False, record_type(ApprovalSettlement)): ApprovalSettlement,
     (True, event_type(ApprovalSettled)): ApprovalSettled,
 }
 
 
 def with_new_approval_id(entry: Entry, conversation_id: ConversationId) -> Entry:
-    """Return the entry with a new approval id, because an answer names an approval by its id alone."""
-    kind = _OF_QUESTIONS.get((entry.is_event, entry.type))
+    """Return the entry with a new approval id, because an answer identifies an approval only by its id."""
+    kind = _OF_APPROVALS.get((entry.is_event, entry.type))
     if kind is None:
         return entry
-    said = msgspec.json.decode(entry.encoded, type=kind)
-    own = ApprovalId(str(uuid5(UUID(conversation_id), said.approval_id)))
-    return replace(entry, encoded=encode(replace(said, approval_id=own)))
+    payload = msgspec.json.decode(entry.encoded, type=kind)
+    own = ApprovalId(str(uuid5(UUID(conversation_id), payload.approval_id)))
+    return replace(entry, encoded=encode(replace(payload, approval_id=own)))

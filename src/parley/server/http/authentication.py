@@ -1,58 +1,68 @@
-"""Authentication of HTTP requests by bearer tokens, and limits on wrong tokens and on the rate of requests."""
+"""Authentication of HTTP requests by bearer tokens, and limits on wrong tokens and on the request rate."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
 from parley.ports.http import HttpRequest
 from parley.server.context import Principal
+from parley.server.http.tokens import StoredTokens, token_digest
+from parley.wire.http import HttpAnswer
 
-__all__ = ["Authenticator", "RateLimit", "new_token"]
+__all__ = ["UNAUTHORIZED", "Authenticator", "RateLimit", "new_token"]
 
 FAILURES_PER_MINUTE: Final = 10
-"""After this many wrong tokens within a minute, answers to further wrong tokens are delayed."""
+"""The number of wrong tokens within a minute after which answers to further wrong tokens are delayed."""
 DELAY_SECONDS: Final = 1.0
 BURST_SECONDS: Final = 10.0
-"""A principal may send as many requests at once as its rate allows in this time."""
+"""The length of a burst, in seconds. A principal may send as many messages at once as its rate allows
+in this time.
+"""
+
+UNAUTHORIZED: Final = HttpAnswer(status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
 
 _SCHEME: Final = "bearer "
 
 
 def new_token() -> str:
-    """Return a new token: 256 random bits."""
+    """Return a new token with 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 class Authenticator:
-    """Checks tokens. Holds the valid tokens as hashes."""
+    """Checks tokens. It holds the hashes of the tokens that are valid while the process is running."""
 
-    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self, stored: StoredTokens | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
+        """Create the authenticator. `stored` are the tokens of the home directory."""
+        self._stored, self._now = stored, now
         self._principals: dict[bytes, Principal] = {}
         self._failures: deque[float] = deque(maxlen=FAILURES_PER_MINUTE)
 
     def add(self, token: str, principal: Principal) -> None:
-        self._principals[_digest(token)] = principal
+        self._principals[token_digest(token)] = principal
 
     def principal(self, request: HttpRequest) -> Principal | None:
-        """Return the sender of a request, or None. Takes the same time for every wrong token."""
+        """Return the sender of a request; None if its token is missing or wrong. The check takes the same time for
+        every wrong token.
+        """
         values = request.header("Authorization")
         given = values[0] if len(values) == 1 else ""
         token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
-        digest, found = _digest(token), None
+        digest, found = token_digest(token), None
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
                 found = principal
-        return found if token else None
+        stored = None if self._stored is None else self._stored.find(digest)
+        return (found or stored) if token else None
 
     def failed(self) -> float:
-        """Count a wrong token; return for how many seconds its answer must be delayed."""
+        """Count a wrong token. Return the number of seconds by which the answer must be delayed."""
         now = self._now()
         is_often = len(self._failures) == FAILURES_PER_MINUTE and now - self._failures[0] < 60
         self._failures.append(now)
@@ -60,16 +70,20 @@ class Authenticator:
 
 
 class RateLimit:
-    """Limits the messages of each principal. A request without messages counts as one."""
+    """Limits the rate of messages from each principal. A request without messages counts as one message."""
 
     def __init__(self, per_second: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the limits. `per_second` 0 means no limit."""
+        """Create the limits. A `per_second` of 0 means no limit."""
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
-        """By principal: how many messages it may send at once, and when that was computed."""
+        """The number of messages that each principal may send at once, and the time when the number was
+        computed.
+        """
 
     def admits(self, principal: Principal, count: int = 1) -> bool:
-        """Count some messages; return False, and count none, if the principal has sent too many."""
+        """Count `count` messages from a principal. Return False without counting them if the principal has sent too
+        many.
+        """
         if not self._per_second:
             return True
         most, now = self._per_second * BURST_SECONDS, self._now()
@@ -77,7 +91,3 @@ class RateLimit:
         allowed = min(most, allowed + (now - then) * self._per_second)
         self._allowed[principal.name] = (allowed - count if allowed >= count else allowed, now)
         return allowed >= count
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()

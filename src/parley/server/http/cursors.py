@@ -16,20 +16,21 @@ __all__ = ["CallOutbox", "StreamCursors"]
 
 
 class StreamCursors:
-    """How far the client has received each conversation that it streams."""
+    """The position up to which the client has received each conversation that it streams."""
 
     def __init__(self, push: PushOutbox, ids: EventIds, session: str) -> None:
         self._push, self._ids, self._session = push, ids, session
         self._positions: dict[str, Position] = {}
 
-    def outbox(self, conversation: ConversationId) -> _StreamOutbox:
-        """Return the outbox of a new stream of a conversation."""
+    def outbox(self, conversation: ConversationId, request_id: RequestId) -> _StreamOutbox:
+        """Return the outbox of a new stream of a conversation that a request has opened."""
         self._positions.pop(conversation, None)
-        return _StreamOutbox(self._push, lambda position: self._moved(conversation, position))
+        return _StreamOutbox(self._push, lambda position: self._moved(conversation, request_id, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Set the positions to what the client has received, so that the ids of messages that are sent again do
-        not claim more.
+        """Set the positions to those that the client has received, before messages are sent again.
+
+        Otherwise the ids of repeated messages would contain positions that the client has not reached.
         """
         self._positions = dict(positions)
 
@@ -37,8 +38,8 @@ class StreamCursors:
         """Record that a stream has ended."""
         self._positions.pop(conversation, None)
 
-    def _moved(self, conversation: ConversationId, position: Position) -> str:
-        self._positions[conversation] = position
+    def _moved(self, conversation: ConversationId, request_id: RequestId, position: Position) -> str:
+        self._positions[conversation] = Position(position.seq, position.messages, request_id)
         return self._ids.seal(self._session, SessionCursors(streams=self._positions))
 
 
@@ -46,8 +47,10 @@ class _StreamOutbox:
     """The outbox of one stream."""
 
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
-        """Create the outbox. `moved` records the position that the client reaches with a message, and returns
-        the event id of that message.
+        """Create the outbox.
+
+        `moved` records the position that the client reaches with a message, and returns the event id of the
+        message.
         """
         self._push, self._moved = push, moved
         self.send, self.when_writable = push.send, push.when_writable

@@ -1,6 +1,6 @@
-"""The endpoint `/mcp` of Streamable HTTP, for the versions 2025-03-26, 2025-06-18 and 2025-11-25.
+"""The endpoint `/mcp` of Streamable HTTP. The module `stateless.py` answers the requests at version 2026-07-28.
 
-A POST carries messages of the client, a GET opens the stream of messages that belong to no request, and a DELETE
+A POST carries messages from the client, a GET opens the stream of messages that belong to no request, and a DELETE
 ends the session. The checks of a request are always in the same order: host and origin, token, rate, path, method,
 session, version.
 """
@@ -9,24 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from parley.errors import BodyTooLarge, BodyUnreadable
 from parley.ports.http import HttpRequest, MessageStream
-from parley.server.context import Principal
-from parley.server.http.authentication import Authenticator, RateLimit
+from parley.server.context import Principal, Reply, Role
+from parley.server.errors import RequestRefused, UnsupportedVersion
+from parley.server.http.authentication import UNAUTHORIZED, Authenticator, RateLimit
+from parley.server.http.errors import (
+    ArrayNotAllowed,
+    BadBody,
+    NotAcceptable,
+    RequestBodyTooLarge,
+    RequestBodyUnreadable,
+    SessionMissing,
+    UnknownEventId,
+    UnknownSession,
+    UnsupportedMediaType,
+    VersionMismatch,
+)
 from parley.server.http.event_ids import SessionCursors
 from parley.server.http.guard import Guard
-from parley.server.http.messages import BadBody, PostedMessage, error_body, read_messages
-from parley.server.http.replies import JsonReply
-from parley.server.http.sessions import HttpSession, HttpSessions, TooManySessions
-from parley.wire.http import LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, HttpAnswer
-from parley.wire.jsonrpc import INVALID_REQUEST, RequestId
+from parley.server.http.messages import JSON, RETRY_SECONDS, PostedMessage, read_messages, refusal
+from parley.server.http.replies import JsonReply, first_of
+from parley.server.http.sessions import HttpSession, HttpSessions
+from parley.server.http.stateless import StatelessRequests
+from parley.wire.http import LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID, HttpAnswer
 from parley.wire.mcp import KNOWN_VERSIONS
+from parley.wire.modern import SERVED_VERSIONS
 
 __all__ = ["PATH", "HttpEndpoint", "HttpLimits"]
 
@@ -34,13 +49,28 @@ log = logging.getLogger(__name__)
 
 PATH: Final = "/mcp"
 BATCH_VERSION: Final = "2025-03-26"
-"""The only version with JSON-RPC arrays."""
-UNSUPPORTED_VERSION: Final = -32022
-"""The error code for a protocol version that the server does not know, from later versions of the protocol."""
+"""The only protocol version with arrays of JSON-RPC messages."""
 METHODS: Final = "GET, POST, DELETE"
 
-_JSON: Final = {"Content-Type": "application/json"}
+_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+"""The syntax of a protocol version. Errors repeat a version from the client only if it has this syntax."""
 _TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
+_TOO_MANY_CONNECTIONS: Final = HttpAnswer(
+    status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": RETRY_SECONDS}
+)
+_FOR_PAGES: Final = {
+    "Access-Control-Expose-Headers": f"{SESSION_ID}, WWW-Authenticate, Retry-After",
+    "Vary": "Origin",
+}
+"""The headers of an answer to a web page with an accepted origin."""
+_PREFLIGHT: Final = {
+    "Access-Control-Allow-Methods": METHODS,
+    "Access-Control-Allow-Headers": ", ".join(
+        ("Authorization", "Content-Type", "Accept", SESSION_ID, PROTOCOL_VERSION, LAST_EVENT_ID, METHOD, NAME)
+    ),
+    "Access-Control-Max-Age": "600",
+}
+"""The headers of the answer to a CORS preflight request of an accepted origin."""
 _JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_TYPES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 
@@ -49,53 +79,51 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 64 * 1024 * 1024
 
 
-class _Refused(Exception):
-    """The answer to a request that is refused."""
-
-    def __init__(
-        self,
-        status: HTTPStatus,
-        message: str,
-        *,
-        number: int = INVALID_REQUEST,
-        request_id: RequestId | None = None,
-        data: object = UNSET,
-    ) -> None:
-        super().__init__(message)
-        body = error_body(number, message, request_id=request_id, data=data)
-        self.answer = HttpAnswer(status=status, body=body, headers=_JSON)
-
-
 class HttpEndpoint:
-    """Answers HTTP requests."""
+    """Answers the HTTP requests to `/mcp`."""
 
     def __init__(
         self,
         sessions: HttpSessions,
+        stateless: StatelessRequests,
         *,
+        is_modern: Callable[[], bool] = lambda: True,
         guard: Guard,
         authenticator: Authenticator,
         rate: RateLimit,
         limits: HttpLimits,
         why_too_large: Callable[[int], str | None] = lambda size: None,
     ) -> None:
-        """Create the endpoint. `why_too_large` is called with a number of bytes and returns why there is no
-        memory for them, or None.
+        """Create the endpoint.
+
+        `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
+        number of bytes. It returns the reason why there is not enough memory for them, or None.
         """
-        self._sessions, self._guard = sessions, guard
-        self._authenticator, self._rate = authenticator, rate
-        self._limits, self._why_too_large = limits, why_too_large
+        self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
+        self._authenticator, self._why_too_large = authenticator, why_too_large
+        self._guard, self._rate, self._limits = guard, rate, limits
+        self._arriving_bytes = 0
+        """The size of all bodies that are being read."""
+
+    def apply(self, *, guard: Guard, rate: RateLimit, limits: HttpLimits) -> None:
+        """Use new limits and accepted hosts from the next request on."""
+        self._guard, self._rate, self._limits = guard, rate, limits
 
     async def answer(self, request: HttpRequest) -> HttpAnswer | MessageStream:
         """Return the answer to one request."""
         if (status := self._guard.refusal(request)) is not None:
             return HttpAnswer(status=status)
+        if (page := self._guard.page_of(request)) is not None:
+            request.add_headers({"Access-Control-Allow-Origin": page, **_FOR_PAGES})
+            if request.method == "OPTIONS":
+                return HttpAnswer(status=HTTPStatus.NO_CONTENT, headers=_PREFLIGHT)
         principal = self._authenticator.principal(request)
         if principal is None:
             if delay := self._authenticator.failed():
                 await asyncio.sleep(delay)
-            return HttpAnswer(status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
-        request.authenticated()
+            return UNAUTHORIZED
+        if not request.authenticated(None if principal.role is Role.ADMIN else principal.key):
+            return _TOO_MANY_CONNECTIONS
         if not self._rate.admits(principal):
             return _TOO_MANY
         if request.target != PATH:
@@ -107,12 +135,13 @@ class HttpEndpoint:
                 case "GET":
                     return await self._get(request, principal)
                 case "DELETE":
-                    self._sessions.delete(self._session(request, principal))
+                    if (removal := self._sessions.delete(await self._session(request, principal))) is not None:
+                        await asyncio.shield(removal)
                     return HttpAnswer(status=HTTPStatus.NO_CONTENT)
                 case _:
                     return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": METHODS})
-        except _Refused as refused:
-            return refused.answer
+        except RequestRefused as refused:
+            return refusal(refused)
 
     # --- POST --------------------------------------------------------------------------
 
@@ -120,55 +149,85 @@ class HttpEndpoint:
         if _media_types(request.header("Content-Type")) != ["application/json"] or request.header(
             "Content-Encoding"
         ):
-            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be plain application/json")
+            raise UnsupportedMediaType
         accepts_json, accepts_stream = _accepts(request, _JSON_TYPES), _accepts(request, _STREAM_TYPES)
         if not accepts_json:
-            raise _Refused(HTTPStatus.NOT_ACCEPTABLE, "the client must accept application/json")
+            raise NotAcceptable("application/json")
         messages, is_array = await self._messages(request)
-        if len(messages) > 1 and not self._rate.admits(principal, len(messages) - 1):  # the first one was counted
+        if len(messages) > 1 and not self._rate.admits(
+            principal, len(messages) - 1
+        ):  # the first message was counted with the request
             return _TOO_MANY
+        request_id = None if is_array else messages[0].id
+        try:
+            return await self._take(request, principal, messages, is_array=is_array, accepts_stream=accepts_stream)
+        except RequestRefused as refused:
+            return refusal(refused, request_id)
+
+    async def _take(
+        self,
+        request: HttpRequest,
+        principal: Principal,
+        messages: list[PostedMessage],
+        *,
+        is_array: bool,
+        accepts_stream: bool,
+    ) -> HttpAnswer | MessageStream:
+        """Pass messages to their session, and return the answer.
+
+        `is_array` is True if the body was an array. `accepts_stream` is True if the client accepts a stream of
+        messages. The list is emptied, because messages may be large and their calls may take a long time.
+        """
+        if not is_array and self._stateless.is_for(request, messages[0]) and self._is_modern():
+            return await self._stateless.answer(request, messages.pop(), principal, accepts_stream=accepts_stream)
         if messages[0].is_initialize and not request.header(SESSION_ID):
-            return await self._initialize(messages[0], principal)
-        session = self._session(request, principal, messages[0])
+            return await self._initialize(messages.pop(), principal)
+        session = await self._session(request, principal)
         if is_array and session.client.session.version != BATCH_VERSION:
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"arrays of messages are for clients at {BATCH_VERSION} only")
+            raise ArrayNotAllowed(BATCH_VERSION)
         requests = sum(message.id is not None for message in messages)
         if accepts_stream and any(message.is_streamed for message in messages):
             stream = request.open_stream()
             streamed = session.stream_reply(stream, [one.id for one in messages if one.id is not None])
-            for message in messages:
-                session.client.take(message.frame, streamed)
+            _pass_on(messages, session, streamed)
             return stream
         reply = JsonReply(requests, session.outbox)
-        for message in messages:
-            session.client.take(message.frame, reply)
+        _pass_on(messages, session, reply)
         if not requests:
             return HttpAnswer(status=HTTPStatus.ACCEPTED)
         with session.in_use():
-            await _first_of(reply.done(), session.wait_ended())
+            await first_of(reply.done(), session.wait_ended())
+            await session.saved()
         return _json_answer(reply.answers, is_array=is_array)
 
     async def _messages(self, request: HttpRequest) -> tuple[list[PostedMessage], bool]:
+        own_bytes = 0
+
+        def why_too_large(size: int) -> str | None:
+            nonlocal own_bytes
+            others = self._arriving_bytes - own_bytes
+            if (why := self._why_too_large(others + size)) is None:
+                self._arriving_bytes, own_bytes = others + size, size
+            return why
+
         try:
-            return read_messages(await request.body(self._limits.max_body_bytes, self._why_too_large))
+            return read_messages(await request.body(self._limits.max_body_bytes, why_too_large))
         except BodyTooLarge as error:
-            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error)) from None
+            raise RequestBodyTooLarge(str(error)) from None
         except BodyUnreadable as error:
-            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, str(error)) from None
-        except BadBody as error:
-            raise _Refused(HTTPStatus.BAD_REQUEST, str(error), number=error.number) from None
+            raise RequestBodyUnreadable(str(error)) from None
+        finally:
+            self._arriving_bytes -= own_bytes
 
     async def _initialize(self, message: PostedMessage, principal: Principal) -> HttpAnswer:
         if message.id is None:
-            raise _Refused(HTTPStatus.BAD_REQUEST, "`initialize` is a request")
-        try:
-            session = await self._sessions.create(principal)
-        except TooManySessions:
-            return HttpAnswer(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "30"})
+            raise BadBody("`initialize` is a request")
+        session = await self._sessions.create(principal)
         reply = JsonReply(1, session.outbox)
         with session.in_use():
             session.client.take(message.frame, reply)
-            await _first_of(reply.done(), session.wait_ended())
+            await first_of(reply.done(), session.wait_ended())
+            await session.saved()
         answer = _json_answer(reply.answers, is_array=False)
         if not session.client.session.initialized:
             self._sessions.delete(session)
@@ -181,8 +240,8 @@ class HttpEndpoint:
 
     async def _get(self, request: HttpRequest, principal: Principal) -> MessageStream:
         if not _accepts(request, _STREAM_TYPES):
-            raise _Refused(HTTPStatus.NOT_ACCEPTABLE, "the client must accept text/event-stream")
-        session = self._session(request, principal)
+            raise NotAcceptable("text/event-stream")
+        session = await self._session(request, principal)
         cursors = _cursors(request, session)
         stream = request.open_stream()
         if cursors is not None and cursors.call is not None:
@@ -193,38 +252,40 @@ class HttpEndpoint:
 
     # --- sessions ----------------------------------------------------------------------
 
-    def _session(
-        self, request: HttpRequest, principal: Principal, message: PostedMessage | None = None
-    ) -> HttpSession:
-        """Return the session of a request. The version of the request must be the version of the session."""
+    async def _session(self, request: HttpRequest, principal: Principal) -> HttpSession:
+        """Return the session of a request. The version of the request must be that of the session."""
         ids, versions = request.header(SESSION_ID), request.header(PROTOCOL_VERSION)
         if len(versions) > 1 or any(version not in KNOWN_VERSIONS for version in versions):
-            raise _Refused(
-                HTTPStatus.BAD_REQUEST,
-                "Unsupported protocol version",
-                number=UNSUPPORTED_VERSION,
-                request_id=None if message is None else message.id,
-                data={"supported": KNOWN_VERSIONS},
+            is_version = len(versions) == 1 and _VERSION.fullmatch(versions[0])
+            raise UnsupportedVersion(
+                versions[0] if is_version else "unknown",
+                supported=SERVED_VERSIONS if self._is_modern() else KNOWN_VERSIONS,
             )
         if len(ids) != 1:
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"the header {SESSION_ID} is missing; begin with `initialize`")
-        session = self._sessions.find(ids[0], principal)
+            raise SessionMissing
+        session = await self._sessions.find(ids[0], principal)
         if session is None:
-            raise _Refused(HTTPStatus.NOT_FOUND, "the session does not exist; begin with `initialize`")
+            raise UnknownSession
         if versions and versions[0] != session.client.session.version:
-            different = f"{PROTOCOL_VERSION} is not the version that the session negotiated"
-            raise _Refused(HTTPStatus.BAD_REQUEST, different)
+            raise VersionMismatch
         return session
 
 
+def _pass_on(messages: list[PostedMessage], session: HttpSession, reply: Reply) -> None:
+    """Pass messages to the client connection of a session, and remove each from the list."""
+    messages.reverse()
+    while messages:
+        session.client.take(messages.pop().frame, reply)
+
+
 def _cursors(request: HttpRequest, session: HttpSession) -> SessionCursors | None:
-    """Return the cursors in the client's `Last-Event-ID`, or None."""
+    """Return the cursors in the client's `Last-Event-ID`; None if the header is missing."""
     ids = [value for value in request.header(LAST_EVENT_ID) if value]
     if not ids:
         return None
     cursors = session.ids.open(session.id, ids[0]) if len(ids) == 1 else None
     if cursors is None:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"{LAST_EVENT_ID} is not an id of this session")
+        raise UnknownEventId
     return cursors
 
 
@@ -232,11 +293,11 @@ def _json_answer(answers: list[bytes], *, is_array: bool) -> HttpAnswer:
     if not answers:  # the client has cancelled the requests, or the session has ended
         return HttpAnswer(status=HTTPStatus.ACCEPTED)
     body = b"[%b]" % b",".join(answers) if is_array else answers[0]
-    return HttpAnswer(status=HTTPStatus.OK, body=body, headers=_JSON)
+    return HttpAnswer(status=HTTPStatus.OK, body=body, headers=JSON)
 
 
 def _accepts(request: HttpRequest, types: frozenset[str]) -> bool:
-    """Return whether the client accepts one of these media types; True without an `Accept` header."""
+    """Return whether the client accepts one of these media types; True if there is no `Accept` header."""
     accepted = _media_types(request.header("Accept"))
     return not accepted or not types.isdisjoint(accepted)
 
@@ -244,13 +305,3 @@ def _accepts(request: HttpRequest, types: frozenset[str]) -> bool:
 def _media_types(values: list[str]) -> list[str]:
     parts = (part.partition(";")[0].strip().lower() for value in values for part in value.split(","))
     return [part for part in parts if part]
-
-
-async def _first_of(*waits: Coroutine[None, None, None]) -> None:
-    """Wait until the first of several awaitables ends, and cancel the others."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

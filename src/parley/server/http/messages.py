@@ -2,107 +2,137 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from http import HTTPStatus
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
+from parley.server.errors import RequestRefused
+from parley.server.http.errors import PARSE_ERROR, BadBody, HttpRefused
+from parley.wire.http import HttpAnswer
 from parley.wire.jsonrpc import (
-    INVALID_REQUEST,
     ErrorObject,
     Message,
     NestedTooDeeply,
     RequestId,
+    TooManySurrogates,
+    decode_frame,
     decode_lenient,
-    decode_message,
     encode,
 )
 from parley.wire.mcp import CallToolParams, InitializeParams
+from parley.wire.modern import named_version
 
-__all__ = ["BadBody", "PostedMessage", "error_body", "read_messages"]
+__all__ = ["JSON", "PostedMessage", "read_messages", "refusal"]
 
-PARSE_ERROR: Final = -32700
+JSON: Final = {"Content-Type": "application/json"}
+RETRY_SECONDS: Final = "30"
+"""The time in seconds after which a client may repeat a request that was refused because the server is
+overloaded.
+"""
 MOST_MESSAGES: Final = 1000
-"""The most messages in one array."""
+"""The maximum number of messages in one array."""
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
-"""Tools whose calls are answered by a stream: they take long and send notifications."""
+"""The tools whose calls are answered by a stream, because they take a long time and send notifications."""
+
+
+_ARRAY: Final = re.compile(rb"\s*\[")
 
 
 class _Named(Struct):
     name: str = ""
+    uri: str = ""
 
 
 _array_decoder: Final = msgspec.json.Decoder(list[Raw])
 _named_decoder: Final = msgspec.json.Decoder(_Named)
 
 
-class BadBody(Exception):
-    """The body is not a message."""
-
-    def __init__(self, number: int, message: str) -> None:
-        super().__init__(message)
-        self.number = number
-
-
 class PostedMessage(Struct, frozen=True):
-    """One message."""
+    """One message in the body of a POST."""
 
     frame: bytes
     id: RequestId | None
-    """None if it is not a request."""
+    """The id of a request; None for a notification or an answer."""
     is_initialize: bool
     is_streamed: bool
-    """True if its answer is a stream of messages."""
+    """True if the message is answered with a stream of messages."""
+    method: str = ""
+    name: str = ""
+    """The `name` or the `uri` in the parameters; empty if there is none."""
+    version: Any = UNSET
+    """The version in `_meta`; UNSET if there is none."""
+    params: Raw | UnsetType = UNSET
+
+    @property
+    def names_version(self) -> bool:
+        return self.version is not UNSET
 
 
 def read_messages(body: bytes) -> tuple[list[PostedMessage], bool]:
-    """Return the messages of a body, and whether they are an array.
+    """Return the messages of a body, and whether the body is an array.
 
     Raises:
-        BadBody: it has none, or one of them is invalid.
+        BadBody: the body has no message, or one of its messages is invalid.
     """
-    if body.lstrip()[:1] != b"[":
+    if _ARRAY.match(body) is None:
         return [_read(body)], False
     try:
-        frames = _array_decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        raise BadBody(PARSE_ERROR, "the body is not JSON") from None
+        frames = decode_lenient(_array_decoder, body)
+    except msgspec.DecodeError:
+        raise BadBody("the body is not JSON", number=PARSE_ERROR) from None
     if not 0 < len(frames) <= MOST_MESSAGES:
-        raise BadBody(INVALID_REQUEST, f"an array has 1 to {MOST_MESSAGES} messages")
+        raise BadBody(f"an array has 1 to {MOST_MESSAGES} messages")
     messages = [_read(bytes(frame)) for frame in frames]
     if any(message.is_initialize for message in messages):
-        raise BadBody(INVALID_REQUEST, "`initialize` cannot be part of an array")
+        raise BadBody("`initialize` cannot be part of an array")
     return messages, True
 
 
 def _read(frame: bytes) -> PostedMessage:
     try:
-        message = decode_message(frame)
+        message, frame = decode_frame(frame)
     except NestedTooDeeply:
-        raise BadBody(INVALID_REQUEST, "the message is nested too deeply") from None
+        raise BadBody("the message is nested too deeply") from None
+    except TooManySurrogates as error:
+        raise BadBody(f"the message {error}") from None
     except msgspec.ValidationError:
-        raise BadBody(INVALID_REQUEST, "the body is not a JSON-RPC message") from None
+        raise BadBody("the body is not a JSON-RPC message") from None
     except msgspec.DecodeError:
-        raise BadBody(PARSE_ERROR, "the body is not JSON") from None
+        raise BadBody("the body is not JSON", number=PARSE_ERROR) from None
     has_method = isinstance(message.method, str)
     if not has_method and message.id is UNSET:
-        raise BadBody(INVALID_REQUEST, "the body is not a JSON-RPC message")
+        raise BadBody("the body is not a JSON-RPC message")
+    name = _name(message)
     return PostedMessage(
         frame,
         message.id if has_method and message.id is not UNSET else None,
         message.method == InitializeParams.METHOD,
-        message.method == CallToolParams.METHOD and _tool_name(message) in STREAMED_TOOLS,
+        message.method == CallToolParams.METHOD and name in STREAMED_TOOLS,
+        method=message.method if isinstance(message.method, str) else "",
+        name=name,
+        version=named_version(message.params),
+        params=message.params,
     )
 
 
-def _tool_name(message: Message) -> str:
+def _name(message: Message) -> str:
     try:
-        return "" if message.params is UNSET else decode_lenient(_named_decoder, message.params).name
+        named = _Named() if message.params is UNSET else decode_lenient(_named_decoder, message.params)
     except msgspec.DecodeError:
         return ""
+    return named.name or named.uri
 
 
-def error_body(number: int, message: str, *, request_id: RequestId | None = None, data: object = UNSET) -> bytes:
-    """Encode a JSON-RPC error for an HTTP error."""
-    error = ErrorObject(number, message, UNSET if data is UNSET else Raw(encode(data)))
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode(request_id), encode(error))
+def refusal(error: RequestRefused, request_id: RequestId | None = None) -> HttpAnswer:
+    """Return the answer to a refused HTTP request: an error status, and a JSON-RPC error with a code."""
+    data = {**(error.details or {}), "code": error.code}
+    status = error.status if isinstance(error, HttpRefused) else HTTPStatus.BAD_REQUEST
+    body = encode(ErrorObject(error.number, str(error), Raw(encode(data))))
+    return HttpAnswer(
+        status=status,
+        body=b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode(request_id), body),
+        headers={**JSON, **({"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else {})},
+    )

@@ -1,7 +1,7 @@
 """The messages of a session that belong to no request: events of streams, and requests of the server.
 
-They go to the GET stream that the client opened last. While the client has no GET stream, readers of conversations
-wait at their positions, and the few messages that cannot wait are kept.
+They are sent on the GET stream that the client opened last. While the client has no GET stream, readers of
+conversations stay at their positions, and the few other messages are kept.
 """
 
 from __future__ import annotations
@@ -17,29 +17,32 @@ from parley.ports.outbox import OpenFrame
 __all__ = ["PushOutbox"]
 
 MOST_STREAMS: Final = 4
-"""The most GET streams of one session. If a client opens one more, the oldest is closed: the client has lost it."""
+"""The maximum number of GET streams of one session. When another stream is opened, the oldest is closed, because
+the client has probably lost it.
+"""
 MOST_KEPT: Final = 256
-"""Messages that are kept for the next GET stream; the oldest ones are discarded."""
+"""The maximum number of messages that are kept for the next GET stream. The oldest are discarded."""
 
 
 class PushOutbox:
-    """The outbox of a session."""
+    """The outbox for messages of a session that belong to no request."""
 
     def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
-        """Create the outbox. `on_lost` is called when the stream that carried the messages has closed and
-        another one is open.
+        """Create the outbox.
+
+        `on_lost` is called when the stream that carried the messages has closed and another stream is open.
         """
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
         self._kept: deque[bytes] = deque(maxlen=MOST_KEPT)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that will call `_wake`."""
+        """The stream that will call `_wake`; None if there is none."""
         self.closed = False
 
     @property
     def streams(self) -> int:
-        """How many GET streams are open."""
+        """The number of open GET streams."""
         return len(self._streams)
 
     @property
@@ -52,7 +55,11 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """Send to a stream from now on, beginning with the messages that were kept. Return those messages."""
+        """Send to a stream from now on, beginning with the messages that were kept. Return those messages.
+
+        An older stream that is in the middle of a message is closed, and the message begins again on the new
+        stream.
+        """
         if self.closed:
             stream.end()
             return []
@@ -64,6 +71,9 @@ class PushOutbox:
         for frame in kept:
             stream.send(frame)
         stream.on_closed(lambda: self._lost(stream))
+        for older in self._streams[:-1]:
+            if older.is_in_message:
+                older.close()
         self._request_wake()
         return kept
 
@@ -85,7 +95,7 @@ class PushOutbox:
             self._request_wake()
 
     async def flush(self) -> None:
-        """Wait until everything was written, or no stream is open."""
+        """Wait until all messages have been written. Return at once if no stream is open."""
         if (stream := self._current) is not None:
             await stream.flush()
 
@@ -117,7 +127,7 @@ class PushOutbox:
                 stream.when_writable(lambda: self._wake(stream))
 
     def _wake(self, stream: MessageStream) -> None:
-        """Wake the senders that wait for room, one after another, until there is no room."""
+        """Wake the senders that are waiting until the outbox is writable, one after another, until it is full."""
         if self._asked is stream:
             self._asked = None
         for _ in range(len(self._waiting)):

@@ -1,9 +1,9 @@
-"""Answers the requests of one POST: as JSON, or as a stream of messages."""
+"""Answers the requests of one POST, as JSON or as a stream of messages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from parley.ports.http import MessageStream
 from parley.ports.outbox import Outbox
@@ -13,17 +13,20 @@ from parley.server.session import SILENT
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import RequestId
 
-__all__ = ["JsonReply", "StreamReply"]
+__all__ = ["JsonReply", "StreamReply", "first_of"]
 
 
 class JsonReply:
-    """Collects the answers. Notifications that belong to the requests are discarded."""
+    """Collects the answers to the requests of a POST. Notifications that belong to the requests are discarded."""
 
     notifications: Outbox = SILENT
 
-    def __init__(self, requests: int, questions: Outbox) -> None:
-        """Create the reply. `requests` is the number of answers to wait for."""
-        self.questions = questions
+    def __init__(self, requests: int, server_requests: Outbox) -> None:
+        """Create the reply.
+
+        `requests` is the number of expected answers. Requests of the server are sent to `server_requests`.
+        """
+        self.server_requests = server_requests
         self.answers: list[bytes] = []
         self._left = requests
         self._done = asyncio.Event()
@@ -32,7 +35,7 @@ class JsonReply:
         return SILENT
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        pass  # nothing is sent before the answer, so that there is nothing to resume
+        pass  # nothing is sent before the answer, so there is nothing to resume
 
     def answer(self, frame: bytes | None) -> None:
         if frame is not None:
@@ -42,7 +45,7 @@ class JsonReply:
             self._done.set()
 
     async def done(self) -> None:
-        """Wait until every request was answered or dropped."""
+        """Wait until every request has been answered or dropped."""
         await self._done.wait()
 
 
@@ -68,15 +71,19 @@ class _WhileOpen:
 
 
 class StreamReply:
-    """Sends everything that belongs to the requests on one stream, which ends with the last answer."""
+    """Sends everything that belongs to the requests on one stream. The stream ends with the last answer."""
 
     def __init__(
-        self, stream: MessageStream, requests: int, questions: Outbox, *, ids: EventIds, session: str
+        self, stream: MessageStream, requests: int, server_requests: Outbox, *, ids: EventIds, session: str
     ) -> None:
-        """Create the reply. If the client closes the stream, requests of the server go to `questions`."""
+        """Create the reply.
+
+        `requests` is the number of expected answers. After the client has closed the stream, requests of the server
+        are sent to `server_requests`.
+        """
         self._ids, self._session = ids, session
         self.notifications: Outbox = stream
-        self.questions: Outbox = _WhileOpen(stream, questions)
+        self.server_requests: Outbox = _WhileOpen(stream, server_requests)
         self._stream, self._left = stream, requests
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
@@ -98,3 +105,13 @@ class StreamReply:
         self._left -= 1
         if self._left <= 0:
             self._stream.end()
+
+
+async def first_of(*waits: Coroutine[None, None, None]) -> None:
+    """Wait until one of several awaitables ends, and cancel the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

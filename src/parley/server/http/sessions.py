@@ -1,6 +1,7 @@
 """The sessions of HTTP clients.
 
-A session lasts from `initialize` until the client deletes it or is away too long.
+A session lasts from `initialize` until the client deletes it or is inactive for too long. It is stored, so it
+survives a restart of the server.
 """
 
 from __future__ import annotations
@@ -9,52 +10,68 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from parley.errors import ParleyError
+from parley.common.limited_log import LimitedLog
+from parley.errors import ParleyError, StoreError
 from parley.ports.http import MessageStream
-from parley.server.context import Principal
+from parley.ports.store import Store, StoredSession
+from parley.server.context import Principal, Role
 from parley.server.http.cursors import StreamCursors
+from parley.server.http.errors import TooManySessions
 from parley.server.http.event_ids import CallCursor, EventIds
 from parley.server.http.push import PushOutbox
-from parley.server.http.replies import StreamReply
+from parley.server.http.replies import StreamReply, first_of
+from parley.server.http.session_state import SessionState, decode_state, encode_state, session_digest
 from parley.server.positions import Position
 from parley.server.serve import ClientConnection, ServerCore
 from parley.wire.framing import Overlong
 from parley.wire.ids import ConversationId, EventId
 from parley.wire.jsonrpc import RequestId
 
-__all__ = ["HttpSession", "HttpSessions", "TooManySessions"]
+__all__ = ["HttpSession", "HttpSessions"]
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 30.0
-"""How often the server looks for expired sessions."""
+"""The interval in seconds between checks for expired sessions."""
+USE_SECONDS: Final = 300.0
+"""The minimum time in seconds between two writes of the last use of a session."""
 
 
-class TooManySessions(Exception):
-    """No more sessions can be created."""
+T = TypeVar("T")
 
 
 class HttpSession:
-    """One client. To the server core it is a connection that ends with the session."""
+    """The session of one client. For the server core it is a connection that ends with the session."""
 
-    def __init__(self, principal: Principal, ids: EventIds) -> None:
-        self.id: Final = secrets.token_urlsafe(32)
+    def __init__(self, principal: Principal, ids: EventIds, session_id: str | None = None) -> None:
+        """Create the session. `session_id` is the id of a session that continues after a restart of the server."""
+        self.id: Final = session_id or secrets.token_urlsafe(32)
+        self.digest: Final = session_digest(self.id)
         self.ids: Final = ids
         self.principal: Final = principal
-        self.outbox: Final = PushOutbox(on_lost=self._send_questions_again)
+        self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
         self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
         self.idle_since = 0.0
         self._requests = 0
         self._client: ClientConnection | None = None
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()
-        self._had_stream = False
+        self._had_stream = session_id is not None
+        self.stored_at = 0.0
+        """The time when the last use of the session was last written to the store, in seconds since the epoch."""
+        self.is_changed = False
+        """True if the state of the session has changed since it was last stored."""
+        self.is_restoring = False
+        """True while the streams of an earlier server process are opened one after another. It is not saved
+        meanwhile, because a kill would then leave a row without the streams that are still missing.
+        """
+        self.saving: asyncio.Task[None] | None = None
         self._calls: dict[RequestId, MessageStream] = {}
-        """The streams of calls that can be resumed."""
+        """The streams of calls that can be resumed, by request id."""
 
     @property
     def client(self) -> ClientConnection:
@@ -68,7 +85,7 @@ class HttpSession:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the session during the block."""
+        """Mark the session as in use during the block, so that it does not expire."""
         self._requests += 1
         try:
             yield
@@ -76,19 +93,21 @@ class HttpSession:
             self._requests -= 1
 
     def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
-        """Send the messages that belong to no request to a GET stream. `positions` say what the client has
-        received before, if it names them.
+        """Send the messages that belong to no request on a GET stream.
+
+        `positions` are the positions that the client names as received; None if it names none.
         """
         had_stream, self._had_stream = self._had_stream, True
         kept = self.outbox.attach(stream)
-        if positions is not None or had_stream:  # an earlier stream may be lost without a sign of it
+        if positions is not None or had_stream:  # the server may not have noticed that an earlier stream was lost
             self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
             self._cursors.restart(positions or {})
-            self.client.restart_streams(positions or {})
+            self.client.restart_streams(positions or {}, received=kept)
 
     def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
-        """Return the reply to requests that are answered on a stream. The session is in use until the stream
-        closes.
+        """Return the reply to requests that are answered on a stream.
+
+        The session is in use until the stream closes.
         """
         reply = StreamReply(stream, len(requests), self.outbox, ids=self.ids, session=self.id)
         self._requests += 1
@@ -99,34 +118,44 @@ class HttpSession:
             for request_id in requests:
                 if self._calls.get(request_id) is stream:
                     del self._calls[request_id]
-            self.client.session.requests.send_again(reply.questions, self.outbox)
+            self.client.session.requests.send_again(reply.server_requests, self.outbox)
 
         stream.on_closed(closed)
         return reply
 
     async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
-        """Continue a call on another stream."""
+        """Continue a call on another stream, after the part that the client has received."""
         if (lost := self._calls.get(cursor.request)) is not None:
             lost.close()
         reply = self.stream_reply(stream, [cursor.request])
         conversation, event_id = ConversationId(cursor.conversation), EventId(cursor.event_id)
-        if not self.outbox.streams:  # the client has no other stream for its questions
-            self.client.session.requests.send_again(self.outbox, reply.questions)
+        if not self.outbox.streams:  # the client has no other stream for its approval requests
+            self.client.session.requests.send_again(self.outbox, reply.server_requests)
         try:
             await self.client.resume_call(cursor.request, conversation, event_id, cursor.position, reply)
         except ParleyError as error:
             log.warning("a call cannot be resumed: %s", error)
             stream.end()
 
+    async def saved(self) -> None:
+        """Wait until the changes to the session are stored."""
+        if self.saving is not None:
+            await asyncio.shield(self.saving)
+
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the session ends. Its messages arrive with POST requests, so nothing is read here."""
+        """Wait until the session ends. Messages arrive with POST requests, so nothing is read here."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:
-        client.session.always_sends_positions = True
+        client.session.may_reconnect = True
         client.session.stream_outboxes = self._cursors
         self._client = client
         self._connected.set()
+
+    @property
+    def is_connected(self) -> bool:
+        """True if the session has begun. It may have ended in the meantime."""
+        return self._connected.is_set()
 
     async def wait_connected(self) -> None:
         await self._connected.wait()
@@ -134,10 +163,18 @@ class HttpSession:
     def end(self) -> None:
         self._ended.set()
 
+    def cut_off(self) -> None:
+        """End the session at once. Nothing more is sent to its client."""
+        if self._client is not None:
+            self._client.remove()
+        for stream in tuple(self._calls.values()):
+            stream.close()
+        self.end()
+
     async def wait_ended(self) -> None:
         await self._ended.wait()
 
-    def _send_questions_again(self) -> None:
+    def _send_requests_again(self) -> None:
         if self._client is not None:
             self._client.session.requests.send_again(self.outbox, self.outbox)
 
@@ -152,57 +189,226 @@ class HttpSessions:
         key: bytes,
         most: int,
         idle_seconds: float,
+        store: Store | None = None,
         on_connected: Callable[[ClientConnection], None] = lambda client: None,
         now: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create an empty set of sessions. `key` signs event ids. `idle_seconds` is how long a session without
-        requests and streams is kept. `on_connected` is called when a session begins.
+        """Create an empty set of sessions.
+
+        `key` signs event ids. `most` is the maximum number of sessions. `idle_seconds` is the time for which a
+        session without requests and streams is kept. Without a `store`, sessions end with the server.
+        `on_connected` is called when a session begins.
         """
+        self._store, self._wall_clock = store, wall_clock
+        self._log = LimitedLog(log)
+        self._restoring: dict[str, asyncio.Task[HttpSession | None]] = {}
+        self._removing: set[bytes] = set()
+        """The digests of sessions that have ended and may still be in the store."""
         self._core, self._most, self._idle_seconds = core, most, idle_seconds
         self._ids = EventIds(key)
         self._on_connected, self._now = on_connected, now
         self._sessions: dict[str, HttpSession] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._revoked: set[Principal] = set()
+        """The principals whose token is no longer valid. They are remembered because a request that was accepted
+        earlier may still begin a session.
+        """
         self._look: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def apply(self, *, most: int, idle_seconds: float) -> None:
+        """Use new limits. Existing sessions stay, even if there are more than the new maximum `most`."""
+        self._most, self._idle_seconds = most, idle_seconds
+
     async def create(self, principal: Principal) -> HttpSession:
         """Begin a session.
 
         Raises:
-            TooManySessions: all are in use.
+            TooManySessions: the maximum number of sessions is reached, and all are in use.
         """
-        self.expire()
-        if len(self._sessions) >= self._most:
-            self._end_longest_idle(principal)
         session = HttpSession(principal, self._ids)
-        session.idle_since = self._now()
-        self._sessions[session.id] = session
-        task = asyncio.get_running_loop().create_task(self._serve(session))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
-        await session.wait_connected()
+        await self._begin(session)
         return session
 
-    def find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Return a session of a principal."""
-        session = self._sessions.get(session_id)
+    async def _begin(self, session: HttpSession) -> None:
+        self.expire()
+        if len(self._sessions) >= self._most or self._has_its_share(session.principal):
+            self._end_longest_idle(session.principal)
+        session.idle_since = self._now()
+        self._sessions[session.id] = session
+        serving = self._start(self._serve(session))
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
+        await first_of(session.wait_connected(), _ended(serving))
+        if not session.is_connected:
+            raise RuntimeError("an HTTP session could not begin")
+        if session.principal in self._revoked:
+            self.delete(session)
+
+    async def find(self, session_id: str, principal: Principal) -> HttpSession | None:
+        """Return a session of a principal, even of an earlier server process; None if there is none.
+
+        Raises:
+            TooManySessions: the session belongs to an earlier process, and all sessions are in use.
+        """
+        restoring = self._restoring.get(session_id)
+        session = None if restoring is not None else self._sessions.get(session_id)
+        if session is None:
+            session = await asyncio.shield(restoring or self._restore_soon(session_id, principal))
         if session is None or session.principal != principal:
             return None
         session.idle_since = self._now()
         return session
 
-    def delete(self, session: HttpSession) -> None:
-        """End a session. Its turns go on."""
-        self._sessions.pop(session.id, None)
+    def delete(self, session: HttpSession) -> asyncio.Task[None] | None:
+        """End a session. Its turns continue. Return a task that ends when the session is removed from the store."""
+        is_known = self._sessions.pop(session.id, None) is not None
         session.end()
+        if is_known and self._stores:
+            self._removing.add(session.digest)
+            return self._start(self._remove(session))
+        return None
+
+    # --- the store -----------------------------------------------------------------------
+
+    @property
+    def _stores(self) -> bool:
+        """True if sessions are stored now. A shutdown does not change the stored sessions."""
+        return self._store is not None and not self._core.is_shutting_down
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _restore_soon(self, session_id: str, principal: Principal) -> asyncio.Task[HttpSession | None]:
+        task = self._restoring[session_id] = self._start(self._restore(session_id, principal))
+        task.add_done_callback(lambda _: self._restoring.pop(session_id, None))
+        return task
+
+    async def _restore(self, session_id: str, principal: Principal) -> HttpSession | None:
+        """Return a session of an earlier server process; None if there is none or it has expired."""
+        digest = session_digest(session_id)
+        if self._store is None or not self._stores or digest in self._removing:
+            return None
+        try:
+            stored = await self._store.session(digest)
+        except StoreError as error:
+            self._log.warning("a session cannot be read: %s", error)
+            return None
+        if stored is None or stored.principal != principal.key:
+            return None
+        if self._wall_clock() - stored.used_at > self._idle_seconds + USE_SECONDS:
+            return None
+        state = decode_state(stored.data)
+        if state is None:
+            return None
+        session = HttpSession(principal, self._ids, session_id)
+        session.stored_at = stored.used_at
+        await self._begin(session)
+        session.is_restoring = True
+        await session.client.restore(
+            state.initialize,
+            log_level=state.log_level,
+            streams=state.streams,
+            resources=state.resources,
+            has_listed_resources=state.has_listed_resources,
+        )
+        session.is_restoring = False
+        return session
+
+    def _save_soon(self, session: HttpSession) -> None:
+        if self._stores and not session.is_restoring and not session.client.session.has_left:
+            session.is_changed = True
+            if session.saving is None:
+                session.saving = self._start(self._save(session))
+
+    async def _save(self, session: HttpSession) -> None:
+        assert self._store is not None
+        try:
+            while session.is_changed and session.id in self._sessions and self._stores:
+                session.is_changed = False
+                if (stored := self._stored(session)) is not None:
+                    await self._store.save_session(stored)
+        except StoreError as error:
+            self._log.warning("a session cannot be stored, and will end with the server: %s", error)
+        finally:
+            session.saving = None
+
+    def _stored(self, session: HttpSession) -> StoredSession | None:
+        client = session.client
+        if client.session.initialize_params is None:
+            return None
+        state = SessionState(
+            initialize=client.session.initialize_params,
+            log_level=client.session.log_level,
+            streams=client.streams,
+            resources=client.subscriptions.uris,
+            has_listed_resources=client.subscriptions.has_listed,
+        )
+        data = encode_state(state)
+        client.session.outlives_server = data is not None
+        if data is None:
+            return None
+        session.stored_at = self._wall_clock()
+        return StoredSession(
+            digest=session.digest,
+            principal=session.principal.key,
+            data=data,
+            used_at=session.stored_at,
+        )
+
+    async def _remove(self, session: HttpSession) -> None:
+        assert self._store is not None
+        try:
+            await session.saved()
+            await self._store.remove_sessions([session.digest])
+            self._removing.discard(session.digest)
+        except StoreError as error:
+            self._log.warning("a session cannot be removed from the store: %s", error)
+
+    async def _store_uses(self) -> None:
+        """Store the times when the sessions were last used, and remove expired sessions."""
+        assert self._store is not None
+        now = self._wall_clock()
+        used = {
+            one.digest: now - (self._now() - one.idle_since)
+            for one in self._sessions.values()
+            if now - one.stored_at >= USE_SECONDS
+        }
+        for session in self._sessions.values():
+            if session.digest in used:
+                session.stored_at = now
+        try:
+            if removing := set(self._removing):  # an earlier attempt may have failed
+                await self._store.remove_sessions(list(removing))
+                self._removing -= removing
+            if used:
+                await self._store.note_sessions_used(used)
+            await self._store.remove_unused_sessions(since=now - self._idle_seconds - 2 * USE_SECONDS)
+        except StoreError as error:
+            self._log.warning("the last use of sessions cannot be stored: %s", error)
+
+    # --- ending ----------------------------------------------------------------------------
+
+    def accept_again(self, principal: Principal) -> None:
+        """Accept requests of a principal whose token is valid, even if it was not before."""
+        self._revoked.discard(principal)
+
+    def end_all_of(self, principal: Principal) -> None:
+        """End the sessions of a principal whose token is no longer valid. Their turns continue."""
+        self._revoked.add(principal)
+        for session in tuple(self._sessions.values()):
+            if session.principal == principal:
+                session.cut_off()
+                self.delete(session)
 
     def expire(self) -> None:
-        """End the sessions whose clients have been away too long."""
+        """End the sessions whose clients have been inactive for too long."""
         now = self._now()
         for session in tuple(self._sessions.values()):
             if not session.is_idle:
@@ -211,7 +417,7 @@ class HttpSessions:
                 self.delete(session)
 
     async def close(self) -> None:
-        """End all sessions, after the server core has shut down."""
+        """End all sessions. The server core must have shut down first."""
         if self._look is not None:
             self._look.cancel()
         for session in tuple(self._sessions.values()):
@@ -223,6 +429,7 @@ class HttpSessions:
         def connected(client: ClientConnection) -> None:
             self._on_connected(client)
             session.connected(client)
+            client.session.on_changed(self, lambda: self._save_soon(session))
 
         try:
             await self._core.serve_client(session, session.principal, connected=connected)
@@ -237,7 +444,19 @@ class HttpSessions:
             raise TooManySessions
         self.delete(min(idle, key=lambda one: one.idle_since))
 
+    def _has_its_share(self, principal: Principal) -> bool:
+        """Return whether a principal has half of all sessions. An admin may have all."""
+        if principal.role is Role.ADMIN:
+            return False
+        return sum(one.principal == principal for one in self._sessions.values()) >= max(1, self._most // 2)
+
     def _look_again(self) -> None:
         self.expire()
-        waits = bool(self._sessions)
+        if self._stores:
+            self._start(self._store_uses())
+        waits = bool(self._sessions or self._removing)
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again) if waits else None
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])

@@ -1,13 +1,15 @@
-"""The table of the tools. Each tool has a file."""
+"""The table of all tools. Each tool has its own module."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from parley.server.error_mapping import Faults
-from parley.server.tools.approval_answer import answer_question
-from parley.server.tools.approvals_list import list_questions
+from parley.server.context import Role
+from parley.server.error_mapping import ErrorShape
+from parley.server.tools.approval_answer import answer_approval
+from parley.server.tools.approvals_list import list_approvals
 from parley.server.tools.archive import archive
+from parley.server.tools.attention_list import list_attention
 from parley.server.tools.codex import codex
 from parley.server.tools.codex_reply import codex_reply
 from parley.server.tools.continue_ import continue_
@@ -16,9 +18,16 @@ from parley.server.tools.delete import delete
 from parley.server.tools.fork import fork
 from parley.server.tools.interrupt import interrupt
 from parley.server.tools.list import list_conversations
+from parley.server.tools.mark_read import mark_read
+from parley.server.tools.queue_edit import edit_queued
+from parley.server.tools.queue_list import list_queue
+from parley.server.tools.queue_remove import remove_queued
+from parley.server.tools.queue_resume import resume_queue
 from parley.server.tools.read import read
 from parley.server.tools.rename import rename
+from parley.server.tools.search import search
 from parley.server.tools.send import send
+from parley.server.tools.settings_list import list_settings
 from parley.server.tools.status import status
 from parley.server.tools.stream import stream
 from parley.server.tooltable import Tool, ToolTable
@@ -27,6 +36,8 @@ from parley.wire.tools import (
     ApprovalAnswerArguments,
     ApprovalsListArguments,
     ApprovalsListResult,
+    AttentionListArguments,
+    AttentionListResult,
     CodexArguments,
     CodexReplyArguments,
     CodexResult,
@@ -36,9 +47,12 @@ from parley.wire.tools import (
     ConversationCreated,
     ConversationForkArguments,
     ConversationForked,
+    ConversationMarkReadArguments,
     ConversationReadArguments,
     ConversationReadResult,
     ConversationRenameArguments,
+    ConversationSearchArguments,
+    ConversationSearchResult,
     ConversationsListArguments,
     ConversationsListResult,
     ConversationStatusResult,
@@ -46,15 +60,26 @@ from parley.wire.tools import (
     MessageAccepted,
     PlainCodexReplyArguments,
     PlainConversationCreateArguments,
+    PlainConversationReadArguments,
+    PlainConversationStreamArguments,
     PlainOk,
+    PlainSendMessageArguments,
+    QueueEditArguments,
+    QueueListResult,
+    QueueRemoveArguments,
     SendMessageArguments,
+    SettingsListArguments,
+    SettingsListResult,
+    StreamEnded,
     StreamStarted,
 )
 
 __all__ = ["TOOLS"]
 
 _ACTS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
-"""The agent may change files and use the network, as far as its settings allow."""
+"""The annotations of tools that run the agent, which may change files and use the network if its settings allow
+it.
+"""
 _LOOKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _OPENS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 _STOPS: Final = ToolAnnotations(
@@ -77,8 +102,12 @@ TOOLS: Final = ToolTable(
         args=CodexArguments,
         result=CodexResult,
         run=codex,
-        faults=Faults.CODEX,
+        may_ask=True,
+        error_shape=ErrorShape.CODEX,
         annotations=_ACTS,
+        role=Role.DRIVER,
+        creates_conversation=True,
+        can_be_task=True,
     ),
     Tool(
         "codex-reply",
@@ -92,8 +121,11 @@ TOOLS: Final = ToolTable(
         plain_args=PlainCodexReplyArguments,
         result=CodexResult,
         run=codex_reply,
-        faults=Faults.CODEX,
+        may_ask=True,
+        error_shape=ErrorShape.CODEX,
         annotations=_ACTS,
+        role=Role.DRIVER,
+        can_be_task=True,
     ),
     Tool(
         "conversationCreate",
@@ -103,8 +135,10 @@ TOOLS: Final = ToolTable(
         plain_args=PlainConversationCreateArguments,
         result=ConversationCreated,
         run=create,
-        faults=Faults.CREATE,
+        error_shape=ErrorShape.CREATE,
         annotations=_OPENS,
+        role=Role.DRIVER,
+        creates_conversation=True,
     ),
     Tool(
         "conversationSendMessage",
@@ -114,10 +148,12 @@ TOOLS: Final = ToolTable(
             "Use conversationRead or conversationStream to see what it does."
         ),
         args=SendMessageArguments,
+        plain_args=PlainSendMessageArguments,
         result=MessageAccepted,
         run=send,
-        faults=Faults.SEND,
+        error_shape=ErrorShape.SEND,
         annotations=_ACTS,
+        role=Role.DRIVER,
     ),
     Tool(
         "conversationStream",
@@ -125,10 +161,14 @@ TOOLS: Final = ToolTable(
         description="Send all events of a conversation so far as notifications, and then live events. "
         "Cancel this request to pause.",
         args=ConversationStreamArguments,
+        plain_args=PlainConversationStreamArguments,
         result=StreamStarted,
         run=stream,
-        faults=Faults.STREAM,
+        may_ask=True,
+        modern_result=StreamEnded,
+        error_shape=ErrorShape.STREAM,
         annotations=_LOOKS,
+        role=Role.OBSERVER,
     ),
     Tool(
         "conversationsList",
@@ -137,19 +177,48 @@ TOOLS: Final = ToolTable(
         args=ConversationsListArguments,
         result=ConversationsListResult,
         run=list_conversations,
-        faults=Faults.PLAIN,
+        error_shape=ErrorShape.PLAIN,
         annotations=_LOOKS,
+        role=Role.OBSERVER,
     ),
     Tool(
         "conversationRead",
         title="Read a conversation",
-        description="Return the events after a position; with wait_seconds, wait for the next ones. "
-        "For clients that cannot receive notifications.",
+        description="Return the events after a position; with wait_seconds, wait for the next ones. With before, "
+        "return the last events before a position. For clients that cannot receive notifications.",
         args=ConversationReadArguments,
+        plain_args=PlainConversationReadArguments,
         result=ConversationReadResult,
         run=read,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_LOOKS,
+        role=Role.OBSERVER,
+    ),
+    Tool(
+        "conversationMarkRead",
+        title="Mark a conversation as read",
+        description="Store up to which position this client has read a conversation. It is unread again after the "
+        "next turn.",
+        args=ConversationMarkReadArguments,
+        result=PlainOk,
+        run=mark_read,
+        error_shape=ErrorShape.TYPED,
+        annotations=_STOPS,
+        role=Role.OBSERVER,
+        is_addition=True,
+    ),
+    Tool(
+        "conversationSearch",
+        title="Search in conversations",
+        description="Find messages of the user and the agent that contain a text, the newest first, in all "
+        "conversations or in one. conversationRead returns the events around a message.",
+        args=ConversationSearchArguments,
+        result=ConversationSearchResult,
+        run=search,
+        error_shape=ErrorShape.TYPED,
+        annotations=_LOOKS,
+        role=Role.OBSERVER,
+        is_addition=True,
     ),
     Tool(
         "conversationInterrupt",
@@ -158,8 +227,9 @@ TOOLS: Final = ToolTable(
         args=ConversationArguments,
         result=PlainOk,
         run=interrupt,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_STOPS,
+        role=Role.DRIVER,
     ),
     Tool(
         "conversationContinue",
@@ -171,8 +241,9 @@ TOOLS: Final = ToolTable(
         args=ConversationArguments,
         result=PlainOk,
         run=continue_,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_ACTS,
+        role=Role.DRIVER,
         is_addition=True,
     ),
     Tool(
@@ -182,8 +253,9 @@ TOOLS: Final = ToolTable(
         args=ConversationArguments,
         result=ConversationStatusResult,
         run=status,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_LOOKS,
+        role=Role.OBSERVER,
     ),
     Tool(
         "conversationRename",
@@ -192,8 +264,9 @@ TOOLS: Final = ToolTable(
         args=ConversationRenameArguments,
         result=PlainOk,
         run=rename,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_STOPS,
+        role=Role.DRIVER,
     ),
     Tool(
         "conversationArchive",
@@ -202,8 +275,9 @@ TOOLS: Final = ToolTable(
         args=ConversationArchiveArguments,
         result=PlainOk,
         run=archive,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_STOPS,
+        role=Role.DRIVER,
     ),
     Tool(
         "conversationDelete",
@@ -212,8 +286,9 @@ TOOLS: Final = ToolTable(
         args=ConversationArguments,
         result=PlainOk,
         run=delete,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_DELETES,
+        role=Role.DRIVER,
     ),
     Tool(
         "conversationFork",
@@ -222,8 +297,84 @@ TOOLS: Final = ToolTable(
         args=ConversationForkArguments,
         result=ConversationForked,
         run=fork,
-        faults=Faults.TYPED,
+        error_shape=ErrorShape.TYPED,
         annotations=_OPENS,
+        role=Role.DRIVER,
+        creates_conversation=True,
+    ),
+    Tool(
+        "queueList",
+        title="List queued messages",
+        description="List the messages that wait until the agent has finished, the next one first.",
+        args=ConversationArguments,
+        result=QueueListResult,
+        run=list_queue,
+        error_shape=ErrorShape.TYPED,
+        annotations=_LOOKS,
+        role=Role.OBSERVER,
+        is_addition=True,
+    ),
+    Tool(
+        "queueEdit",
+        title="Edit a queued message",
+        description="Replace the content of a message that waits. Fails if the agent has begun to work on it.",
+        args=QueueEditArguments,
+        result=PlainOk,
+        run=edit_queued,
+        error_shape=ErrorShape.TYPED,
+        annotations=_STOPS,
+        role=Role.DRIVER,
+        is_addition=True,
+    ),
+    Tool(
+        "queueRemove",
+        title="Remove a queued message",
+        description="Remove a message that waits. Fails if the agent has begun to work on it.",
+        args=QueueRemoveArguments,
+        result=PlainOk,
+        run=remove_queued,
+        error_shape=ErrorShape.TYPED,
+        annotations=_DELETES,
+        role=Role.DRIVER,
+        is_addition=True,
+    ),
+    Tool(
+        "queueResume",
+        title="Resume the queue",
+        description="Let the next queued message begin, after a turn that was interrupted or failed.",
+        args=ConversationArguments,
+        result=PlainOk,
+        run=resume_queue,
+        error_shape=ErrorShape.TYPED,
+        annotations=_ACTS,
+        role=Role.DRIVER,
+        is_addition=True,
+    ),
+    Tool(
+        "attentionList",
+        title="List what needs attention",
+        description="List the conversations that wait for an approval, have failed, or have finished and were not "
+        "marked as read.",
+        args=AttentionListArguments,
+        result=AttentionListResult,
+        run=list_attention,
+        error_shape=ErrorShape.TYPED,
+        annotations=_LOOKS,
+        role=Role.OBSERVER,
+        is_addition=True,
+    ),
+    Tool(
+        "settingsList",
+        title="List settings for a new conversation",
+        description="List the models, profiles, directories, approval policies and sandbox modes that a new "
+        "conversation can have, and the defaults.",
+        args=SettingsListArguments,
+        result=SettingsListResult,
+        run=list_settings,
+        error_shape=ErrorShape.TYPED,
+        annotations=_LOOKS,
+        role=Role.OBSERVER,
+        is_addition=True,
     ),
     Tool(
         "approvalsList",
@@ -231,9 +382,10 @@ TOOLS: Final = ToolTable(
         description="List the approvals that agents wait for, oldest first, of all conversations or of one.",
         args=ApprovalsListArguments,
         result=ApprovalsListResult,
-        run=list_questions,
-        faults=Faults.TYPED,
+        run=list_approvals,
+        error_shape=ErrorShape.TYPED,
         annotations=_LOOKS,
+        role=Role.OBSERVER,
     ),
     Tool(
         "approvalAnswer",
@@ -241,9 +393,10 @@ TOOLS: Final = ToolTable(
         description="Approve or deny an action that an agent waits for. The first answer counts.",
         args=ApprovalAnswerArguments,
         result=PlainOk,
-        run=answer_question,
-        faults=Faults.TYPED,
+        run=answer_approval,
+        error_shape=ErrorShape.ANSWER,
         annotations=_ACTS,
+        role=Role.APPROVER,
         answers_approvals=True,
     ),
 )

@@ -1,9 +1,8 @@
-"""`conversationArchive`: archive a conversation, or restore it to the list."""
+"""`conversationArchive`: archive a conversation, or list it again."""
 
 from __future__ import annotations
 
 from parley.server.toolcall import ToolCall
-from parley.wire.ids import ConversationId
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationArchiveArguments, PlainOk
 
@@ -11,6 +10,6 @@ __all__ = ["archive"]
 
 
 async def archive(call: ToolCall, args: ConversationArchiveArguments) -> CallToolResult:
-    conversation = ConversationId(str(args.conversation_id))
+    conversation = call.visible(args.conversation_id)
     await call.server.conversations.archive(conversation, archived=args.archived is not False)
     return typed_result(PlainOk())

@@ -1,4 +1,4 @@
-"""`conversationContinue`: begin a turn without a message, after one that was interrupted or failed."""
+"""`conversationContinue`: begin a turn without a message, after a turn that was interrupted or failed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ async def continue_(call: ToolCall, args: ConversationArguments) -> None:
 
     def began(turn: LocalTurn) -> None:
         call.session.note_turn(conversation, turn)
-        call.answer(typed_result(PlainOk()))  # before the first event of the turn
+        call.answer(typed_result(PlainOk()))  # the answer is sent before the first event of the turn
 
-    await conversation.continue_turn(resolve=call.session.loader.choose, deadline=call.deadline, began=began)
+    await conversation.continue_turn(
+        principal=call.principal.ref, resolve=call.session.loader.choose, deadline=call.deadline, began=began
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from parley.server.toolcall import ToolCall
-from parley.wire.ids import ConversationId
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationArguments, PlainOk
 
@@ -11,5 +10,5 @@ __all__ = ["delete"]
 
 
 async def delete(call: ToolCall, args: ConversationArguments) -> CallToolResult:
-    await call.server.conversations.delete(ConversationId(str(args.conversation_id)), deadline=call.deadline)
+    await call.server.conversations.delete(call.visible(args.conversation_id), deadline=call.deadline)
     return typed_result(PlainOk())

@@ -10,5 +10,6 @@ __all__ = ["interrupt"]
 
 
 async def interrupt(call: ToolCall, args: ConversationArguments) -> CallToolResult:
-    await call.conversation_for_command(args.conversation_id).interrupt_unfinished(deadline=call.deadline)
+    conversation = call.conversation_for_command(args.conversation_id)
+    await conversation.interrupt_unfinished(principal=call.principal.ref, deadline=call.deadline)
     return typed_result(PlainOk())

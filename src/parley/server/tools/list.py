@@ -1,26 +1,22 @@
-"""`conversationsList`: list conversations in pages, latest activity first."""
+"""`conversationsList`: list conversations in pages, beginning with the latest activity."""
 
 from __future__ import annotations
 
-import base64
 from typing import Final
 
-import msgspec
 from msgspec import UNSET
 
-from parley.ports.store import ConversationListing, PageCursor, Query
-from parley.server.errors import BadCursor
+from parley.ports.store import ConversationListing, Query
 from parley.server.hosts import Features
+from parley.server.page_cursors import CONVERSATIONS, decode_cursor, encode_cursor
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationsListArguments, ConversationsListResult, ConversationSummary
 
-__all__ = ["list_conversations"]
+__all__ = ["list_conversations", "summary_of"]
 
 DEFAULT_LIMIT: Final = 50
-
-_decoder: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(PageCursor)
 
 
 async def list_conversations(call: ToolCall, args: ConversationsListArguments) -> CallToolResult:
@@ -29,18 +25,21 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
         text=args.text or None,
         state=args.state,
         archived=bool(args.archived),
-        after=_decode(args.cursor) if args.cursor is not None else None,
+        conversation=call.principal.conversation,
+        viewer=call.principal.viewer,
+        after=decode_cursor(args.cursor, CONVERSATIONS) if args.cursor is not None else None,
         limit=args.limit or DEFAULT_LIMIT,
     )
     found = await call.server.conversations.page(query)
     result = ConversationsListResult(
-        conversations=tuple(_summary(one, call.features) for one in found.items),
-        next_cursor=_encode(found.items[-1].cursor) if found.more else UNSET,
+        conversations=tuple(summary_of(one, call.features) for one in found.items),
+        next_cursor=encode_cursor(found.items[-1].cursor) if found.more else UNSET,
     )
     return typed_result(result)
 
 
-def _summary(listed: ConversationListing, features: Features) -> ConversationSummary:
+def summary_of(listed: ConversationListing, features: Features) -> ConversationSummary:
+    """Return a conversation in the form for lists."""
     summary = listed.summary
     return ConversationSummary(
         conversation_id=listed.conversation_id,
@@ -48,15 +47,5 @@ def _summary(listed: ConversationListing, features: Features) -> ConversationSum
         updated_at=iso(summary.updated_at) if features.additions else UNSET,
         cwd=summary.cwd if features.additions else UNSET,
         state=summary.state if features.additions else UNSET,
+        unread=listed.unread if features.additions else UNSET,
     )
-
-
-def _encode(place: PageCursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
-
-
-def _decode(cursor: str) -> PageCursor:
-    try:
-        return _decoder.decode(base64.urlsafe_b64decode(cursor.encode()))
-    except (ValueError, msgspec.DecodeError):
-        raise BadCursor(cursor) from None

@@ -1,4 +1,4 @@
-"""`conversationRead`: return events after a position, for clients that cannot receive notifications."""
+"""`conversationRead`: return events after or before a position, for clients that cannot receive notifications."""
 
 from __future__ import annotations
 
@@ -6,38 +6,61 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
-from parley.conversation.log import Entry, Log, output_of, visible
+from parley.conversation.log import Entry, LogView, output_of, visible
 from parley.conversation.output import encode_output_delta
+from parley.errors import BadArguments
+from parley.ports.store import PAGE
+from parley.runtime.conversation import Conversation
+from parley.runtime.durable_log import READ_BYTES
+from parley.runtime.log_pages import scan_back
+from parley.server.access import may_call_approval_answer, may_interrupt
 from parley.server.encoders import encoded_event, hidden_events
 from parley.server.errors import PositionBeyondEnd
 from parley.server.hosts import Features
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import Seq
 from parley.wire.mcp import CallToolResult, typed_result
-from parley.wire.tools import ConversationReadArguments, ConversationReadResult, OpenText, PositionedEvent
+from parley.wire.tools import (
+    ConversationReadArguments,
+    ConversationReadResult,
+    OpenText,
+    PlainConversationReadArguments,
+    PositionedEvent,
+)
 
 __all__ = ["read"]
 
 DEFAULT_LIMIT: Final = 100
 
 
-async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResult:
+async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallToolResult:
+    before = args.before if isinstance(args, ConversationReadArguments) else None
+    if before is not None:
+        for name in ("after", "wait_seconds"):
+            if getattr(args, name) is not None:
+                raise BadArguments(f"`before` cannot be combined with `{name}`", field=name)
     conversation = await call.conversation(args.conversation_id)
     log = conversation.log
     after, limit = Seq(args.after or 0), args.limit or DEFAULT_LIMIT
+    if before is not None:
+        return typed_result(await _read_back(conversation, Seq(before), limit, call.features))
     if after > log.durable:
-        raise PositionBeyondEnd(after=after, last=log.durable)
+        raise PositionBeyondEnd(position=after, last=log.durable)
     hidden = hidden_events(call.features)
-    may_answer = call.features.may_answer_approvals
-    conversation.note_poll(can_answer=may_answer)
+
+    def note_poll() -> None:
+        if may_interrupt(call.principal):
+            conversation.note_poll(can_answer=may_call_approval_answer(call.principal, call.features))
+
+    note_poll()
 
     found: list[Entry] = []
     position = after
 
     async def read_more() -> None:
-        """Read until there are more entries than the limit, or no more."""
+        """Read until there are more entries than the limit, or the log ends."""
         nonlocal position
         while len(found) <= limit and (page := await conversation.read_after(position, limit=4 * (limit + 1))):
             found.extend(visible(page, hidden))
@@ -45,7 +68,7 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
 
     await read_more()
     if not found and args.wait_seconds:
-        if call.features.full_version:
+        if call.features.cancels_requests:
             call.call.stop_on_cancel()
         try:
             with call.call.waiting():
@@ -54,12 +77,12 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
                         await conversation.wait_beyond(position)
                         await read_more()
         except TimeoutError:
-            await read_more()  # something may have been appended in the moment of the timeout
+            await read_more()  # an entry may have been appended at the time of the timeout
         call.call.finished()
-    conversation.note_poll(can_answer=may_answer)  # an approval may have been requested meanwhile
+    note_poll()  # an approval may have been requested meanwhile
     events: list[PositionedEvent] = []
     page = 0
-    while page < len(found) and len(events) < limit:  # each part of an output counts
+    while page < len(found) and len(events) < limit:  # each piece of an output counts as an event
         events += _events(found[page], call.features)
         page += 1
     more = page < len(found)
@@ -72,25 +95,57 @@ async def read(call: ToolCall, args: ConversationReadArguments) -> CallToolResul
     return typed_result(result)
 
 
+async def _read_back(
+    conversation: Conversation, before: Seq, limit: int, features: Features
+) -> ConversationReadResult:
+    """Return the last events before a position: at most `limit` events, and about as many bytes as a page of
+    the log.
+    """
+    pages: list[list[PositionedEvent]] = []
+    last = Seq(min(before - 1, conversation.log.durable))
+    count = size = 0
+
+    def take(entry: Entry) -> bool:
+        nonlocal count, size
+        if count >= limit or size > READ_BYTES:
+            return False
+        pages.append(list(_events(entry, features)))
+        count += len(pages[-1])
+        size += sum(memoryview(event.msg).nbytes for event in pages[-1])
+        return True
+
+    more = await scan_back(
+        conversation, Seq(last + 1), take, page=min(PAGE, 4 * (limit + 1)), hidden=hidden_events(features)
+    )
+    events = tuple(event for page in reversed(pages) for event in page)
+    return ConversationReadResult(
+        events=events,
+        open=(),
+        seq=last,
+        state=conversation.phase.value,
+        before=events[0].seq if more else UNSET,
+    )
+
+
 def _events(entry: Entry, features: Features) -> Iterator[PositionedEvent]:
     if entry.is_event:
         yield PositionedEvent(seq=entry.seq, msg=Raw(encoded_event(entry, features)))
         return
     for stream in output_of(entry):
         for piece in stream.pieces():
-            said = Raw(encode_output_delta(piece))
-            yield PositionedEvent(seq=entry.seq, item=stream.id, offset=piece.offset, msg=said)
+            encoded = Raw(encode_output_delta(piece))
+            yield PositionedEvent(seq=entry.seq, item=stream.id, offset=piece.offset, msg=encoded)
 
 
-def _open(log: Log) -> Iterator[OpenText]:
+def _open(log: LogView) -> Iterator[OpenText]:
     for item in log.open.values():
         yield OpenText(item=item.id, type=item.type, text=item.text())
     for output in log.outputs.values():
-        for offset, said in output.kept_ranges():
+        for offset, data in output.kept_ranges():
             yield OpenText(
                 item=output.id,
                 type=output.type,
-                text=said.decode("utf-8", "replace"),
+                text=data.decode("utf-8", "replace"),
                 call_id=output.call_id,
                 stream=output.stream,
                 offset=offset,

@@ -1,4 +1,4 @@
-"""`conversationSendMessage`: accept a message and answer; the turn runs in the background."""
+"""`conversationSendMessage`: accept a message and answer at once. The turn runs in the background."""
 
 from __future__ import annotations
 
@@ -8,55 +8,73 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.config.types import SettingsOverrides
+from parley.errors import BadArguments
 from parley.runtime.message_intake import Accepted
 from parley.runtime.turn_runner import Turn
+from parley.server.access import allowed_overrides
+from parley.server.context import Role
 from parley.server.errors import NoContent
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
 from parley.wire.items import compact
 from parley.wire.mcp import typed_result
-from parley.wire.tools import MessageAccepted, SendMessageArguments
+from parley.wire.tools import MessageAccepted, PlainSendMessageArguments, SendMessageArguments
 
 __all__ = ["send"]
 
 _OVERRIDES: Final = ("model", "cwd", "approval_policy", "sandbox", "config", "profile", "base_instructions")
 
 
-async def send(call: ToolCall, args: SendMessageArguments) -> None:
+async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
     if not args.content:
         raise NoContent
     args = replace(args, content=compact(args.content))
+    is_queued = isinstance(args, SendMessageArguments) and args.delivery == "queue"
+    if is_queued and args.parent_message_id is not None:
+        raise BadArguments(
+            "`parent_message_id` cannot be combined with delivery `queue`", field="parent_message_id"
+        )
     conversation = call.conversation_for_command(args.conversation_id)
     overrides = SettingsOverrides(**{name: getattr(args, name) for name in _OVERRIDES})
+    if overrides != SettingsOverrides() and call.principal.role < Role.ADMIN:
+        current = (await call.conversation(args.conversation_id)).settings
+        overrides = allowed_overrides(call.principal, overrides, call.session.loader, current=current)
 
     def interrupt(turn: Turn) -> None:
         if not call.features.is_timeout(call.call.cancel_reason):
-            conversation.interrupt(turn)
+            conversation.interrupt(turn, principal=call.principal.ref)
 
     def accepted(message: Accepted) -> None:
         turn, features = message.turn, call.features
         if message.began and turn is not None:
             call.session.note_turn(conversation, turn)
-        if features.full_version and call.call.cancelled and turn is not None:
+        if features.cancels_requests and call.call.cancelled and turn is not None:
             call.call.drop()
             interrupt(turn)
             return
         # The answer is sent before the first event of the turn: a client that waits for `task_started` after the
         # answer must not miss it (docs/protocol.md#messages).
-        call.answer(typed_result(MessageAccepted(message_id=message.message_id if features.additions else UNSET)))
+        result = MessageAccepted(
+            message_id=message.message_id if features.additions else UNSET,
+            queued=message.is_queued if is_queued else UNSET,
+        )
+        call.answer(typed_result(result))
         # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
-        if not features.full_version and turn is not None:
+        if not features.cancels_requests and turn is not None:
             call.call.on_cancel(lambda: interrupt(turn))
             _finish_with(turn, call)
 
     message_id = MessageId(str(args.message_id)) if args.message_id else None
     await conversation.submit(
         args.content,
+        principal=call.principal.ref,
+        is_limited=call.principal.is_limited,
         message_id=message_id,
         parent_id=None if args.parent_message_id is None else MessageId(str(args.parent_message_id)),
-        # Older clients cannot know the ids of messages: what they give as parent is ignored, as it
-        # always was (docs/protocol.md#messages).
+        # Older clients cannot know the ids of messages, so an unknown parent is ignored, as in Codex
+        # (docs/protocol.md#messages).
         ignores_unknown_parent=not call.features.additions and args.message_id is None,
+        queued=is_queued,
         wanted=None if overrides == SettingsOverrides() else overrides,
         resolve=call.session.loader.choose,
         deadline=call.deadline,
@@ -65,7 +83,7 @@ async def send(call: ToolCall, args: SendMessageArguments) -> None:
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:
-    """Let the request be cancelled until its turn ends or its client leaves."""
+    """Allow the request to be cancelled until its turn ends or its client leaves."""
 
     def finished(_: object) -> None:
         call.session.cancel_on_leave(call)

@@ -16,9 +16,9 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
     conversation = await call.conversation(args.conversation_id)
     owner = (await call.server.conversations.head(conversation.id)).owner
     state, phase = conversation.state, conversation.phase
-    question = conversation.open_approval
+    approval = conversation.open_approval
     if phase is Phase.IDLE:
-        owner = None  # it is about to release the lease
+        owner = None  # the owner is about to release the lease
     result = ConversationStatusResult(
         state=phase.value,
         seq=conversation.log.durable,
@@ -26,7 +26,7 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
         cwd=state.cwd,
         model=state.model,
         updated_at=iso(state.updated_at),
-        questions=() if question is None else (listed(question, conversation.id),),
+        approvals=() if approval is None else (listed(approval, conversation.id),),
         tokens=state.tokens,
         owner=None if owner is None else Owner(pid=owner.pid, since=iso(state.since)),
     )

@@ -21,22 +21,25 @@ __all__ = ["AT_ONCE", "Batch", "pieces", "placeholders", "values", "write_all"]
 T = TypeVar("T")
 
 SHORTEST: Final = 4096
-"""The length in bytes from which a body can have blobs."""
+"""The minimum size of a body that can contain a blob, in bytes."""
 
 AT_ONCE: Final = 32
-"""Rows in one statement: few enough to cache a prepared statement for each number of rows."""
+"""The maximum number of rows in one statement. It is small, so that a prepared statement can be cached for each
+number of rows.
+"""
 
 BYTES_AT_ONCE: Final = 64 * 1024
 LONG: Final = BYTES_AT_ONCE // 4
-"""A value of at least this many bytes is written with a separate statement."""
+"""The size from which a value is written with a separate statement, in bytes."""
 
 _ROW_BYTES: Final = 64
-"""The approximate size of a row without its body."""
+"""The approximate size of a row without its body, in bytes."""
 
 
 class Batch:
-    """Entries of one conversation that are written together. Packing needs no lock; writing needs the write
-    lock.
+    """Entries of one conversation that are written together.
+
+    Packing them needs no lock, but writing them needs the write lock.
     """
 
     __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
@@ -47,13 +50,13 @@ class Batch:
         self.first = entries[0].seq if entries else None
         """The position of the first entry; None if there are no entries."""
         self.packed: list[tuple[int, float, str, bool, str | None, bytes]] = []
-        """The columns of the entries, except the row of their conversation."""
+        """The columns of the packed entries, without the row number of their conversation."""
         self.cuts: list[tuple[int, Cut]] = []
         self.size = 0
-        """The approximate size in bytes, once they are packed."""
+        """The approximate size of the packed entries in bytes."""
 
     def pack(self) -> None:
-        """Encode the entries, find their keys, and cut out and compress blobs."""
+        """Encode the entries, extract their keys, and cut out and compress their blobs."""
         for entry in self._entries:
             body = entry.body
             if len(body) >= SHORTEST:
@@ -72,27 +75,29 @@ class Batch:
 
 
 def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
-    """Write batches, each with the row of its conversation."""
+    """Write batches, each with the row number of its conversation."""
     entries = [(row, *packed) for row, batch in batches for packed in batch.packed]
-    cuts = [(row, seq, one) for row, batch in batches for seq, one in batch.cuts]
     _insert(db, "INSERT INTO entries (row, seq, at, type, is_event, key, body)", entries)
-    _insert(db, "INSERT OR IGNORE INTO blobs", [one.blob for _, _, one in cuts])
-    _insert(db, "INSERT INTO cuts", [(row, seq, one.offset, one.blob.hash) for row, seq, one in cuts])
+    if cuts := [(row, seq, one) for row, batch in batches for seq, one in batch.cuts]:
+        _insert(db, "INSERT OR IGNORE INTO blobs", [one.blob for _, _, one in cuts])
+        _insert(db, "INSERT INTO cuts", [(row, seq, one.offset, one.blob.hash) for row, seq, one in cuts])
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows. Only the last column may be long."""
-    if long := [row for row in rows if len(row[-1]) >= LONG]:
-        # SQLite caches the statement with the values that were bound last. Binding none frees a long value.
+    """Insert rows with as few statements as possible. Only the last column may be long."""
+    long = [row for row in rows if len(row[-1]) >= LONG]
+    if long:
+        # SQLite caches the statement with the values that were bound last. Binding NULL frees a long value.
         one = f"{into} SELECT {placeholders(len(long[0]))} WHERE ?"
         db.executemany(one, ((*row, True) for row in long))
         db.execute(one, (*[None] * len(long[0]), False))
-    for some in _light_pieces([row for row in rows if len(row[-1]) < LONG]):
+        rows = [row for row in rows if len(row[-1]) < LONG]
+    for some in _light_pieces(rows):
         db.execute(f"{into} {values(len(some), len(some[0]))}", tuple(chain.from_iterable(some)))
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Split rows as `pieces` does, with a limit of bytes for each piece."""
+    """Split rows as `pieces` does, with an additional limit on the number of bytes in each piece."""
     for some in pieces(rows):
         begin = size = 0
         for place, row in enumerate(some):
@@ -104,18 +109,18 @@ def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[An
 
 
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split a sequence into pieces of at most `AT_ONCE`."""
+    """Split a sequence into pieces of at most `AT_ONCE` items."""
     for begin in range(0, len(items), AT_ONCE):
         yield items[begin : begin + AT_ONCE]
 
 
 @cache
 def values(rows: int, columns: int) -> str:
-    """Return the VALUES clause with placeholders for a number of rows."""
+    """Return a VALUES clause with placeholders for `rows` rows of `columns` columns."""
     return f"VALUES {', '.join([f'({placeholders(columns)})'] * rows)}"
 
 
 @cache
 def placeholders(number: int) -> str:
-    """Return placeholders for a number of values."""
+    """Return the given number of SQL placeholders, separated by commas."""
     return ", ".join("?" * number)

@@ -1,7 +1,7 @@
-"""Blobs: long runs of base64 that are cut out of the bodies of entries, such as images and outputs of commands.
+"""Blobs: long runs of base64 that are cut out of the bodies of entries, such as images and command output.
 
-A blob is stored once, compressed, under the hash of its bytes. A cut is the position of a blob in a body. A
-restored body equals the original byte for byte.
+Each blob is stored only once, compressed, under the hash of its bytes. A cut records the position of a blob in a
+body. A restored body is identical to the original.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 __all__ = ["Blob", "Cut", "cut", "decompress", "restore"]
 
 SHORTEST: Final = 4096
-"""The shortest run that is cut out, in characters."""
+"""The minimum length of a run of base64 that is cut out, in characters."""
 
 _FAST: Final = 1
-"""The fastest level of zlib: images are compressed already, and other writes wait meanwhile."""
+"""The fastest compression level of zlib. It is used because images are already compressed, and because other writes
+have to wait during the compression.
+"""
 
 _RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % SHORTEST)
 
@@ -28,7 +30,7 @@ _WHOLE_BLOCK: Final = re.compile(rb"[A-Za-z0-9+/]{%d}" % _BLOCK)
 
 
 class Blob(NamedTuple):
-    """The decoded bytes of a run, compressed."""
+    """The bytes of a base64 run, decoded and then compressed."""
 
     hash: bytes
     size: int
@@ -40,18 +42,18 @@ class Cut(NamedTuple):
     """A blob and its position in a body."""
 
     offset: int
-    """The offset of the run in the original body."""
+    """The offset of the base64 run in the original body, in bytes."""
     blob: Blob
 
 
 def cut(body: bytes) -> tuple[bytes, list[Cut]]:
-    """Return the body without its long runs, and the runs."""
+    """Return the body without its long runs of base64, and a cut for each run."""
     if not _may_hold_a_run(body):
         return body, []
     pieces: list[bytes] = []
     cuts: list[Cut] = []
     end = 0
-    whole = memoryview(body)  # a body can have many megabytes, so no part of it is copied needlessly
+    whole = memoryview(body)  # a body can have many megabytes; a view avoids copies
     for run in _RUN.finditer(body):
         begin = run.start()
         pieces.append(body[end:begin])
@@ -61,7 +63,9 @@ def cut(body: bytes) -> tuple[bytes, list[Cut]]:
 
 
 def restore(body: bytes, runs: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the original body. `runs` are the offset and the decoded bytes of each cut, in order."""
+    """Return the original body. `runs` contains the offset and the decoded bytes of each cut, in ascending
+    order.
+    """
     return b"".join(_pieces(body, runs))
 
 
@@ -77,15 +81,18 @@ def _pieces(body: bytes, runs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
 
 
 def _may_hold_a_run(body: bytes) -> bool:
-    """Return False if the body cannot contain a run. A run fills at least one block, so it is enough to look at
-    the first letters of each block. In prose that is far cheaper than a search for runs.
+    """Return False if the body cannot contain a long run of base64.
+
+    A run fills at least one block completely, so only the beginning of each block has to be checked. For prose,
+    this is much faster than a search for runs.
     """
     return any(_WHOLE_BLOCK.match(body, at) for at in range(0, len(body), _BLOCK))
 
 
 def _exact(run: memoryview) -> int:
-    """Return how many characters of the run stay the same when they are decoded and encoded again: all, or all
-    but the last few.
+    """Return the number of characters of a base64 run that stay the same when they are decoded and encoded again.
+
+    These are all characters, or all but the last few.
     """
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:
@@ -98,7 +105,7 @@ def _packed(data: bytes) -> Blob:
 
 
 def decompress(data: bytes) -> bytes:
-    """Return the original bytes of a blob. Raises ValueError."""
+    """Return the original bytes of a blob. Raises ValueError if the blob is damaged."""
     try:
         return zlib.decompress(data)
     except zlib.error as error:

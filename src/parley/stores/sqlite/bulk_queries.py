@@ -1,12 +1,12 @@
-"""The SQL of the most frequent writes, for many conversations at once: granting leases and appending entries.
+"""The SQL for the most frequent writes, for many conversations at once: granting leases and appending entries.
 
-Each statement releases the interpreter lock and has to acquire it again, which takes long while the event loop is
-busy. So the number of statements does not depend on the number of conversations.
+Each statement releases the interpreter lock and has to acquire it again, which is slow while the event loop is
+busy. The number of statements therefore does not depend on the number of conversations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""The value in place of a column that is not a number. The end of the log is then unknown, and the conversation
+"""The value that replaces a column which is not a number. The end of the log is then unknown, and the conversation
 can only be deleted.
 """
 
 
 class LeaseRequest(NamedTuple):
-    """A lease to be granted. This process already holds its lock."""
+    """A request to grant a lease. This process must already hold the lock of the lease."""
 
     row: int
     conversation_id: ConversationId
@@ -36,7 +36,7 @@ class LeaseRequest(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Entries to be appended to a conversation under a lease."""
+    """Entries to append to a conversation under a lease."""
 
     row: int
     epoch: int
@@ -46,8 +46,10 @@ class Append(NamedTuple):
 
 
 def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease | ParleyError]:
-    """Grant leases with new epochs, so that writes of earlier holders fail."""
-    heads, _ = _heads(db, [one.row for one in wanted])
+    """Grant leases with new epochs, so that writes by earlier holders fail. Return a lease or an error for each
+    request.
+    """
+    heads = _heads(db, [one.row for one in wanted])
     taken: list[Lease | ParleyError] = []
     changes: list[tuple[Any, ...]] = []
     (epoch,) = db.execute("SELECT last FROM epochs").fetchone()
@@ -59,39 +61,108 @@ def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease |
             taken.append(Lease(conversation_id=conversation_id, epoch=epoch, last=Seq(heads[row].last)))
             changes.append((row, epoch, *_columns(owner)))
     if changes:
-        _update(db, f"epoch, {OWNER}", changes)
+        _name_owners(db, changes)
         db.execute("UPDATE epochs SET last = ?", (epoch,))
     return taken
 
 
 def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
-    """Append entries and return an error or None for each append.
+    """Append entries, and return an error or None for each append.
 
     An append that leaves the conversation idle also removes the owner, so that releasing the lease needs no write.
+    Nearly always, each log ends at the position that its append expects. The heads are therefore read only if the
+    update finds a different head.
     """
-    heads, newest = _heads(db, {one.row for one in additions})
+    newest = _newest(db) if any(one.summary.is_active for one in additions) else None
+    expected = _expected_heads(additions)
+    if expected and _append_all(db, additions, expected, newest):
+        return [None] * len(additions)
+    heads = _heads(db, {one.row for one in additions})
+    before = dict(heads)
     refused: list[ParleyError | None] = []
-    batches: list[tuple[int, Batch]] = []
-    changes: dict[int, tuple[Any, ...]] = {}
-    for row, epoch, batch, summary, owner in additions:
+    for row, epoch, batch, *_ in additions:
         why = _refusal(heads.get(row), epoch, batch.first)
         refused.append(why)
         if why is None:
-            last = heads[row].last + batch.rows
-            heads[row] = _Head(epoch, last)
-            named = (None, None, None, None) if summary.state == "idle" else _columns(owner)
-            *texts, at = columns_of(summary, newest)
-            newest = at if newest is None else max(newest, at)
-            changes[row] = (row, last, *named, *texts, at)
-            batches.append((row, batch))
-    if changes:
-        _update(db, f"last, {OWNER}, {SUMMARY}", list(changes.values()))
-        write_all(db, batches)
+            heads[row] = _Head(epoch, heads[row].last + batch.rows)
+    if accepted := [one for one, why in zip(additions, refused, strict=True) if why is None]:
+        _append_all(db, accepted, before, newest)
     return refused
 
 
+def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
+    """Return the head that each log must have before these appends, by row number.
+
+    Return None if an append has no entries, or does not continue the previous append to its log.
+    """
+    expected: dict[int, _Head] = {}
+    ends: dict[int, tuple[int, int]] = {}
+    for row, epoch, batch, _, _ in additions:
+        if batch.first is None:
+            return None
+        before = batch.first - 1
+        if row not in ends:
+            expected[row] = _Head(epoch, before)
+        elif ends[row] != (epoch, before):
+            return None
+        ends[row] = (epoch, before + batch.rows)
+    return expected
+
+
+def _append_all(
+    db: Connection, additions: Sequence[Append], heads: Mapping[int, _Head], newest: float | None
+) -> bool:
+    """Append entries to the logs that have these heads. Return False and change nothing if none of the logs has its
+    head.
+
+    Raises:
+        StoreFailed: only some of the logs have their heads. The caller has to roll the transaction back.
+    """
+    changes: dict[int, tuple[Any, ...]] = {}
+    for row, _, batch, summary, owner in additions:
+        head = heads[row]
+        last = (changes[row][_LAST] if row in changes else head.last) + batch.rows
+        named = (None, None, None, None) if summary.state == "idle" else _columns(owner)
+        shown = columns_of(summary, newest)
+        if newest is None or shown[-1] > newest:
+            newest = shown[-1]
+        changes[row] = (last, *named, *shown, row, *head)
+    changed = sum(_change(db, some) for some in pieces(list(changes.values())))
+    if changed == len(changes):
+        write_all(db, [(one.row, one.batch) for one in additions])
+    elif changed:
+        raise StoreFailed("only some of the appends are possible")
+    return bool(changed)
+
+
+_LAST: Final = 0
+_APPENDED: Final = f"last, {OWNER}, {SUMMARY}"
+_NEW: Final = ", ".join(f"new.{column}" for column in _APPENDED.split(", "))
+
+
+def _change(db: Connection, changes: Sequence[tuple[Any, ...]]) -> int:
+    """Change rows that have the expected epoch and last position, and return the number of changed rows.
+
+    Each change contains the values of the columns `_APPENDED`, and then the row number, the epoch and the last
+    position.
+    """
+    before = db.total_changes
+    if len(changes) == 1:
+        new = placeholders(len(changes[0]) - 3)
+        where = "row = ? AND epoch = ? AND last = ?"
+        db.execute(f"UPDATE conversations SET ({_APPENDED}) = ({new}) WHERE {where}", changes[0])
+    else:
+        db.execute(
+            f"WITH new ({_APPENDED}, row, old_epoch, old_last) AS ({values(len(changes), len(changes[0]))})"
+            f" UPDATE conversations SET ({_APPENDED}) = ({_NEW}) FROM new"
+            " WHERE conversations.row = new.row AND epoch = old_epoch AND conversations.last = old_last",
+            tuple(chain.from_iterable(changes)),
+        )
+    return db.total_changes - before
+
+
 def _columns(owner: Owner) -> tuple[str, int, str, float]:
-    """Return the columns of `OWNER`."""
+    """Return the values for the `OWNER` columns."""
     return owner.node, owner.pid, owner.address, owner.since
 
 
@@ -108,31 +179,42 @@ def _refusal(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError |
     return None
 
 
-def _heads(db: Connection, rows: Collection[int]) -> tuple[dict[int, _Head], float | None]:
-    """Return the heads of the rows that exist, and the time of the newest activity in any conversation.
+def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
+    """Return the heads of conversations, by row number. Rows that do not exist are omitted.
 
-    The query returns all heads in one value, because fetching each row takes the interpreter lock.
+    The query returns all heads in one value, because fetching each row separately would take the interpreter lock
+    each time.
     """
     found: dict[int, _Head] = {}
-    newest: float | None = None
     for some in pieces(list(rows)):
-        told, newest = db.execute(
-            f"SELECT group_concat(row || ' ' || {_number('epoch')} || ' ' || {_number('last')}), {NEWEST}"
+        (told,) = db.execute(
+            f"SELECT group_concat(row || ' ' || {_number('epoch')} || ' ' || {_number('last')})"
             f" FROM conversations WHERE row IN ({placeholders(len(some))})",
             some,
         ).fetchone()
         for one in told.split(",") if told else ():
             row, epoch, last = map(int, one.split())
             found[row] = _Head(epoch, last)
-    return found, newest if isinstance(newest, float) else None
+    return found
+
+
+def _newest(db: Connection) -> float | None:
+    """Return the time of the newest activity in any conversation, in seconds since the epoch; None if there was no
+    activity.
+    """
+    (newest,) = db.execute(f"SELECT {NEWEST}").fetchone()
+    return newest if isinstance(newest, float) else None
 
 
 def _number(column: str) -> str:
     return f"iif(typeof({column}) = 'integer', {column}, {DAMAGED})"
 
 
-def _update(db: Connection, columns: str, changes: Sequence[tuple[Any, ...]]) -> None:
-    """Set columns of conversations; each change begins with the row."""
+def _name_owners(db: Connection, changes: Sequence[tuple[Any, ...]]) -> None:
+    """Set the epochs and owners of conversations. Each change contains the row number, the epoch and the `OWNER`
+    columns.
+    """
+    columns = f"epoch, {OWNER}"
     new = ", ".join(f"new.{column}" for column in columns.split(", "))
     for some in pieces(changes):
         db.execute(

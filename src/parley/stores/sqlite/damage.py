@@ -1,7 +1,7 @@
 """Reads around damaged pages of the database.
 
-SQLite fails a statement at the first damaged page. A query that fails for all conversations is therefore repeated
-for each of them. The indexes contain a second copy of the ids, so that a conversation with a damaged row is still
+In SQLite, a statement fails at the first damaged page. If a query for all conversations fails, it is repeated for
+each conversation. The indexes contain a second copy of the ids, so a conversation with a damaged row can still be
 listed.
 """
 
@@ -34,13 +34,13 @@ SCANS: Final = (
     "SELECT row, id, NULL, NULL FROM conversations INDEXED BY sqlite_autoindex_conversations_1 ORDER BY id {0}",
     "SELECT row, id, archived, updated_at FROM conversations NOT INDEXED ORDER BY row {0}",
 )
-"""Queries that find conversations in different ways. `{0}` is the direction: a damaged page ends a scan, so each
-query runs in both directions.
+"""Queries that find conversations through different indexes. A damaged page ends a scan, so each query runs in both
+directions, with the direction in place of `{0}`.
 """
 
 
 class KnownConversation(Struct, frozen=True):
-    """A conversation that is found in the table or in an index."""
+    """A conversation that was found in the table or in an index."""
 
     row: int
     id: ConversationId
@@ -49,8 +49,8 @@ class KnownConversation(Struct, frozen=True):
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether this error of SQLite means that the database is damaged."""
-    import sqlite3  # not at start-up: where SQLite is not loaded, it raises no errors
+    """Return whether an SQLite error means that the database is damaged."""
+    import sqlite3  # not at start-up: while SQLite is not loaded, it raises no errors
 
     if not isinstance(error, sqlite3.DatabaseError):
         return False
@@ -61,7 +61,7 @@ def is_damage(error: BaseException) -> bool:
 
 @contextmanager
 def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
-    """Turn errors about damage in this block into `Unreadable`, with the id of the conversation."""
+    """Convert damage errors in this block to `Unreadable`, with the id of the conversation."""
     try:
         yield
     except Exception as error:
@@ -84,8 +84,10 @@ def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list
 def fetch_around_damage(
     db: Connection, sql: str, values: Sequence[Any], *, instead: str = "NOT INDEXED"
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a query. If it fails because of damage, run it again with `instead` in place of `{}`;
-    the default is a table scan instead of an index.
+    """Return the rows of a query.
+
+    If the query fails because of damage, run it again with `instead` in place of `{}`. By default, this forces a
+    table scan instead of the use of an index.
     """
     try:
         return db.execute(sql.format(""), values).fetchall()
@@ -96,7 +98,7 @@ def fetch_around_damage(
 
 
 def known_conversations(db: Connection) -> list[KnownConversation]:
-    """Return all conversations that are found in any index or page of the table."""
+    """Return all conversations that any index or page of the table lists."""
     found: dict[int, KnownConversation] = {}
     for scan in SCANS:
         for direction in ("ASC", "DESC"):
@@ -105,7 +107,7 @@ def known_conversations(db: Connection) -> list[KnownConversation]:
                 if isinstance(name, str) and (before is None or type(updated_at) is float):
                     at = updated_at if type(updated_at) is float else 0.0
                     found[row] = KnownConversation(row, ConversationId(name), bool(archived), at)
-    # A row between two damaged pages of the table is found only by its number.
+    # A row between two damaged pages of the table is found only by its row number.
     last = max([*found, *(seq for (seq,) in fetch_readable(db, _LAST_ROW) if isinstance(seq, int))], default=0)
     for row in range(1, last + 1):
         if row not in found:

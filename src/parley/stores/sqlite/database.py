@@ -1,25 +1,26 @@
-"""The open database of a home: one connection that writes, a few that read, and the locks.
+"""The open database of a home: one connection for writing, several for reading, and the locks.
 
 Opening and closing need the write lock, because both may recover or checkpoint the database. While another process
-holds that lock, `read_only.py` reads.
+holds this lock, `read_only.py` reads the database.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from sqlite3 import Connection
 from typing import Final, TypeVar
 
-import parley.stores.sqlite.blobs  # noqa: F401  # imported here, so that the first read does not wait for other imports
+import parley.stores.sqlite.blobs  # noqa: F401  # imported early, so that the first read does not wait for the import
 from parley.common.threads import checked_pool
 from parley.errors import BadHome, HomeLost
 from parley.stores.search import contains_text, normalize_path
 from parley.stores.sqlite.batch import AT_ONCE
-from parley.stores.sqlite.errors import opening_error, store_error
+from parley.stores.sqlite.errors import REPAIR, opening_error, store_error
 from parley.stores.sqlite.files import (
     DATABASE,
     LOG,
@@ -29,13 +30,15 @@ from parley.stores.sqlite.files import (
     prepare_home,
     sync_directory,
 )
-from parley.stores.sqlite.locks import LOCKS, LeaseLocks, WriteLock, open_lease_locks
+from parley.stores.sqlite.locks import LeaseLocks, WriteLock, open_lease_locks
 from parley.stores.sqlite.queries import as_text
 from parley.stores.sqlite.schema import MIGRATIONS
+from parley.wire.text import quoted
 
 __all__ = [
     "Database",
     "Home",
+    "is_new",
     "make_database",
     "open_database",
     "open_home",
@@ -44,34 +47,34 @@ __all__ = [
     "version_of",
 ]
 
-LEFT_BY_SERVERS: Final = (*LOCKS, "run", LOG, SHARED_MEMORY)
-"""Files and directories that a server leaves in a home that it has used."""
-
 READERS: Final = 4
-"""The number of connections that read. More would wait for the interpreter lock."""
+"""The number of connections for reading. More connections would only wait for the interpreter lock."""
 
 BUSY_SECONDS: Final = 2.0
-"""How long SQLite waits for its own locks. The write lock excludes other writers, but not a recovery."""
+"""The time for which SQLite waits for its own locks, in seconds. The wait is necessary because the write lock
+excludes other writers, but not a recovery.
+"""
 
 STATEMENTS: Final = 32 + 4 * AT_ONCE
-"""The number of cached statements. Those that write many rows differ for each number of rows."""
+"""The number of cached statements. It is this large because a statement that writes many rows is a different
+statement for each number of rows.
+"""
 
 WAL_BYTES: Final = 64 * 1024 * 1024
-"""The size to which the write-ahead log is truncated after a long read made it grow."""
+"""The size to which the write-ahead log is truncated after a long read has made it grow, in bytes."""
 
 OLDEST_SQLITE: Final = (3, 33, 0)
-"""The first version that can update many rows with one statement."""
+"""The oldest supported version of SQLite. Older versions cannot update many rows with one statement."""
 
 T = TypeVar("T")
 
 
 class Home:
-    """The locks of a home and the threads that read it. They exist before the database is open."""
+    """The locks of a home and the threads that read its database. They exist before the database is open."""
 
     def __init__(self, path: str) -> None:
-        """Open the locks of a home and start its reading threads. Raises OSError."""
+        """Open the locks of a home and start its reader threads. Raises OSError."""
         self.path = path
-        self.was_used = was_used(path)
         self.lock = WriteLock(path)
         try:
             self.lease_locks: LeaseLocks = open_lease_locks(path)
@@ -80,12 +83,14 @@ class Home:
             raise
         self.pool = checked_pool(max_workers=READERS, name="parley-read")
         self.read_only_lock = threading.Lock()
-        """Held while the database is read by a read-only connection, and while it is opened: SQLite would share the
-        mapped memory between both kinds of connections, and it would be read-only for both."""
+        """A lock that is held while a read-only connection reads, and while the database is being opened. Without
+        it, SQLite would share mapped memory between both kinds of connections, and the memory would be read-only
+        for both.
+        """
         self.is_closed = False
 
     def close(self) -> None:
-        """Release everything except the locks of leases."""
+        """Close the write lock and the reader threads. The lease locks stay held."""
         with self.read_only_lock:
             self.is_closed = True
             self.lock.close()
@@ -95,7 +100,12 @@ class Home:
 class Database:
     """The open database of a home."""
 
-    def __init__(self, home: Home, writer: Connection, readers: list[Connection]) -> None:
+    def __init__(
+        self, home: Home, writer: Connection, readers: list[Connection], on_lost: Callable[[HomeLost], None]
+    ) -> None:
+        """Create the database. `on_lost` is called once, in any thread, when it is found that a database file was
+        removed or replaced.
+        """
         self.lock, self.lease_locks, self.pool = home.lock, home.lease_locks, home.pool
         self.home, self.writer = home.path, writer
         self._home = home
@@ -104,15 +114,14 @@ class Database:
         self._has_written = False
         self._losing = threading.Lock()
         self._lost: HomeLost | None = None
-        self.on_lost: Callable[[HomeLost], None] = lambda lost: None
-        """Called once, in any thread, when the files were removed or replaced."""
+        self._on_lost = on_lost
         self._readers = readers
         self._free: SimpleQueue[Connection] = SimpleQueue()
         for reader in readers:
             self._free.put(reader)
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Run a query with one of the reading connections. Must be called in a thread of the pool."""
+        """Run the query `ask` on a connection for reading. Must be called in a thread of the pool."""
         db = self._free.get()
         try:
             self.refuse_when_lost(db)
@@ -123,26 +132,27 @@ class Database:
             self._free.put(db)
 
     def check(self) -> None:
-        """Check that the files of the home are in place. Must be called in a thread of the pool. Raises
-        HomeLost."""
+        """Check that the database files are in place. Must be called in a thread of the pool. Raises HomeLost."""
         self.read(lambda db: None)
 
-    def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
-        """Check that the files of the home are in place. Called before `db` is used and before a write is
+    def refuse_when_lost(self, db: Connection, *, has_written: bool = False, only_log: bool = False) -> None:
+        """Check that the database files are in place. This is called before `db` is used and before a write is
         confirmed.
 
-        `has_written`: this process has just written.
+        `has_written` is true if this process has just written. `only_log` is true if the other files were checked
+        before the write.
 
         Raises:
-            HomeLost: the files were removed or replaced. Conversations that only this process can read were
+            HomeLost: a file was removed or replaced. Conversations that only this process can still read were
                 saved.
         """
-        self._has_written = self._has_written or has_written
-        if self._lost is None and (changed := self._files.changed(has_written=self._has_written)):
+        self._has_written = has_written = self._has_written or has_written
+        if self._lost is None and (changed := self._files.changed(has_written=has_written, only_log=only_log)):
             with self._losing:
                 if self._lost is None:
+                    changed = self._files.changed(has_written=has_written) or changed
                     self._lost = HomeLost(self.home, changed, self._saved(db, changed))
-                    self.on_lost(self._lost)
+                    self._on_lost(self._lost)
         if self._lost is not None:
             raise HomeLost(self.home, self._lost.files, self._lost.saved)
 
@@ -153,16 +163,19 @@ class Database:
             return "Nothing is lost: the database and its log are complete."
         place, count, left_out = save_unreachable(db, self.home, self._path)
         if left_out is None:
-            return "What it lacks could not be read, and was not saved."
+            return "The part that is missing on disk could not be read, and was not saved."
         lost = f"{left_out} conversations could not be saved." if left_out else ""
         if place is None:
             return lost or "There was nothing to save."
-        what = "one conversation" if count == 1 else f"{count} conversations"
-        saved = f"What it lacks of {what} is saved: run `parley import {place}` after the restart."
+        what = "1 conversation" if count == 1 else f"{count} conversations"
+        saved = (
+            f"The part that is missing on disk was saved ({what}): run `parley import {place}` after the restart."
+        )
         return f"{saved} {lost}" if lost else saved
 
     def refuse_newer(self) -> None:
-        """Check, inside a writing transaction, that the format is still known.
+        """Check that this version of Parley knows the format of the database. This is called inside a write
+        transaction.
 
         Raises:
             BadHome: a newer version of Parley has changed the format since the database was opened.
@@ -170,7 +183,7 @@ class Database:
         version_of(self.home, self.writer)
 
     def close(self) -> None:
-        """Wait for the readers, then close the database. The locks of leases stay open."""
+        """Wait for the readers, then close the database. The lease locks stay held."""
         self.pool.shutdown()
         with self.lock:
             try:
@@ -183,8 +196,9 @@ class Database:
         self._home.close()
 
     def _abandon(self) -> None:
-        """Leave the connections open until the process ends. Closing the last one would checkpoint and remove
-        files, which may belong to other processes by now.
+        """Leave the connections open until the process ends.
+
+        Closing the last connection would checkpoint and remove files that may now belong to other processes.
         """
         import ctypes
 
@@ -193,10 +207,10 @@ class Database:
 
 
 def open_locks(home: str) -> Home:
-    """Create a home if it does not exist, and open its locks, without waiting.
+    """Open the locks of a home, without waiting. Create the home if it does not exist.
 
     Raises:
-        BadHome: the home cannot hold conversations; the text says why.
+        BadHome: the home cannot be used to store conversations; the message gives the reason.
     """
     refuse_old_sqlite(home)
     prepare_home(home)
@@ -206,11 +220,13 @@ def open_locks(home: str) -> Home:
         raise opening_error(home, error) from error
 
 
-def open_database(home: Home) -> Database:
+def open_database(home: Home, on_lost: Callable[[HomeLost], None] = lambda lost: None) -> Database:
     """Open the database of a home; create or migrate it if needed. The caller holds the write lock.
 
+    `on_lost` is called once, in any thread, when it is found that a database file was removed or replaced.
+
     Raises:
-        BadHome: the home cannot hold conversations; the text says why.
+        BadHome: the home cannot be used to store conversations; the message gives the reason.
         StoreFailed: a transient error of the system.
     """
     connections: list[Connection] = []
@@ -218,7 +234,7 @@ def open_database(home: Home) -> Database:
         with home.read_only_lock:
             _open_all(home, connections)
         writer, *readers = connections
-        return Database(home, writer, readers)
+        return Database(home, writer, readers, on_lost)
     except Exception as error:
         for db in connections:
             db.close()
@@ -226,7 +242,11 @@ def open_database(home: Home) -> Database:
 
 
 def open_home(path: str) -> Database:
-    """Open the locks and the database of a home, waiting for the write lock. Raises the errors of both."""
+    """Open the locks and the database of a home. Wait for the write lock if necessary.
+
+    Raises:
+        BadHome, StoreFailed: as for `open_locks` and `open_database`.
+    """
     home = open_locks(path)
     try:
         with home.lock:
@@ -245,7 +265,7 @@ def refuse_old_sqlite(home: str) -> None:
 
 def _open_all(home: Home, connections: list[Connection]) -> None:
     path = os.path.join(home.path, DATABASE)
-    if is_new(home.path, was_used=home.was_used):
+    if is_new(home.path):
         _make(home.path, path)
     writer = _connect(path, connections)
     _migrate(home.path, writer)
@@ -257,7 +277,7 @@ def _open_all(home: Home, connections: list[Connection]) -> None:
 
 
 def prepare_reader(reader: Connection) -> None:
-    """Define the functions that queries use."""
+    """Define the SQL functions that the queries use."""
     reader.create_function("normalize_path", 1, lambda path: normalize_path(as_text(path)), deterministic=True)
     reader.create_function("contains_text", 2, contains_text, deterministic=True)
     reader.create_function("title_contains", 2, _title_contains, deterministic=True)
@@ -267,47 +287,44 @@ def _title_contains(text: str, title: bytes) -> bool:
     return text in as_text(title).casefold()
 
 
-def was_used(home: str) -> bool:
-    """Return whether a server has used the home before: it left locks, sockets or a log."""
-    return any(os.path.lexists(os.path.join(home, name)) for name in LEFT_BY_SERVERS)
-
-
-def is_new(home: str, *, was_used: bool) -> bool:
+def is_new(home: str) -> bool:
     """Return whether the database has to be created.
 
-    Only SQLite opens an existing database, because closing another descriptor would release the locks of SQLite.
+    The database file is not opened here, because closing its descriptor would release the locks that SQLite holds
+    on it.
 
     Raises:
-        BadHome: there was a database, and it is missing or empty.
+        BadHome: the database is a link, or the home had a database that is now missing or empty.
+        OSError: the home cannot be examined.
     """
-    path = os.path.join(home, DATABASE)
+    path, log = os.path.join(home, DATABASE), os.path.join(home, LOG)
     try:
-        if os.stat(path).st_size:
-            return False
-    except FileNotFoundError:
-        pass
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if not os.path.exists(log) or not os.path.getsize(log):
+            return True
+        damage = f"{DATABASE} is missing, but its log {LOG} exists"
+        remedy = f"restore both from a backup, or remove the log to start with an empty home. {REPAIR}"
     else:
-        if was_used:
+        if stat.S_ISLNK(found.st_mode):
+            where = f"{DATABASE} is a link to {quoted(os.readlink(path))}"
             raise BadHome(
                 home,
-                f"the database is damaged: {DATABASE} is empty, though the home was used before; "
-                f"restore it from a backup, or remove it to start with an empty home",
+                f"{where}, and SQLite would keep its log there; move the database into the home, or "
+                "set PARLEY_HOME to the directory of the database",
             )
-    log = os.path.join(home, LOG)
-    if os.path.exists(log) and os.path.getsize(log):
-        raise BadHome(
-            home,
-            f"the database is damaged: {DATABASE} is missing, and its log {LOG} is there; "
-            f"restore both from a backup, or remove the log to start with an empty home",
-        )
-    return True
+        if found.st_size or not stat.S_ISREG(found.st_mode):
+            return False
+        damage = f"{DATABASE} is empty"
+        remedy = "restore it from a backup, or remove it to start with an empty home"
+    raise BadHome(home, f"the database is damaged: {damage}; {remedy}")
 
 
 def _make(home: str, path: str) -> None:
     """Create an empty database. The file appears together with its first page, because a file of 0 bytes counts as
     damaged.
 
-    SQLite gives its log the same mode.
+    SQLite creates its log with the mode of the database file.
     """
     with AtomicFile(path) as file:
         db = sqlite3.connect(file.name, isolation_level=None)
@@ -322,7 +339,7 @@ def _make(home: str, path: str) -> None:
 
 
 def make_database(home: str, path: str) -> None:
-    """Create a database with all tables, without a lock. Errors name the home."""
+    """Create a database with all tables, without a lock. `home` is used only in error messages."""
     _make(home, path)
     db = sqlite3.connect(path, isolation_level=None)
     try:
@@ -343,10 +360,10 @@ def _connect(path: str, connections: list[Connection]) -> Connection:
 
 
 def version_of(home: str, db: Connection) -> int:
-    """Return the number of migrations that a database has had.
+    """Return the number of migrations that were applied to a database.
 
     Raises:
-        BadHome: there are more than this version knows, or it is the database of another program.
+        BadHome: a newer version of Parley or another program created the database.
     """
     version: int
     (version,) = db.execute("PRAGMA user_version").fetchone()

@@ -1,6 +1,7 @@
 """Saves conversations that an open connection can still read and that are no longer in the database on disk.
 
-Each is saved as a file that `parley import` reads. Called when `parley.db` or its log was removed or replaced.
+Each conversation is saved as a file that `parley import` can read. This is done when `parley.db` or its log was
+removed or replaced.
 """
 
 from __future__ import annotations
@@ -23,20 +24,24 @@ from parley.wire.ids import START, ConversationId, Seq
 __all__ = ["Saved", "export_lines", "save_unreachable"]
 
 MOST_BYTES: Final = 256 * 1024 * 1024
-"""The latest conversations are saved first; beyond this size the rest is left out."""
+"""The maximum number of bytes that are saved. Recently active conversations are saved first, and the others are
+left out.
+"""
 
 ELSEWHERE: Final = "/var/tmp"
-"""Where to save if the home cannot be written. Commands may not write there, unless the settings allow it."""
+"""The directory for the saved files if the home is not writable. Commands may write there only if the settings
+allow it.
+"""
 
 
 class Saved(NamedTuple):
-    """The result of saving conversations."""
+    """The location and number of saved conversations."""
 
     place: str | None
-    """A file or, for several conversations, a directory; None if there was nothing to save, or it failed."""
+    """The path of the saved file, or of a directory if there are several; None if nothing was saved."""
     conversations: int
     left_out: int | None
-    """How many conversations could not be read or written, or were beyond the size limit; None if the number is
+    """The number of conversations that could not be read or written, or that exceed the size limit; None if
     unknown.
     """
 
@@ -44,7 +49,7 @@ class Saved(NamedTuple):
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
     """Save the conversations that `db` can read and that are missing or older in the file `database`.
 
-    They are saved in the home, or in `ELSEWHERE` if that fails.
+    The files are saved in the home, or in `ELSEWHERE` if the home is not writable.
     """
     known = _last_positions(database)
     try:
@@ -73,7 +78,7 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
 
 
 def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[bytes]:
-    """Yield the lines of an export of a conversation. Raises ParleyError, sqlite3.Error."""
+    """Yield the lines of an export of a conversation. Raises ParleyError or sqlite3.Error."""
     head = queries.head(db, conversation_id, is_leased=lambda row: False)
     yield head_line(
         ExportHead(
@@ -94,7 +99,10 @@ def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[by
 
 
 def _last_positions(database: str) -> Mapping[str, int]:
-    """Return the last position of each conversation in the database file, without its log; empty if unreadable."""
+    """Return the last position of each conversation in the database file, without the write-ahead log.
+
+    Return an empty mapping if the file is unreadable.
+    """
     try:
         db = sqlite3.connect(f"file:{quote(database)}?mode=ro&immutable=1", uri=True)
     except sqlite3.Error:
@@ -108,22 +116,22 @@ def _last_positions(database: str) -> Mapping[str, int]:
 
 
 def _directory(home: str) -> str:
-    """Create a directory that only its owner may read. Raises OSError.
+    """Create a directory that only its owner may read, and return its path. Raises OSError.
 
-    A removed home is created again, because it is hidden from commands. Commands could change files in /tmp before
-    the user imports them.
+    The directory is in the home, which is created again if it was removed, because commands cannot access the home.
+    In /tmp, commands could change the files before the user imports them.
     """
     name = time.strftime("saved-%Y%m%d-%H%M%S-")
     try:
         if not os.path.isdir(home):
             os.mkdir(home, 0o700)
         return tempfile.mkdtemp(prefix=name, dir=home)
-    except OSError:  # it may be read-only or full
+    except OSError:  # the home may be read-only or full
         return tempfile.mkdtemp(prefix=f"parley-{name}", dir=ELSEWHERE)
 
 
 def _save(db: Connection, conversation_id: ConversationId, path: str) -> int | None:
-    """Save a conversation and return the size of the file; None if it failed."""
+    """Save a conversation, and return the size of the file in bytes; None if saving failed."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.writelines(export_lines(db, conversation_id))

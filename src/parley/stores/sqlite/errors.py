@@ -1,4 +1,4 @@
-"""Translates errors of SQLite and the system into errors of Parley."""
+"""Converts errors of SQLite and of the operating system to errors of Parley."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["REPAIR", "opening_error", "store_error"]
 REPAIR: Final = "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
 
 _PRIMARY: Final = 0xFF
-"""The mask of the primary result code of SQLite; the higher bytes are the extended code."""
+"""The mask for the primary result code of SQLite. The higher bytes contain the extended code."""
 
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def store_error(home: str, error: Exception) -> Exception:
-    """Return the error for the caller. An error of Parley, or one that is a bug, is returned unchanged."""
+    """Return the error for the caller. Errors of Parley, and errors that are bugs, are returned unchanged."""
     if isinstance(error, MemoryError):
         return StoreFailed(OUT_OF_MEMORY)
     if isinstance(error, OSError):
@@ -43,8 +43,8 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Return the error for the caller as `store_error` does, but turn OS errors into `BadHome` unless they are
-    transient.
+    """Return the error for the caller, as `store_error` does. Errors of the operating system become `BadHome`
+    unless they are transient.
     """
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be stored here: {os_detail(error)}")
@@ -58,8 +58,9 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _no_file_can_be_opened() -> str | None:
-    """Return why this process cannot open any file, or None if it can. SQLite reports only that it cannot open
-    its own file.
+    """Return the reason why this process cannot open any file; None if it can.
+
+    This is needed because SQLite reports only that it cannot open its own file.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,5 +1,5 @@
-"""The files of a home: checks its file system, watches the database's files, and writes files that appear only
-when complete.
+"""The files of a home: checks the file system of the home, detects lost database files, and writes files
+atomically.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
         "smbfs",
     }
 )
-"""File systems shared by several computers, or by a computer and its guests. Their processes do not see each
-other's locks and shared memory. Other FUSE file systems are usually local, and are allowed.
+"""File systems that several computers share, or a computer and its virtual machines. They are refused, because
+processes on different computers do not see each other's locks and shared memory. Other FUSE file systems are
+usually local, and are allowed.
 """
 
 
@@ -72,7 +73,7 @@ def prepare_home(home: str) -> None:
     """Create the home if it does not exist.
 
     Raises:
-        BadHome: it cannot be created, or is on a network file system.
+        BadHome: the home cannot be created, or is on a network file system.
     """
     try:
         is_new = not os.path.isdir(home)
@@ -91,7 +92,10 @@ def prepare_home(home: str) -> None:
 
 
 def file_system(mounts: str, major: int, minor: int) -> str | None:
-    """Return the type of the file system on a device, from the text of /proc/self/mountinfo."""
+    """Return the type of the file system on a device; None if the device is not listed.
+
+    `mounts` is the text of /proc/self/mountinfo.
+    """
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
         if mount.split(" ")[2:3] == [f"{major}:{minor}"]:
@@ -100,7 +104,7 @@ def file_system(mounts: str, major: int, minor: int) -> str | None:
 
 
 def sync_directory(path: str) -> None:
-    """Make the names in a directory survive a power cut. Do nothing where reading the directory is forbidden."""
+    """Make the names in a directory survive a power failure. Do nothing if the directory is not readable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -112,7 +116,7 @@ def sync_directory(path: str) -> None:
 
 
 def directory_of(path: str) -> str:
-    """Return the directory part of a path; `.` for a bare name."""
+    """Return the directory part of a path, or `.` for a bare name."""
     return os.path.dirname(path) or os.curdir
 
 
@@ -133,37 +137,42 @@ def _mounts() -> str:
 class DatabaseFiles:
     """The database, its log and its shared memory, each identified by device and inode.
 
-    Used to find out when a file was removed or replaced: SQLite would continue to write to the old file, which no
-        other process reads.
+    They are used to detect that a file was removed or replaced. Without this check, SQLite would continue to write
+    to the old file, which no other process reads.
     """
 
     def __init__(self, home: str) -> None:
         """Record the identities of the files. Raises OSError if one of them does not exist."""
-        paths = [os.path.join(home, name) for name in (DATABASE, LOG, SHARED_MEMORY)]
-        self._files = [(path, identity_of(os.stat(path))) for path in paths]
+        paths = [(name, os.path.join(home, name)) for name in (DATABASE, LOG, SHARED_MEMORY)]
+        self._files = [(name, path, *identity_of(os.stat(path))) for name, path in paths]
+        self._log = [one for one in self._files if one[0] == LOG]
 
-    def changed(self, *, has_written: bool) -> list[str]:
-        """Return the names of the files that were removed or replaced.
+    def changed(self, *, has_written: bool, only_log: bool = False) -> list[str]:
+        """Return the names of the database files that were removed or replaced. If `only_log` is true, check only
+        the log.
 
-        If this process `has_written`, an empty log counts as removed.
+        If `has_written` is true, this process has written, and an empty log counts as removed.
         """
         changed: list[str] = []
-        for path, identity in self._files:
-            name = os.path.basename(path)
+        for name, path, device, inode in (
+            self._log if only_log else self._files
+        ):  # called for each read and write, so no helper functions
             try:
                 found = os.stat(path)
             except OSError:
                 changed.append(name)
                 continue
-            is_emptied = has_written and name == LOG and not found.st_size
-            if identity_of(found) != identity or is_emptied:
+            is_emptied = not found.st_size and has_written and name == LOG
+            if found.st_ino != inode or found.st_dev != device or is_emptied:
                 changed.append(name)
         return changed
 
 
 def file_states(home: str) -> list[tuple[int, int] | None]:
-    """Return size and modification time of the three files, which change when a process writes; None for a file
-    that does not exist.
+    """Return the size and the modification time of each of the three database files; None for a file that does not
+    exist.
+
+    They are used to detect writes by other processes.
     """
     found: list[tuple[int, int] | None] = []
     for name in (DATABASE, LOG, SHARED_MEMORY):
@@ -179,23 +188,23 @@ def file_states(home: str) -> list[tuple[int, int] | None]:
 # --- atomic files ------------------------------------------------------------------------
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
-"""Suffixes of the files that SQLite may create beside a file."""
+"""Suffixes of the files that SQLite may create beside a database file."""
 
 _LEFTOVER: Final = re.compile(rf"(\.parley-[0-9a-f]{{16}}\.part)(?:{'|'.join(_SUFFIXES)})")
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors of file systems without hard links."""
+"""The errno values of file systems without hard links."""
 
 
 class AtomicFile:
     """A context manager for a file that appears at `path` only when it is complete.
 
-    The block writes to a temporary file `name` in the same directory and then calls `commit`. The end of the block
-    removes the temporary file. The writer holds a lock on it, so that the next writer in that directory can
-    recognise and remove the files of a killed process.
+    The block writes to a temporary file `name` in the same directory and then calls `commit`. The temporary file is
+    removed at the end of the block. The writer holds a lock on the temporary file, so that the next writer in that
+    directory can recognise and remove the files of a killed process.
 
     Raises:
-        OSError: nothing can be written there.
+        OSError: the directory is not writable.
     """
 
     def __init__(self, path: str) -> None:
@@ -205,7 +214,7 @@ class AtomicFile:
 
     def __enter__(self) -> Self:
         directory = directory_of(self._path)
-        with suppress(PermissionError):  # a directory can be writable and not readable
+        with suppress(PermissionError):  # a directory can be writable but not readable
             for name in {match[1] for one in os.listdir(directory) if (match := _LEFTOVER.fullmatch(one))}:
                 _remove_if_abandoned(os.path.join(directory, name))
         while self._fd < 0:
@@ -213,7 +222,7 @@ class AtomicFile:
             self._fd = os.open(self.name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             with suppress(OSError):  # on a file system without locks, leftovers are never removed
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
-            if not os.fstat(self._fd).st_nlink:  # another process removed it before it was locked
+            if not os.fstat(self._fd).st_nlink:  # another process removed the file before it was locked
                 self._close()
         return self
 
@@ -250,7 +259,7 @@ def _remove_if_abandoned(name: str) -> None:
     try:
         fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        _remove(name)  # only files that SQLite created beside it are left
+        _remove(name)  # removes the files that SQLite created beside it
         return
     except OSError:
         return
@@ -258,13 +267,13 @@ def _remove_if_abandoned(name: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(name)
     except OSError:
-        pass  # a process is writing it
+        pass  # a running process holds the lock
     finally:
         os.close(fd)
 
 
 def _remove(name: str) -> None:
-    """Remove a temporary file and what SQLite created beside it."""
+    """Remove a temporary file and the files that SQLite created beside it."""
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
             os.unlink(name + suffix)

@@ -1,9 +1,9 @@
-"""Describes the process that holds a lock on a file, for error messages.
+"""Finds and describes the process that holds a lock on a file, for error messages.
 
 Linux lists all locks in /proc/locks. The process that took an `flock` may have ended and left the lock to a process
-that inherited the open file; /proc/PID/fdinfo shows which one. Processes of other PID namespaces cannot be named.
-This process is never named, because it is the one that waits. Only the name of a program is shown, because its
-arguments may contain secrets.
+that inherited the open file; /proc/PID/fdinfo shows the inheriting process. Processes of other PID namespaces
+cannot be named. This process is never named, because it is the one that is waiting for the lock. Only the name of a
+program is shown, because its arguments may contain secrets.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["UNKNOWN", "holder_in", "holder_of"]
 UNKNOWN: Final = "another process"
 
 MAX_READS: Final = 10
-"""How often /proc/locks is read. The kernel returns it in pages, and misses a line for each lock that is
-released between two pages.
+"""The maximum number of times that /proc/locks is read. The kernel returns the list in pages, and may omit a line
+for each lock that is released between two pages.
 """
 
 
 def holder_of(*paths: str) -> str | None:
-    """Describe the other process that holds an exclusive lock on one of these files.
+    """Describe another process that holds an exclusive lock on one of the files.
 
-    Returns `UNKNOWN` if a process holds a lock but cannot be named, and None if no lock is found or the system does
-    not tell.
+    Return `UNKNOWN` if the process cannot be named. Return None if no lock is found or the system does not report
+    locks.
     """
     inodes = set(_inodes(paths))
     found = (holder_in(_read("/proc/locks") or "", inodes) for _ in range(MAX_READS))
@@ -37,7 +37,9 @@ def holder_of(*paths: str) -> str | None:
 
 
 def holder_in(locks: str, inodes: set[int]) -> str | None:
-    """Describe the holder as `holder_of` does, from the text of /proc/locks and the inodes of the files."""
+    """Describe the holder as `holder_of` does. `locks` is the text of /proc/locks, and `inodes` are the inode
+    numbers of the files.
+    """
     holders = (_holder(line, inodes) for line in locks.splitlines())
     pids = [pid for pid in holders if pid is not None and pid != os.getpid()]
     if not pids:
@@ -57,11 +59,11 @@ def _inodes(paths: tuple[str, ...]) -> Iterator[int]:
 
 
 def _holder(line: str, inodes: set[int]) -> int | None:
-    """Return the PID in a line such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:5678 0 EOF`, if the line is about one
-    of the files.
+    """Return the PID in a line such as `1: FLOCK ADVISORY WRITE 4711 08:01:5678 0 EOF`; None if the line is about
+    another file.
 
-    The device is not compared, because on overlay and btrfs it differs from the device that `stat` returns. A line
-    with `->` is a waiter.
+    The device is not compared, because on overlayfs and btrfs it differs from the device that `stat` returns. A
+    line with `->` describes a waiting process.
     """
     fields = line.split()
     if len(fields) < 6 or fields[1] == "->" or fields[3] != "WRITE":
@@ -73,7 +75,7 @@ def _holder(line: str, inodes: set[int]) -> int | None:
 
 
 def _inheritors(inodes: set[int]) -> Iterator[int]:
-    """Yield the processes with an open file that has one of these locks."""
+    """Yield the PIDs of the processes that hold a lock on one of these files through an open file."""
     for name in os.listdir("/proc"):
         if not name.isdecimal() or int(name) == os.getpid():
             continue
@@ -82,16 +84,16 @@ def _inheritors(inodes: set[int]) -> Iterator[int]:
         except OSError:
             continue
         for descriptor in descriptors:
-            said = _read(f"/proc/{name}/fdinfo/{descriptor}") or ""
-            locks = (line.removeprefix("lock:") for line in said.splitlines() if line.startswith("lock:"))
+            info = _read(f"/proc/{name}/fdinfo/{descriptor}") or ""
+            locks = (line.removeprefix("lock:") for line in info.splitlines() if line.startswith("lock:"))
             if any(_holder(line, inodes) is not None for line in locks):
                 yield int(name)
                 break
 
 
 def _described(pid: int) -> str | None:
-    """Return a text such as `process 4711 (flock, running since 2026-11-16 09:12:03)`; None if there is no such
-    process.
+    """Return a description such as `process 4711 (flock, running since 2026-11-16 09:12:03)`; None if the process
+    does not exist.
     """
     stat = _read(f"/proc/{pid}/stat") if pid > 0 else None
     if stat is None:
@@ -109,7 +111,7 @@ def _plain(name: str) -> str:
 
 
 def _booted_at() -> int:
-    """Return when the system was started, in seconds since the epoch. Raises ValueError."""
+    """Return the boot time of the system, in seconds since the epoch. Raises ValueError."""
     for line in (_read("/proc/stat") or "").splitlines():
         if line.startswith("btime "):
             return int(line.split()[1])

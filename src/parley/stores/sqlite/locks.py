@@ -1,7 +1,7 @@
 """Locks between the processes of a home. The kernel releases them when a process ends, even if it is killed.
 
-The `WriteLock` is held for one transaction or checkpoint, and processes wait for it. `LeaseLocks` are held as
-long as the leases of conversations, and no process waits for them. Started programs do not inherit the open files.
+The `WriteLock` is held for one transaction or checkpoint, and processes wait for it. A lease lock is held as long
+as the lease of its conversation, and no process waits for it. Child processes do not inherit the open files.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ _MODE: Final = 0o600
 
 
 class WriteLock:
-    """The lock of the process that writes, checkpoints, opens or closes the database; a context manager.
+    """The lock that a process holds while it writes to, checkpoints, opens or closes the database. It is a context
+    manager.
 
-    A process first acquires a second lock, the gate. So a process that has just written queues after the processes
-    that wait, and none of them starves.
+    A process first acquires a second lock, the gate. A process that has just written therefore queues after the
+    waiting processes, and no process starves.
     """
 
     def __init__(self, home: str) -> None:
@@ -55,7 +56,7 @@ class WriteLock:
             raise
         self._pid = b"%-10d\n" % os.getpid()
         self.waiting_since: float | None = None
-        """When the present wait for the lock began, by the monotonic clock; None if there is none."""
+        """The monotonic time at which the current wait for the lock began; None if this object is not waiting."""
 
     def __enter__(self) -> None:
         self._wait_for(self._gate)
@@ -68,7 +69,7 @@ class WriteLock:
             try:
                 os.pwrite(self._lock, self._pid, 0)
             except OSError:
-                pass  # only a hint for people; the disk may be full
+                pass  # the PID is only a hint for people; the disk may be full
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,19 +89,21 @@ class WriteLock:
 
 
 def write_lock_holder(home: str) -> str | None:
-    """Describe another process that holds the write lock of a home, or the gate before it; None: none is found."""
+    """Describe another process that holds the write lock of a home or its gate; None if no such process
+    is found.
+    """
     return holder_of(os.path.join(home, WRITE_LOCK)) or holder_of(os.path.join(home, GATE_LOCK))
 
 
 class LeaseLocks(Protocol):
-    """The locks of leases, by the row number of the conversation."""
+    """The lease locks of a home, identified by the row number of the conversation."""
 
     def try_acquire(self, row: int) -> bool:
-        """Acquire a lock; return False if another process or this object holds it."""
+        """Acquire a lock. Return False if another process or this object holds it."""
         ...
 
     def release(self, row: int) -> None:
-        """Release a lock; does nothing if this object does not hold it."""
+        """Release a lock. Do nothing if this object does not hold it."""
         ...
 
     def is_held(self, row: int) -> bool:
@@ -113,15 +116,15 @@ class LeaseLocks(Protocol):
 
 
 def open_lease_locks(home: str) -> LeaseLocks:
-    """Open the locks of leases in the way that suits the system."""
+    """Open the lease locks of a home, using the implementation for this operating system."""
     return ByteRangeLocks(home) if sys.platform == "linux" else LockFiles(home)
 
 
 class ByteRangeLocks:
-    """Locks of single bytes of one file, a byte for each row.
+    """Locks on single bytes of one file, one byte for each row number.
 
-    The locks belong to the open file and not to the process. So two objects in one process exclude each other, and
-    closing another descriptor of the file releases nothing. Only Linux has them (`F_OFD_SETLK`).
+    The locks belong to the open file and not to the process. Two objects in one process therefore exclude each
+    other, and closing another descriptor of the file releases nothing. Only Linux has such locks (`F_OFD_SETLK`).
     """
 
     def __init__(self, home: str) -> None:
@@ -157,7 +160,7 @@ class ByteRangeLocks:
 
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
-"""`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+"""The structure `struct flock` on 64-bit Linux: type, whence, start, length and pid."""
 
 
 def _byte(kind: int, row: int) -> bytes:
@@ -165,7 +168,9 @@ def _byte(kind: int, row: int) -> bytes:
 
 
 class LockFiles:
-    """Locks of whole files, a file for each row, for systems whose byte locks belong to the process."""
+    """Locks on whole files, one file for each row number. They are for systems on which byte locks belong to the
+    process.
+    """
 
     def __init__(self, home: str) -> None:
         self._directory = os.path.join(home, OWNERS_DIRECTORY)

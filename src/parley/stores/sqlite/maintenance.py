@@ -1,6 +1,4 @@
-"""Maintenance of a database that other processes use at the same time: frees space, copies it, and checks it for
-damage.
-"""
+"""Maintenance of a database while other processes use it: freeing space, copying, and checking for damage."""
 
 from __future__ import annotations
 
@@ -27,18 +25,20 @@ __all__ = ["Freed", "copy_to", "find_damage", "reclaimable_bytes", "remove_unuse
 
 BLOBS_A_STEP: Final = 64
 PAGES_A_STEP: Final = 1024
-"""Pages that are returned in one step. Small steps hold the write lock only for a short time."""
+"""The number of pages that are returned to the file system in one step. Small steps hold the write lock only
+briefly.
+"""
 
 _UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
 _INCREMENTAL: Final = 2
 
 
 class Freed(Struct, frozen=True, kw_only=True):
-    """Unreferenced blobs that were or would be removed."""
+    """The number and size of the unreferenced blobs that were removed or could be removed."""
 
     blobs: int
     bytes: int
-    """The size on disk."""
+    """The size of the blobs on disk, in bytes."""
 
 
 def unused_blobs(db: Connection) -> Freed:
@@ -48,14 +48,16 @@ def unused_blobs(db: Connection) -> Freed:
 
 
 def remove_unused_blobs(db: Connection) -> Freed:
-    """Remove some of the blobs that no entry refers to; zero blobs mean that none are left."""
+    """Remove some of the blobs that no entry refers to. A result of zero blobs means that none are left."""
     found = db.execute(f"SELECT hash, length(data) {_UNUSED} LIMIT {BLOBS_A_STEP}").fetchall()
     db.executemany("DELETE FROM blobs WHERE hash = ?", [(digest,) for digest, _ in found])
     return Freed(blobs=len(found), bytes=sum(size for _, size in found))
 
 
 def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
-    """Estimate how many bytes `shrink` returns once the entries of deleted conversations are removed."""
+    """Estimate how many bytes `shrink` can return to the file system after the entries of deleted conversations are
+    removed.
+    """
     deleted = [row for (row,) in db.execute("SELECT row FROM removed").fetchall() if not is_leased(row)]
     entries = "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE row = ?"
     (page_size,) = db.execute("PRAGMA page_size").fetchone()
@@ -66,14 +68,16 @@ def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
 
 
 def shrink(db: Connection) -> bool:
-    """Return some empty pages to the file system; True if more can be returned."""
+    """Return some empty pages to the file system. Return True if more pages can be returned."""
     before = _empty_pages(db)
     db.execute(f"PRAGMA incremental_vacuum({PAGES_A_STEP})").fetchall()
     return 0 < _empty_pages(db) < before
 
 
 def _empty_pages(db: Connection) -> int:
-    """Count the pages that can be returned; 0 if the vacuum mode of the database was changed by hand."""
+    """Return the number of pages that can be returned to the file system; 0 if the vacuum mode of the database was
+    changed by hand.
+    """
     if db.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
         return 0
     count: int = db.execute("PRAGMA freelist_count").fetchone()[0]
@@ -83,11 +87,11 @@ def _empty_pages(db: Connection) -> int:
 # --- copy --------------------------------------------------------------------------------
 
 STEP_PAGES: Final = 1000
-"""How many pages are copied between two checks for cancellation: some megabytes."""
+"""The number of pages that are copied between two checks for cancellation: a few megabytes."""
 
 
 def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
-    """Write a snapshot of the whole database into one file, which appears when it is complete.
+    """Write a snapshot of the complete database to one file, which appears only when it is complete.
 
     Return False, and change nothing, if the path exists.
 
@@ -113,7 +117,7 @@ def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
         refuse_when_cancelled()
         try:
             file.commit(overwrite=False)
-        except FileExistsError:  # another copy was faster
+        except FileExistsError:  # another process created the file first
             return False
     sync_directory(directory_of(path))
     return True
@@ -123,9 +127,9 @@ def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
 
 
 def find_damage(home: str) -> str | None:
-    """Describe the first damage found in the database of a home, reading all of it and changing nothing.
+    """Read the complete database of a home and describe the first damage that is found, without changing any file.
 
-    Return None if there is no damage, or if the check would change a file.
+    Return None if there is no damage, or if the check would have to change a file.
     """
     path = os.path.join(home, DATABASE)
     if not os.path.exists(path) or (db := connect_read_only(home, timeout_seconds=BUSY_SECONDS)) is None:
@@ -133,7 +137,7 @@ def find_damage(home: str) -> str | None:
     try:
         return next(_problems(db), None)
     except sqlite3.OperationalError:
-        return None  # another process is opening or closing it
+        return None  # another process is opening or closing the database
     except sqlite3.Error as error:
         return str(error)
     finally:
@@ -142,17 +146,17 @@ def find_damage(home: str) -> str | None:
 
 def _problems(db: Connection) -> Iterator[str]:
     if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-        return  # it was just created
+        return  # the database was just created
     for (problem,) in db.execute("PRAGMA quick_check(1)"):
         if problem != "ok":
             yield " ".join(problem.split())
     # SQLite has no checksums, so it does not notice a zeroed page at the end of a long value.
     (count,) = db.execute("SELECT count(*) FROM entries WHERE instr(body, x'00')").fetchone()
     if count:
-        yield f"{count} entries have lost text"
+        yield f"{count} entries have lost a part of their text"
     for digest, data in db.execute("SELECT hash, data FROM blobs"):
         if not _is_sound(digest, data):
-            yield "an image or an output is damaged"
+            yield "an image or a command output is damaged"
 
 
 def _is_sound(digest: bytes, data: bytes) -> bool:

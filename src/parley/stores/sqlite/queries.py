@@ -1,5 +1,6 @@
-"""The SQL of the store, except its most frequent writes. A function that writes makes all checks before it
-changes anything.
+"""The SQL of the store that no other module of queries contains.
+
+A function that writes makes all checks before it changes anything.
 """
 
 from __future__ import annotations
@@ -7,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from parley.conversation.log import Entry
-from parley.conversation.records import QuestionAsked, record_type
+from parley.conversation.records import ApprovalRequest, CommandOutput, record_type
+from parley.conversation.state import FAILURES, TurnOutcome
 from parley.errors import LeaseLost, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import (
     CHECKPOINT_ENTRIES,
@@ -24,6 +26,7 @@ from parley.ports.store import (
     Owner,
     Query,
     Summary,
+    Viewer,
 )
 from parley.stores.search import SEARCHED, active_at, approval_id_in, normalize_path
 from parley.stores.sqlite.batch import Batch, placeholders, write_all
@@ -35,6 +38,7 @@ from parley.stores.sqlite.damage import (
     known_conversations,
     unreadable_if_damaged,
 )
+from parley.wire.events import TurnEndReason
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -61,6 +65,7 @@ __all__ = [
     "finish_draft",
     "has_approvals",
     "head",
+    "mark_read",
     "owner_in",
     "position_of",
     "read_snapshot",
@@ -72,10 +77,13 @@ __all__ = [
 ]
 
 OWNER: Final = "owner_node, owner_pid, owner_address, owner_since"
-SUMMARY: Final = "title, cwd, model, state, updated_at"
-_SUMMARY_READ: Final = "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state, updated_at"
-"""The columns of a summary for reading. Texts are read as bytes, because a damaged text must not fail the whole
-list.
+SUMMARY: Final = "title, cwd, model, state, ended_seq, ended_at, ended_why, ended_text, ended_code, updated_at"
+_SUMMARY_READ: Final = (
+    "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state,"
+    " ended_seq, ended_at, CAST(ended_why AS BLOB), CAST(ended_text AS BLOB), CAST(ended_code AS BLOB), updated_at"
+)
+"""The columns of a summary, for reading. Texts are read as bytes, so that the list does not fail because of a
+damaged text.
 """
 
 
@@ -88,9 +96,11 @@ def create(
     """Create a conversation and return its row number."""
     _refuse_taken(db, conversation_id)
     newest = db.execute(f"SELECT {NEWEST}").fetchone()[0] if summary.is_active else None
+    columns = (conversation_id, batch.rows, batch.rows, archived, *columns_of(summary, newest))
     made = db.execute(
-        f"INSERT INTO conversations (id, last, archived, {SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (conversation_id, batch.rows, archived, *columns_of(summary, newest)),
+        f"INSERT INTO conversations (id, last, read_seq, archived, {SUMMARY})"
+        f" VALUES ({placeholders(len(columns))})",
+        columns,
     )
     assert made.lastrowid is not None
     write_all(db, [(made.lastrowid, batch)])
@@ -116,19 +126,31 @@ def set_archived(db: Connection, conversation_id: ConversationId, *, archived: b
         raise UnknownConversation(conversation_id)
 
 
+def mark_read(db: Connection, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
+    """Record that a principal has read a conversation up to a position. Return False if an equal or later position
+    is already recorded.
+    """
+    marked = db.execute(
+        "INSERT INTO read_marks VALUES (?, ?, ?)"
+        " ON CONFLICT (row, reader) DO UPDATE SET seq = excluded.seq WHERE excluded.seq > read_marks.seq",
+        (row_of(db, conversation_id), reader, seq),
+    )
+    return marked.rowcount > 0
+
+
 def delete(db: Connection, row: int, epoch: int) -> None:
-    """Delete a conversation. Its entries are removed later (`remove_some`)."""
+    """Delete a conversation. Its entries are removed later by `remove_some`."""
     if not db.execute("DELETE FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).rowcount:
         raise LeaseLost
     last = "SELECT seq FROM entries WHERE row = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
     db.execute(f"INSERT INTO removed VALUES (?, coalesce(({last}), 0))", (row, row))
 
 
-# A draft counts as deleted until it is finished. The lock of its writer keeps `remove_some` from removing it.
+# A draft counts as deleted until it is finished. The lock of its writer prevents `remove_some` from removing it.
 
 
 def reserve(db: Connection) -> int:
-    """Return a row number that is never used again."""
+    """Reserve a row number and return it. Row numbers are never reused."""
     if not db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'conversations'").rowcount:
         db.execute("INSERT INTO sqlite_sequence VALUES ('conversations', 1)")
     row: int = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'conversations'").fetchone()[0]
@@ -160,16 +182,18 @@ def finish_draft(
     _refuse_taken(db, conversation_id)
     if not db.execute("DELETE FROM removed WHERE row = ? AND last = ?", (row, last)).rowcount:
         raise StoreFailed("an earlier append was not written")
+    columns = (row, conversation_id, last, last, archived, *columns_of(summary))
     db.execute(
-        f"INSERT INTO conversations (row, id, last, archived, {SUMMARY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (row, conversation_id, last, archived, *columns_of(summary)),
+        f"INSERT INTO conversations (row, id, last, read_seq, archived, {SUMMARY})"
+        f" VALUES ({placeholders(len(columns))})",
+        columns,
     )
     if checkpoint is not None:
         db.execute("INSERT INTO checkpoints VALUES (?, ?, ?)", (row, checkpoint.seq, checkpoint.data))
 
 
 def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
-    """Remove the last page of entries of a deleted conversation; return whether there may be more to remove."""
+    """Remove the last page of entries of a deleted conversation. Return True if there may be more to remove."""
     deleted = db.execute("SELECT row, last FROM removed").fetchall()
     found = next((one for one in deleted if not is_leased(one[0])), None)
     if found is None:
@@ -179,6 +203,7 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
     db.execute("DELETE FROM entries WHERE row = ? AND seq > ?", (row, rest))
     db.execute("DELETE FROM cuts WHERE row = ? AND seq > ?", (row, rest))
     db.execute("DELETE FROM checkpoints WHERE row = ?", (row,))
+    db.execute("DELETE FROM read_marks WHERE row = ?", (row,))
     if rest > 0:
         db.execute("UPDATE removed SET last = ? WHERE row = ?", (rest, row))
     else:
@@ -191,7 +216,9 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
 
 @contextmanager
 def read_snapshot(db: Connection) -> Iterator[None]:
-    """Make all statements of this block read the same snapshot of the database, taken at the first statement."""
+    """Make all statements in this block read the same snapshot of the database, which is taken at the first
+    statement.
+    """
     db.execute("BEGIN")
     try:
         yield
@@ -209,10 +236,10 @@ def row_of(db: Connection, conversation_id: ConversationId) -> int:
 
 
 def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tuple[Any, ...] | None:
-    """Return columns of a conversation; None if the id does not exist.
+    """Return columns of the conversation with the given id; None if it does not exist.
 
     Raises:
-        Unreadable: its row is damaged.
+        Unreadable: the row of the conversation is damaged.
     """
     wanted = f"SELECT {columns} FROM conversations WHERE"
     found: tuple[Any, ...] | None
@@ -221,7 +248,7 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
     except Exception as error:
         if not is_damage(error):
             raise
-        # The index of the ids may be damaged, and the row itself not.
+        # The index of the ids may be damaged while the row itself is intact.
         row = next((one.row for one in known_conversations(db) if one.id == conversation_id), None)
         if row is None:
             raise
@@ -231,27 +258,38 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
 
 
 def owner_in(db: Connection, row: int) -> Owner | None:
-    """Return the last process that acquired the lease and did not release it, dead or alive."""
+    """Return the last process that acquired the lease and did not release it, even if it has ended; None if there
+    is none.
+    """
     found = db.execute(f"SELECT {OWNER} FROM conversations WHERE row = ?", (row,)).fetchone()
     return None if found is None else _owner(*found)
 
 
 def entries_after(
-    db: Connection, conversation_id: ConversationId, after: Seq, *, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    db: Connection,
+    conversation_id: ConversationId,
+    after: Seq,
+    *,
+    limit: int = PAGE,
+    max_bytes: int = PAGE_BYTES,
+    visible_only: bool = False,
 ) -> list[Entry]:
-    """Return a page of entries after a position. If there are none, which is frequent, one query is enough."""
+    """Return a page of entries after a position.
+
+    Often there are no such entries, and one query is then enough.
+    """
     if _end_of(db, conversation_id)[1] <= after:
         return []
     with read_snapshot(db), unreadable_if_damaged(conversation_id):
         row, last = _end_of(db, conversation_id)
-        most = min(limit, PAGE, last - after)
-        return _page(db, conversation_id, row, range(after + 1, after + most + 1), max_bytes)
+        positions = range(after + 1, after + min(limit, PAGE, last - after) + 1)
+        return _page(db, conversation_id, row, positions, max_bytes, visible_only=visible_only)
 
 
 def entries_before(
     db: Connection, conversation_id: ConversationId, before: Seq, *, limit: int = PAGE, max_bytes: int = PAGE_BYTES
 ) -> list[Entry]:
-    """Return a page of the last entries before a position, in ascending order."""
+    """Return the last page of entries before a position, in ascending order."""
     with read_snapshot(db), unreadable_if_damaged(conversation_id):
         row, last = _end_of(db, conversation_id)
         end = min(before - 1, last)
@@ -260,7 +298,7 @@ def entries_before(
 
 
 def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
-    """Return the row and the last position of a conversation."""
+    """Return the row number and the last position of a conversation."""
     kept = _named(db, "row, last", conversation_id)
     if kept is None:
         raise UnknownConversation(conversation_id)
@@ -271,13 +309,21 @@ def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
 
 
 def _page(
-    db: Connection, conversation_id: ConversationId, row: int, positions: range, max_bytes: int
+    db: Connection,
+    conversation_id: ConversationId,
+    row: int,
+    positions: range,
+    max_bytes: int,
+    *,
+    visible_only: bool = False,
 ) -> list[Entry]:
-    """Return the entries at these positions, which ascend or descend, including the first one that exceeds the
-    limit of bytes.
+    """Return the entries at ascending or descending positions, up to and including the entry with which they exceed
+    `max_bytes`.
+
+    If `visible_only` is true, leave out entries that clients do not see, except for the last entry.
 
     Raises:
-        Unreadable: the first of them is missing, or one of them is damaged.
+        Unreadable: the first entry is missing, or an entry is damaged.
     """
     from parley.stores.sqlite.blobs import decompress, restore
 
@@ -295,13 +341,12 @@ def _page(
 
     found: list[Entry] = []
     size = 0
-    for due, (seq, at, kind, is_event, body) in zip(positions, _entries(db, row, positions), strict=False):
-        if seq != due:
-            break
+    entries = _visible_entries if visible_only else _entries
+    for seq, at, kind, is_event, body in entries(db, row, positions):
         try:
-            # JSON contains no NUL, and a zeroed page at the end of a long body contains nothing else.
+            # JSON contains no NUL, but a zeroed page at the end of a long body consists of NULs.
             if type(at) is not float or body is None or b"\0" in body:
-                raise ValueError("not what was written")
+                raise ValueError("its content has changed")
             if seq in cuts:
                 body = restore(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
             found.append(Entry.stored(seq, at, kind.decode(), is_event=bool(is_event), body=body))
@@ -315,48 +360,80 @@ def _page(
     return found
 
 
+_ENTRIES: Final = (
+    "SELECT seq, at, CAST(type AS BLOB), is_event, iif(typeof(body) = 'blob', body, NULL) FROM entries {}"
+    " WHERE row = ? AND seq BETWEEN ? AND ?"
+)
+
+
 def _entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of the entries at these positions. If a page of the index is damaged, a table scan finds
-    them.
+    """Yield the columns of the entries at these positions, up to the first missing entry.
+
+    If a page of the index is damaged, the entries are found with a table scan.
     """
-    direction = "ASC" if positions.step > 0 else "DESC"
-    query = (
-        "SELECT seq, at, CAST(type AS BLOB), is_event, iif(typeof(body) = 'blob', body, NULL) FROM entries {}"
-        f" WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq {direction}"
-    )
+    query = f"{_ENTRIES} ORDER BY seq {'ASC' if positions.step > 0 else 'DESC'}"
     read = 0
     try:
-        for entry in db.execute(query.format(""), (row, *_bounds(positions))):
+        for due, entry in zip(positions, db.execute(query.format(""), (row, *_bounds(positions))), strict=False):
+            if entry[0] != due:
+                return
             yield entry
             read += 1
     except Exception as error:
         if not is_damage(error):
             raise
         if rest := positions[read:]:
-            yield from db.execute(query.format("NOT INDEXED"), (row, *_bounds(rest)))
+            scanned = db.execute(query.format("NOT INDEXED"), (row, *_bounds(rest)))
+            yield from (entry for due, entry in zip(rest, scanned, strict=False) if entry[0] == due)
+
+
+_COUNT: Final = "SELECT count(*) FROM entries WHERE row = ? AND seq BETWEEN ? AND ?"
+_VISIBLE: Final = f"NOT (is_event IS 0 AND type IS NOT '{record_type(CommandOutput)}' AND seq IS NOT ?)"
+
+
+def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of the entries at ascending positions that clients see, of damaged entries, and of the last
+    entry.
+
+    From the first missing or unreadable entry on, yield all entries as `_entries` does.
+    """
+    first, last = _bounds(positions)
+    rest = first
+    try:
+        (count,) = db.execute(_COUNT, (row, first, last)).fetchone()
+        if count == len(positions):
+            for entry in db.execute(f"{_ENTRIES.format('')} AND {_VISIBLE} ORDER BY seq", (row, first, last, last)):
+                yield entry
+                rest = entry[0] + 1
+            return
+    except Exception as error:
+        if not is_damage(error):
+            raise
+    if rest <= last:
+        yield from _entries(db, row, range(rest, last + 1))
 
 
 def _bounds(positions: range) -> tuple[int, int]:
-    """Return the least and the greatest position."""
+    """Return the lowest and the highest position of a range."""
     return min(positions[0], positions[-1]), max(positions[0], positions[-1])
 
 
 BLOBS_INDEX: Final = "INDEXED BY cuts_by_blob"
-"""An index of the table `cuts` that contains all its columns."""
+"""The index hint for queries on the table `cuts`. The index contains all columns of the table."""
 
 
 def _cuts(db: Connection, row: int, positions: range) -> list[tuple[Any, ...]]:
-    """Return position, offset and hash of the blobs that were cut out of the entries at these positions."""
+    """Return the position, offset and hash of each blob that was cut out of the entries at these positions."""
     query = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset"
     return fetch_around_damage(db, query, (row, *_bounds(positions)), instead=BLOBS_INDEX)
 
 
 def position_of(db: Connection, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
-    """Return the position of the entry with a key; None if there is none."""
+    """Return the position of the first entry with this type and key; None if there is no such entry."""
     row, _ = _end_of(db, conversation_id)
     with unreadable_if_damaged(conversation_id):
         found = db.execute(
-            # Without the plus sign SQLite would walk the index by position instead of the one by key.
+            # Without the plus sign, SQLite would use the index by position instead of the index by key.
             "SELECT min(+seq) FROM entries WHERE row = ? AND type = ? AND key = ?",
             (row, kind, key),
         ).fetchone()
@@ -364,7 +441,7 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
 
 
 def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint of a conversation, unless the saved one is recent enough."""
+    """Replace the checkpoint of a conversation, unless the saved checkpoint is recent enough."""
     head = db.execute("SELECT epoch, last FROM conversations WHERE row = ?", (row,)).fetchone()
     if head is None or head[0] != epoch or checkpoint.seq > head[1]:
         raise LeaseLost
@@ -374,7 +451,7 @@ def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint
 
 
 def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint | None:
-    """Return the checkpoint of a conversation; None if there is none, or it is damaged."""
+    """Return the checkpoint of a conversation; None if it is missing or damaged."""
     row, last = _end_of(db, conversation_id)
     found = fetch_readable(db, "SELECT seq, data FROM checkpoints WHERE row = ?", (row,))
     for seq, data in found:
@@ -384,7 +461,7 @@ def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint
 
 
 def epochs_of(db: Connection, rows: Sequence[int]) -> dict[int, int]:
-    """Return the epochs of the rows that exist."""
+    """Return the epochs of conversations, by row number. Rows that do not exist are omitted."""
     found: dict[int, int] = {}
     for begin in range(0, len(rows), CONVERSATIONS_A_STATEMENT):
         some = rows[begin : begin + CONVERSATIONS_A_STATEMENT]
@@ -413,39 +490,53 @@ def head(db: Connection, conversation_id: ConversationId, is_leased: Callable[[i
 
 
 def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> ConversationPage:
-    where = ["typeof(updated_at) = 'real'"]  # a damaged time has no position in the list
+    where = ["typeof(updated_at) = 'real'"]  # a conversation with a damaged time has no position in the list
     values: list[Any] = []
     if query.archived is not None:
-        where.append("archived = ?")
+        # With the plus sign SQLite uses the index of unread conversations instead of the one by activity.
+        where.append("archived = ?" if query.unread is None else "+archived = ?")
         values.append(query.archived)
     if query.asked is not None:
         where.append(_ASKS)
         values.append(query.asked.encode())
+    if query.conversation is not None:
+        where.append("id = ?")
+        values.append(query.conversation)
     if query.cwd is not None:
         where.append("normalize_path(CAST(cwd AS BLOB)) = ?")
         values.append(normalize_path(query.cwd))
     if query.state is not None:
-        where.append("state = ?")
-        values.append(query.state)
+        where.append(_STATE_IS[query.state])  # not a variable: a partial index has the value in its condition
+    if query.unread is not None:
+        viewer = query.viewer or Viewer(identity="")
+        where.append(f"{_UNREAD} AND ended_why {'IN' if query.unread == 'failed' else 'NOT IN'} {FAILURES}")
+        values += [viewer.since, viewer.identity]
     if query.after is not None:
         where.append("(updated_at, id) < (?, ?)")
         values += query.after
     if query.text is not None:
         where.append(_MENTIONS)
         values += [query.text.casefold()] * 2
-    is_plain = query.asked is None and query.cwd is None and query.state is None and query.text is None
+    filters = (query.asked, query.cwd, query.state, query.unread, query.text)
+    is_plain = all(one is None for one in filters)
 
     def is_wanted(known: KnownConversation) -> bool:
         is_after = query.after is None or (known.updated_at, known.id) < query.after
-        return is_plain and query.archived in (None, known.archived) and is_after
+        is_listed = query.archived in (None, known.archived) and query.conversation in (None, known.id)
+        return is_plain and is_listed and is_after
 
-    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], is_leased, is_wanted)
+    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], is_leased, is_wanted, query.viewer)
     return ConversationPage(items=tuple(found[: query.limit]), more=len(found) > query.limit)
 
 
+_STATE_IS: Final = {state: f"state = '{state}'" for state in STATES}
+_UNREAD: Final = """state = 'idle' AND ended_seq > read_seq AND ended_at > ? AND NOT EXISTS (
+    SELECT 1 FROM read_marks
+    WHERE read_marks.row = conversations.row AND reader = ? AND read_marks.seq >= ended_seq
+)"""
 _ASKS: Final = f"""EXISTS (
     SELECT 1 FROM entries
-    WHERE entries.row = conversations.row AND type = '{record_type(QuestionAsked)}' AND instr(body, ?)
+    WHERE entries.row = conversations.row AND type = '{record_type(ApprovalRequest)}' AND instr(body, ?)
 )"""
 _MENTIONS: Final = f"""(title_contains(?, CAST(title AS BLOB)) OR EXISTS (
     SELECT 1 FROM entries
@@ -463,18 +554,18 @@ def expired(db: Connection, archived_before: float, is_leased: Callable[[int], b
 
 def has_approvals(db: Connection, approval_ids: Collection[ApprovalId]) -> bool:
     try:
-        asked = db.execute(_ALL_QUESTIONS).fetchall()
+        asked = db.execute(_ALL_APPROVALS).fetchall()
     except Exception as error:
         if not is_damage(error):
             raise
-        every = f"{_ALL_QUESTIONS} AND row = ?"
+        every = f"{_ALL_APPROVALS} AND row = ?"
         asked = [one for known in known_conversations(db) for one in fetch_readable(db, every, (known.row,))]
     return any(approval_id_in(body) in approval_ids for (body,) in asked)
 
 
-_ALL_QUESTIONS: Final = (
+_ALL_APPROVALS: Final = (
     "SELECT CAST(body AS BLOB) FROM entries JOIN conversations USING (row)"
-    f" WHERE type = '{record_type(QuestionAsked)}' AND NOT is_event"
+    f" WHERE type = '{record_type(ApprovalRequest)}' AND NOT is_event"
 )
 
 
@@ -484,12 +575,15 @@ def _listed(
     values: list[Any],
     is_leased: Callable[[int], bool],
     is_wanted: Callable[[KnownConversation], bool],
+    viewer: Viewer | None = None,
 ) -> list[ConversationListing]:
-    """Return conversations, the latest activity first. The last of the values is the limit; -1 means no limit.
+    """Return conversations, ordered by activity; the latest activity is first. The last item of `values` is the
+    maximum number; -1 means no limit.
 
-    `is_wanted` decides about a conversation whose row is damaged and which only an index lists.
+    `is_wanted` determines whether a conversation belongs to the list if its row is damaged, so that only an index
+    lists it.
     """
-    wanted = f"SELECT row, id, archived, {_SUMMARY_READ} FROM conversations WHERE {where}"
+    wanted = f"SELECT row, id, archived, read_seq, {_SUMMARY_READ} FROM conversations WHERE {where}"
     try:
         rows = db.execute(f"{wanted} ORDER BY updated_at DESC, id DESC LIMIT ?", values).fetchall()
     except Exception as error:
@@ -501,15 +595,39 @@ def _listed(
         rows = [row for known in all_known for row in _each(db, wanted, values, known, is_wanted)]
         rows.sort(key=lambda row: (row[-1], row[1]), reverse=True)
         rows = rows if limit < 0 else rows[:limit]
+    summaries = [(row, read_seq, _summary(*summary)) for row, _, _, read_seq, *summary in rows]
+    unread = set() if viewer is None else _unread(db, viewer, summaries)
     return [
         ConversationListing(
             conversation_id=ConversationId(conversation_id),
-            summary=_summary(*summary),
+            summary=summary,
             archived=bool(archived),
             owned=is_leased(row),
+            unread=row in unread,
         )
-        for row, conversation_id, archived, *summary in rows
+        for (row, conversation_id, archived, *_), (_, _, summary) in zip(rows, summaries, strict=True)
     ]
+
+
+def _unread(db: Connection, viewer: Viewer, summaries: Sequence[tuple[int, Any, Summary]]) -> set[int]:
+    """Return the row numbers of the conversations that a principal has not read.
+
+    Each item of `summaries` contains the row number, `read_seq` and the summary. Damaged marks count as missing.
+    """
+    ends = {
+        row: outcome.seq
+        for row, read_seq, summary in summaries
+        if (outcome := summary.outcome) is not None and outcome.at > viewer.since
+        if type(read_seq) is not int or outcome.seq > read_seq
+    }
+    rows = list(ends)
+    for begin in range(0, len(rows), CONVERSATIONS_A_STATEMENT):
+        some = rows[begin : begin + CONVERSATIONS_A_STATEMENT]
+        marks = f"SELECT row, seq FROM read_marks WHERE row IN ({placeholders(len(some))}) AND reader = ?"
+        for row, seq in fetch_readable(db, marks, (*some, viewer.identity)):
+            if seq >= ends[row]:
+                del ends[row]
+    return set(ends)
 
 
 def _each(
@@ -519,13 +637,16 @@ def _each(
     known: KnownConversation,
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
-    """Return the columns of one conversation, if it belongs to the list."""
+    """Return the columns of one conversation for a list; an empty list if the conversation does not belong to the
+    list.
+    """
     try:
         return db.execute(f"{wanted} AND row = ?", (*values, known.row)).fetchall()
     except Exception as error:
         if not is_damage(error):
             raise
-        damaged = (known.row, known.id, known.archived, b"", b"", b"", "idle", known.updated_at)
+        no_outcome = (0, None, None, None, None)
+        damaged = (known.row, known.id, known.archived, 0, b"", b"", b"", "idle", *no_outcome, known.updated_at)
         return [damaged] if is_wanted(known) else []
 
 
@@ -533,24 +654,45 @@ def _each(
 
 
 NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"
-"""The time of activity of the conversation that is listed first."""
+"""A subquery for the time of the newest activity in any conversation that is not archived."""
 
 
-def columns_of(summary: Summary, newest: object = None) -> tuple[str, str, str, str, float]:
-    """Return the columns of `SUMMARY`. `newest` is the argument of `active_at`, for a conversation that is active
-    now."""
-    return summary.title, summary.cwd, summary.model, summary.state, active_at(summary, newest)
+_Columns = tuple[str, str, str, str, int, float | None, str | None, str | None, str | None, float]
 
 
-def _summary(title: bytes, cwd: bytes, model: bytes, state: Any, updated_at: Any) -> Summary:
-    """Return the summary in a row; a damaged column has a default."""
+def columns_of(summary: Summary, newest: object = None) -> _Columns:
+    """Return the values for the `SUMMARY` columns. `newest` is passed to `active_at`, and is needed for a
+    conversation that is active now.
+    """
+    shown, at = (summary.title, summary.cwd, summary.model, summary.state), active_at(summary, newest)
+    if (ended := summary.outcome) is None:
+        return *shown, 0, None, None, None, None, at
+    return *shown, ended.seq, ended.at, ended.reason, ended.text, ended.code, at
+
+
+def _summary(title: bytes, cwd: bytes, model: bytes, state: Any, *rest: Any) -> Summary:
+    """Return the summary in a row. A damaged column gets a default value."""
+    *outcome, updated_at = rest
     return Summary(
         title=as_text(title),
         cwd=as_text(cwd),
         model=as_text(model),
         state=state if state in STATES else "idle",
         updated_at=updated_at if type(updated_at) is float else 0.0,
+        outcome=_outcome(*outcome),
     )
+
+
+_REASONS: Final[dict[bytes, TurnEndReason]] = {why.encode(): why for why in get_args(TurnEndReason)}
+
+
+def _outcome(seq: Any, at: Any, why: Any, text: bytes | None, code: bytes | None) -> TurnOutcome | None:
+    """Return the outcome of the last turn; None if no turn has ended or a column is damaged."""
+    reason = _REASONS.get(why)
+    if type(seq) is not int or not seq or type(at) is not float or reason is None:
+        return None
+    code_text = None if code is None else as_text(code)
+    return TurnOutcome(seq=Seq(seq), at=at, reason=reason, text=as_text(text or b""), code=code_text)
 
 
 def as_text(kept: bytes) -> str:
@@ -566,28 +708,33 @@ def _owner(node: str | None, pid: int | None, address: str | None, since: float 
 # --- change detection --------------------------------------------------------------------
 
 CONVERSATIONS_A_STATEMENT: Final = 400
-"""The most conversations in one statement. Each takes two variables, and older releases of SQLite allow 999."""
+"""The maximum number of conversations in one statement. Each conversation needs two SQL variables, and older
+releases of SQLite allow only 999.
+"""
 
 
 class ChangeDetector:
-    """Finds which of many logs have grown. Needs one query for all logs, and no query while no process writes.
+    """Finds the logs that have grown, among many. This needs one query for all logs, and no query while no process
+    writes.
 
-    It remembers the last comparison and the data version of its connection. Each commit of another connection
-    changes the data version.
+    The detector remembers its last comparison and the data version of the connection. Each commit of another
+    connection changes the data version.
     """
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
-        """The data version that each connection had at its last comparison, by the identity of the connection."""
+        """The data version of each connection at its last comparison, by the identity of the connection."""
         self._current: Mapping[ConversationId, Seq] = {}
-        """The positions that the last comparison found to be current."""
+        """The last position of each conversation that the last comparison found unchanged."""
 
     def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return the conversations whose log ends after the given position, and those that do not exist."""
-        # The version is read before the query, so that a commit between the two is found next time.
+        """Return the conversations whose log now ends after the given position, and the conversations that no
+        longer exist.
+        """
+        # The version is read before the query, so that the next call finds a commit between the two.
         (version,) = db.execute("PRAGMA data_version").fetchone()
         unknown = ends
-        if self._versions.get(id(db)) == version:  # nothing was committed since any comparison
+        if self._versions.get(id(db)) == version:  # nothing was committed since the last comparison
             current = self._current
             unknown = {one: end for one, end in ends.items() if current.get(one) != end}
         try:
@@ -602,7 +749,9 @@ class ChangeDetector:
 
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
-    """Return whether the log of one conversation has grown, in a damaged database in which `_advanced` fails."""
+    """Return whether the log of one conversation has grown. This is used in a damaged database, in which
+    `_advanced` fails.
+    """
     try:
         return head(db, conversation_id, is_leased=lambda row: False).last > end
     except Unreadable:

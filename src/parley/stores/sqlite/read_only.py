@@ -1,7 +1,7 @@
-"""Reading the database of a home without opening the home, and without changing any file.
+"""Reads the database of a home without opening the home and without changing any file.
 
-A server reads in this way while another process holds the write lock and the home is not open yet. Each read has
-its own connection, because none may be open when the home is opened.
+A server reads in this way while another process holds the write lock and the home is not open yet. Each read uses
+its own connection, because no such connection may be open when the home is opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from parley.stores.sqlite.database import (
     prepare_reader,
     refuse_old_sqlite,
     version_of,
-    was_used,
 )
 from parley.stores.sqlite.errors import opening_error
 from parley.stores.sqlite.files import DATABASE, LOG, SHARED_MEMORY, file_states
@@ -34,33 +33,34 @@ from parley.stores.sqlite.schema import MIGRATIONS
 __all__ = ["ReadOnlyHome", "connect_read_only", "look_at_database"]
 
 MAX_TRIES: Final = 10
-"""How often a read is tried while other processes change the files."""
+"""The maximum number of attempts to read while other processes are changing the files."""
 
 BUSY_SECONDS: Final = 1.0
-"""How long a read waits for the locks of SQLite itself."""
+"""The time for which a read waits for SQLite's own locks, in seconds."""
 
 LOOK_SECONDS: Final = 0.02
-"""How often to check whether the home is open now."""
+"""The time between two checks whether the home is open, in seconds."""
 
 T = TypeVar("T")
 
 
 class _NotYetOpen(Exception):
-    """The home cannot be read before it is opened, and no other process holds the write lock. So this process
-    may be opening the home now.
+    """Raised when the home cannot be read before it is opened, although no other process holds the write lock.
+
+    This process may be opening the home at this moment.
     """
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
         self.error = error
-        """What the caller is told if the home is not opened soon."""
+        """The error for the caller if the home is not opened in time."""
 
 
 class ReadOnlyHome:
-    """Reads like `Database`, from a home that is not open."""
+    """Reads a home that is not open, with the interface of `Database`."""
 
     def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
-        """Create the reader. `opened` returns the open database as soon as there is one."""
+        """Create the reader. `opened` returns the open database, or None as long as it is not open."""
         self._home, self._opened = home, opened
         self.lease_locks: LeaseLocks = home.lease_locks
         self.pool: ThreadPoolExecutor = home.pool
@@ -69,7 +69,7 @@ class ReadOnlyHome:
         """Return the result of the query `ask`. Must be called in a thread of the pool.
 
         Raises:
-            WriteLockHeld: there is no database yet.
+            WriteLockHeld: the database does not exist yet.
             BadHome: the database has to be recovered or migrated first.
         """
         until = time.monotonic() + CALL_SECONDS
@@ -98,7 +98,7 @@ class ReadOnlyHome:
                 if file_states(self._home.path) == before:
                     raise self._refused(f"its database cannot be read before it is recovered ({error})") from error
                 continue
-            # A connection to a file without a log does not notice that another process begins one.
+            # A connection to a file without a log does not notice when another process creates the log.
             if before[2] is not None or file_states(self._home.path) == before:
                 return found
         raise self._refused("other processes keep changing it")
@@ -125,18 +125,18 @@ class ReadOnlyHome:
 
 
 def look_at_database(home: str) -> None:
-    """Check whether the database of a home can be opened, if there is one, even while other processes use it.
+    """Check whether an existing database of a home can be opened, even while other processes use it.
 
-    Changes nothing and waits for nothing. Does not find faults that show only when the database is opened.
+    The check changes nothing and waits for nothing. It does not find faults that appear only when the database is
+    opened.
 
     Raises:
-        BadHome: it cannot be opened; the text says why.
-        StoreFailed: the system refuses for the moment.
+        BadHome: the database cannot be opened; the message gives the reason.
+        StoreFailed: a transient error of the system.
     """
     refuse_old_sqlite(home)
-    path = os.path.join(home, DATABASE)
     for _ in range(MAX_TRIES):
-        if (not os.path.lexists(path) or os.path.isfile(path)) and is_new(home, was_used=was_used(home)):
+        if is_new(home):
             return
         before = file_states(home)
         try:
@@ -151,25 +151,27 @@ def look_at_database(home: str) -> None:
 def _look(home: str) -> None:
     is_shared = os.path.exists(os.path.join(home, SHARED_MEMORY))
     if (db := connect_read_only(home)) is None:
-        return  # SQLite cannot read the log without creating a file beside it
+        return  # SQLite cannot read the log without creating the shared memory file
     try:
         version_of(home, db)
     except sqlite3.OperationalError:
-        if not is_shared:  # otherwise another process is opening or closing it
+        if not is_shared:  # otherwise another process is opening or closing the database
             raise
     finally:
         db.close()
 
 
 def connect_read_only(home: str, *, timeout_seconds: float = 0) -> Connection | None:
-    """Connect to the database of a home without changing any file; None: its log has to be recovered first."""
+    """Connect to the database of a home without changing any file. Return None if its write-ahead log has to be
+    recovered first.
+    """
     from urllib.parse import quote  # rarely needed
 
     log, has_log = os.path.join(home, LOG), os.path.exists(os.path.join(home, LOG))
     is_shared = has_log and os.path.exists(os.path.join(home, SHARED_MEMORY))
     if not is_shared and has_log and os.path.getsize(log):
         return None
-    # Where no process has it open, all of it is in the file. Otherwise the shared memory is read and not written.
+    # If no process has the database open, the file is complete. Otherwise the shared memory is read, not written.
     how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
     address = f"file:{quote(os.path.join(home, DATABASE))}?{how}"
     return sqlite3.connect(address, uri=True, timeout=timeout_seconds, isolation_level=None)

@@ -1,7 +1,7 @@
 """Reads everything that is readable in a damaged database, from a copy of it.
 
-Each entry is searched for by every index and in the table. The caller decides what to do with an incomplete
-conversation. The home itself is only read, and no file in it is changed.
+Each entry is looked up through every index and in the table. The caller decides how to handle an incomplete
+conversation. No file in the home is changed.
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ __all__ = ["Salvaged", "salvaged"]
 POLL_SECONDS: Final = 0.05
 PAGE_BYTES: Final = 4096
 MOST_IN_VAIN: Final = 100_000
-"""After this many successive unreadable rows the rest of the table is skipped."""
+"""The number of consecutive unreadable rows after which the remaining rows of the table are skipped."""
 
 
 class Salvaged(NamedTuple):
     """The readable part of one conversation."""
 
     id: ConversationId | None
-    """None if it is lost."""
+    """The id of the conversation; None if the id is lost."""
     cwd: str
     model: str
     archived: bool
     last: int
-    """The number of its entries, as far as it is known."""
+    """The number of entries that the conversation had. If this number is lost, it is the highest position that was
+    found.
+    """
     entries: list[Entry]
-    """The entries that were read, in order; some may be missing."""
+    """The entries that were read, in order. Some may be missing."""
 
 
 @contextmanager
 def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
-    """Yield all conversations of a damaged home, read from a copy in `folder`, which must be empty.
+    """Yield all conversations of a damaged home, read from a copy in the empty directory `folder`.
 
     Raises:
         BadHome: nothing can be read.
@@ -78,15 +80,26 @@ def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
 
 
 def _copy(home: str, folder: str) -> None:
+    """Copy the database and its log.
+
+    If only the log is left, copy it next to a new database, because the log contains every page that was written
+    since the last checkpoint.
+    """
+    database, log = (os.path.join(home, name) for name in (DATABASE, LOG))
+    copy = os.path.join(folder, DATABASE)
     with _write_lock(home):
-        for name in (DATABASE, LOG):
-            if name == DATABASE or os.path.exists(os.path.join(home, name)):
-                shutil.copyfile(os.path.join(home, name), os.path.join(folder, name))
+        has_log = os.path.exists(log) and os.path.getsize(log)
+        if has_log and (not os.path.exists(database) or not os.path.getsize(database)):
+            make_database(home, copy)
+        else:
+            shutil.copyfile(database, copy)
+        if has_log:
+            shutil.copyfile(log, os.path.join(folder, LOG))
 
 
 @contextmanager
 def _write_lock(home: str) -> Iterator[None]:
-    """Hold the write lock, if it exists, so that no process writes."""
+    """Hold the write lock, so that no process writes. Do nothing if the file of the lock does not exist."""
     try:
         lock = os.open(os.path.join(home, WRITE_LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -120,7 +133,7 @@ def _opened(copy: str, folder: str) -> Connection:
 def _connected(path: str) -> Connection:
     db = sqlite3.connect(path, isolation_level=None)
     try:
-        db.execute("PRAGMA writable_schema = ON")  # otherwise SQLite refuses a truncated file
+        db.execute("PRAGMA writable_schema = ON")  # otherwise SQLite rejects a truncated file
         db.execute("SELECT id FROM conversations LIMIT 0")
         db.execute("PRAGMA query_only = ON")
     except BaseException:
@@ -130,12 +143,12 @@ def _connected(path: str) -> Connection:
 
 
 def _replace_first_page(path: str, new: str) -> None:
-    """Copy the first page of a new database, which has the same tables with the same root pages."""
+    """Overwrite the first page with the first page of a new database that has the same tables and root pages."""
     make_database(os.path.dirname(new), new)
     with open(new, "rb") as file:
         page = bytearray(file.read(PAGE_BYTES))
     struct.pack_into(">I", page, 28, os.path.getsize(path) // PAGE_BYTES)
-    struct.pack_into(">II", page, 32, 0, 0)  # no free pages
+    struct.pack_into(">II", page, 32, 0, 0)  # an empty list of free pages
     with open(path, "r+b") as file:
         file.write(page)
 
@@ -219,7 +232,9 @@ class _Salvage:
                 yield entry
 
     def _cuts(self, row: int) -> list[tuple[Any, ...]]:
-        """Return the cuts of a conversation. Raises sqlite3.Error: then no entry can be restored."""
+        """Return the cuts of a conversation. Raises sqlite3.Error if they are unreadable. No entry can be restored
+        in that case.
+        """
         wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
         return fetch_around_damage(self._db, wanted, (row,), instead=BLOBS_INDEX)
 
@@ -236,6 +251,6 @@ class _Salvage:
             return None
 
     def _blob(self, digest: bytes) -> bytes:
-        """Return the decoded bytes of a blob. Raises ValueError, sqlite3.Error."""
+        """Return the decoded bytes of a blob. Raises ValueError or sqlite3.Error if the blob is damaged."""
         ((packed,),) = fetch_around_damage(self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         return decompress(packed)

@@ -11,7 +11,8 @@ from parley.conversation.keys import key_in
 __all__ = ["MIGRATIONS"]
 
 MIGRATIONS: Final[list[Callable[[Connection], None]]] = []
-"""All migrations, in order. The `user_version` of a database is the number of migrations that it has had."""
+"""All migrations, in order. The `user_version` of a database is the number of migrations that were applied to it.
+"""
 
 
 def _migration(step: Callable[[Connection], None]) -> Callable[[Connection], None]:
@@ -23,7 +24,7 @@ def _migration(step: Callable[[Connection], None]) -> Callable[[Connection], Non
 def m001_conversations_entries_and_blobs(db: Connection) -> None:
     """Create the first schema.
 
-    Row numbers are never reused, because the lock of a lease is identified by the row number.
+    Row numbers are never reused, because a lease lock is identified by the row number.
     """
     db.execute(
         """
@@ -45,11 +46,11 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
         """
     )
     db.execute("CREATE INDEX conversations_by_activity ON conversations (archived, updated_at, id)")
-    # One counter for all conversations: one that reuses the id of a deleted one has higher epochs than that.
+    # One counter for all conversations: if an id is used again after a deletion, its epochs are higher than before.
     db.execute("CREATE TABLE epochs (last INTEGER NOT NULL)")
     db.execute("INSERT INTO epochs VALUES (0)")
-    # In the order of arrival, with a separate index: ordered by conversation and position, a hundred entries that
-    # are written together would change a hundred pages.
+    # Rows are in order of arrival, with a separate index. If they were ordered by conversation and position,
+    # writing a hundred entries together would change a hundred pages.
     db.execute(
         """
         CREATE TABLE entries (
@@ -84,18 +85,18 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
 def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
     """Add the nodes of owners, the keys of entries, and checkpoints of projections.
 
-    A database whose entries are damaged is not migrated: it has to be repaired first.
+    A database with damaged entries is not migrated. It has to be repaired first.
     """
     db.execute("ALTER TABLE conversations ADD COLUMN owner_node TEXT")
     db.execute("CREATE TABLE checkpoints (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL, data BLOB NOT NULL)")
-    # A column of the same row costs no further statement. The index leaves out entries without a key: nearly all.
+    # A column of the same row needs no further statement. The index omits entries without a key, which are most.
     db.execute("ALTER TABLE entries ADD COLUMN key TEXT")
     db.executemany("UPDATE entries SET key = ? WHERE rowid = ?", list(_keys_of_entries(db)))
     db.execute("CREATE INDEX entries_by_key ON entries (row, type, key) WHERE key IS NOT NULL")
 
 
 def _keys_of_entries(db: Connection) -> Iterator[tuple[str, int]]:
-    """Yield key and row id of each entry that had a key when migration 2 was written."""
+    """Yield the key and the row id of each entry that had a key when migration 2 was written."""
     types = ("user_message", "turn_started", "question_asked", "question_settled")
     entries = db.execute(
         f"SELECT rowid, type, is_event, CAST(body AS BLOB) FROM entries WHERE type IN {types} ORDER BY rowid"
@@ -104,3 +105,65 @@ def _keys_of_entries(db: Connection) -> Iterator[tuple[str, int]]:
         key = key_in(body, kind, is_event=bool(is_event))
         if key is not None:
             yield key, place
+
+
+@_migration
+def m003_tokens(db: Connection) -> None:
+    """Add the bearer tokens for HTTP clients, as hashes."""
+    db.execute(
+        """
+        CREATE TABLE tokens (
+            name TEXT PRIMARY KEY,
+            digest BLOB NOT NULL UNIQUE,
+            role TEXT NOT NULL,
+            conversation TEXT,
+            created_at REAL NOT NULL,
+            expires_at REAL,
+            used_at REAL
+        ) WITHOUT ROWID
+        """
+    )
+
+
+@_migration
+def m004_http_sessions(db: Connection) -> None:
+    """Add the sessions of HTTP clients."""
+    db.execute(
+        """
+        CREATE TABLE http_sessions (
+            digest BLOB PRIMARY KEY,
+            principal TEXT NOT NULL,
+            data BLOB NOT NULL,
+            used_at REAL NOT NULL
+        ) WITHOUT ROWID
+        """
+    )
+
+
+@_migration
+def m005_ends_of_turns_and_read_marks(db: Connection) -> None:
+    """Add the outcome of each conversation's last turn, and the position up to which each principal has read.
+
+    Entries from before this migration count as read (`read_seq`). The indexes omit conversations with a running
+    turn, so that appends do not change the indexes. The complete schema has to fit on the first page of the
+    database, so that `salvage.py` can replace this page.
+    """
+    for column in (
+        "read_seq INTEGER NOT NULL DEFAULT 0",
+        "ended_seq INTEGER NOT NULL DEFAULT 0",
+        "ended_at REAL",
+        "ended_why TEXT",
+        "ended_text TEXT",
+        "ended_code TEXT",
+    ):
+        db.execute(f"ALTER TABLE conversations ADD COLUMN {column}")
+    db.execute("UPDATE conversations SET read_seq = last")
+    db.execute(
+        "CREATE TABLE read_marks"
+        " (row INTEGER, reader TEXT, seq INTEGER NOT NULL, PRIMARY KEY (row, reader)) WITHOUT ROWID"
+    )
+    db.execute("CREATE INDEX conversations_asking ON conversations (updated_at, id) WHERE state = 'asking'")
+    db.execute(
+        "CREATE INDEX conversations_ended ON conversations (updated_at, id)"
+        " WHERE state = 'idle' AND ended_seq > read_seq"
+    )

@@ -1,8 +1,8 @@
 """The store of a home: one SQLite database, `parley.db`, shared by all processes of the home.
 
-The first call that needs the database opens it; SQLite is not imported before. One thread writes (`writer.py`), a
-few threads read. A lease is a lock of the kernel, which ends with its process, and an epoch in the database, which
-every append checks.
+The first call that needs the database opens it, and SQLite is imported only then. One thread writes (`writer.py`),
+and a few threads read. A lease consists of a kernel lock, which is released when its process ends, and an epoch in
+the database, which every append checks.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ from parley.ports.store import (
     Lease,
     Owner,
     Query,
+    SearchPage,
+    SearchQuery,
+    StoredSession,
+    StoredToken,
     Summary,
 )
-from parley.stores.sqlite import bulk_queries, queries
+from parley.stores.sqlite import bulk_queries, queries, search_queries, session_queries, token_queries
 from parley.stores.sqlite.batch import Batch
 from parley.stores.sqlite.queries import ChangeDetector
 from parley.stores.sqlite.writer import Writer, open_only
@@ -51,16 +55,17 @@ __all__ = ["SqliteStore"]
 
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
-"""The pause between two attempts to acquire a lease or to find its owner. A process acquires the lock of a lease
-before it writes its name to the database, and removes its name before it releases the lock.
+"""The time between two attempts to acquire a lease or to find its owner, in seconds. The owner can be unknown for a
+moment, because a process acquires the lease lock before it writes its name to the database.
 """
 
 OPEN_SECONDS: Final = 0.5
-"""How long a read waits for the home to be opened. After that, and while another process holds the write lock, it
-reads without opening the home."""
+"""The time for which a read waits until the home is open, in seconds. After that, while another process holds the
+write lock, `read_only.py` reads without opening the home.
+"""
 
 CACHED_ROWS: Final = 1000
-"""How many conversations have a cached row number."""
+"""The maximum number of conversations whose row number is cached."""
 
 T = TypeVar("T")
 
@@ -73,37 +78,45 @@ class _HeldLease:
     def __init__(self, row: int, epoch: int, owner: Owner, on_lost: Callable[[], None]) -> None:
         self.row, self.epoch, self.owner, self.on_lost = row, epoch, owner, on_lost
         self.is_named = True
-        """False if the database is known not to name the owner, so that a release writes nothing."""
+        """False if the database is known to contain no owner for the conversation. A release then needs
+        no write.
+        """
         self.last_append: Future[None] | None = None
 
     def after_idle_append(self, done: Future[None]) -> None:
-        """Record that an append has ended the turn and removed the owner from the database."""
+        """Record that an append has ended the turn and has removed the owner from the database."""
         if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False
 
 
 class SqliteStore:
-    """The port `Store` for one event loop, with maintenance of the database: reclaiming space, and backups.
+    """An implementation of `Store` for one event loop. It can also reclaim disk space and write backups.
 
-    Every call raises `BadHome` if the home cannot hold conversations.
+    Every call raises `BadHome` if the home cannot be used to store conversations.
     """
 
     def __init__(self, home: str | Callable[[], str]) -> None:
-        """Create the store. `home` is a path, or a function that finds the path on first use; its errors are
-        raised by the call that needs the home.
+        """Create the store. `home` is a path, or a function that returns the path when it is first needed.
+
+        If the function raises an error, so does the call that needs the home.
         """
-        self._writer = Writer(home if callable(home) else lambda: home)
         self._node = os.uname().nodename
         self._held: dict[ConversationId, _HeldLease] = {}
         self._rows: dict[ConversationId, int] = {}
-        """Cached row numbers. A row number is never reused."""
+        """The cached row numbers of conversations. A row number is never reused."""
         self._detector = ChangeDetector()
         self._deletions: set[Future[None]] = set()
         self._background: set[Task[Any]] = set()
-        """Tasks that finish although their caller was cancelled."""
+        """Tasks that run to completion even if their caller was cancelled."""
         self._opening: Future[None] | None = None
-        """Done when the home is open, or could not be opened."""
+        """A future that is done when the home is open or opening it has failed; None before the first read."""
         self._closed = False
+        self._watchers: list[Callable[[HomeLost], None]] = []
+        self._writer = Writer(
+            home if callable(home) else lambda: home,
+            on_lost=self._tell_watchers,
+            on_lease_lost=self._find_lost_leases,
+        )
 
     async def create(
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
@@ -147,7 +160,7 @@ class SqliteStore:
             try:
                 return await self._acquire_row(conversation_id, known, address, until, on_lost)
             except UnknownConversation:
-                pass  # it was deleted, and may have been imported again
+                pass  # the conversation was deleted, and may have been imported again
         row = await self._read(partial(queries.row_of, conversation_id=conversation_id))
         return await self._acquire_row(conversation_id, row, address, until, on_lost)
 
@@ -178,7 +191,7 @@ class SqliteStore:
         self._rows[conversation_id] = row
 
     async def _lock(self, database: Database, row: int) -> None:
-        """Acquire the lock of a conversation. Raises `OwnedElsewhere` with the owner, if it is known."""
+        """Acquire the lease lock of a conversation. Raises `OwnedElsewhere`, with the owner if it is known."""
         for _ in range(TRIES):
             self._refuse_when_closed()
             if database.lease_locks.try_acquire(row):
@@ -190,7 +203,10 @@ class SqliteStore:
         raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(database))
 
     async def _lock_holder(self, database: Database) -> str | None:
-        """Describe the holder of the write lock. If a lease names no owner yet, its owner waits for this lock."""
+        """Describe the process that holds the write lock.
+
+        This is used if a lease names no owner yet, because its owner is then waiting for the write lock.
+        """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK
 
@@ -223,10 +239,10 @@ class SqliteStore:
         try:
             await asyncio.shield(cleared)
         except StoreError:
-            pass  # the lock is free, which is what counts
+            pass  # the lock is released, which is sufficient
 
     async def _verify_leases(self) -> None:
-        """Find the leases that this store has lost to another process, and tell their holders."""
+        """Find the leases that this store has lost to another process, and call their `on_lost` callbacks."""
         held = {one.row: (conversation_id, one) for conversation_id, one in self._held.items()}
         if not held or self._writer.opened is None:
             return
@@ -235,7 +251,7 @@ class SqliteStore:
             if epochs.get(row) == one.epoch or self._held.get(conversation_id) is not one:
                 continue
             if row not in epochs and self._deletions:
-                continue  # this store may be deleting it
+                continue  # this store may be deleting the conversation
             del self._held[conversation_id]
             self._writer.opened.lease_locks.release(row)
             one.on_lost()
@@ -245,28 +261,28 @@ class SqliteStore:
     def append(
         self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
     ) -> Future[None]:
-        held, loop = self._held.get(lease.conversation_id), asyncio.get_running_loop()
+        held = self._held.get(lease.conversation_id)
         if self._closed or held is None or held.epoch != lease.epoch:
             return _failed(StoreFailed("the store is closed") if self._closed else LeaseLost())
         batch = Batch(entries)
         held.is_named = True
         append = bulk_queries.Append(held.row, held.epoch, batch, summary, held.owner)
-        until = loop.time() + TURN_SECONDS if until is None else until
-        held.last_append = done = self._writer.submit_one(bulk_queries.append_entries, append, batch, until=until)
+        held.last_append = done = self._writer.submit_one(
+            bulk_queries.append_entries, append, batch, until=until, seconds=TURN_SECONDS
+        )
         if summary.state == "idle":
             done.add_done_callback(held.after_idle_append)
-        done.add_done_callback(self._after_append)
         return done
 
-    def _after_append(self, done: Future[None]) -> None:
-        if not done.cancelled() and isinstance(done.exception(), LeaseLost) and not self._closed:
+    def _find_lost_leases(self) -> None:
+        if not self._closed:
             self._run_in_background(self._verify_leases_if_possible())
 
     async def _verify_leases_if_possible(self) -> None:
         try:
             await self._verify_leases()
         except StoreError:
-            pass  # the next append or `check` finds it
+            pass  # the next append or `check` detects the loss
 
     def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
         if len(checkpoint.data) > CHECKPOINT_BYTES:
@@ -282,6 +298,11 @@ class SqliteStore:
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
         await self._write(partial(queries.set_archived, conversation_id=conversation_id, archived=archived))
+
+    async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
+        return await self._write(
+            partial(queries.mark_read, conversation_id=conversation_id, reader=reader, seq=seq)
+        )
 
     async def delete(self, lease: Lease) -> None:
         database, held = self._writer.opened, self._held.get(lease.conversation_id)
@@ -315,15 +336,24 @@ class SqliteStore:
     async def _write(
         self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
     ) -> T:
-        """Run `work` in a transaction. It is done completely or not at all, even if the caller is cancelled."""
+        """Run `work` in a transaction.
+
+        The transaction is committed completely or not at all, even if the caller is cancelled.
+        """
         return await asyncio.shield(self._writer.submit(work, batch, until=until))
 
     # --- reading -----------------------------------------------------------------------
 
     async def read(
-        self, conversation_id: ConversationId, *, after: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+        self,
+        conversation_id: ConversationId,
+        *,
+        after: Seq,
+        limit: int = PAGE,
+        max_bytes: int = PAGE_BYTES,
+        visible_only: bool = False,
     ) -> list[Entry]:
-        read = partial(queries.entries_after, limit=limit, max_bytes=max_bytes)
+        read = partial(queries.entries_after, limit=limit, max_bytes=max_bytes, visible_only=visible_only)
         return await self._read(partial(read, conversation_id=conversation_id, after=after))
 
     async def read_before(
@@ -344,7 +374,11 @@ class SqliteStore:
         return await self._read(partial(queries.head, conversation_id=conversation_id, is_leased=is_leased))
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        self._writer.on_lost = lost
+        self._watchers.append(lost)
+
+    def _tell_watchers(self, error: HomeLost) -> None:
+        for lost in self._watchers:
+            lost(error)
 
     async def check(self) -> None:
         if (database := self._writer.opened) is not None:
@@ -352,7 +386,7 @@ class SqliteStore:
             await self._verify_leases()
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        # The versions that a detector remembers belong to connections that stay open.
+        # A detector remembers the data versions of connections, so it needs connections that stay open.
         detector = self._detector if self._writer.opened is not None else ChangeDetector()
         return await self._read(partial(detector.find, ends=ends))
 
@@ -360,13 +394,49 @@ class SqliteStore:
         source = await self._readable()
         return await self._read(partial(queries.find, query=query, is_leased=source.lease_locks.is_held))
 
+    async def search(self, query: SearchQuery) -> SearchPage:
+        return await self._read(partial(search_queries.search, query=query))
+
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
         return await self._read(partial(queries.has_approvals, approval_ids=frozenset(approval_ids)))
+
+    # --- tokens ------------------------------------------------------------------------
+
+    async def add_token(self, token: StoredToken) -> bool:
+        return await self._write(partial(token_queries.add_token, token=token))
+
+    async def tokens(self) -> list[StoredToken]:
+        return await self._read(token_queries.all_tokens)
+
+    async def remove_token(self, name: str) -> bool:
+        return await self._write(partial(token_queries.remove_token, name=name))
+
+    async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
+        await self._write(partial(token_queries.note_used, used=used))
+
+    # --- sessions of HTTP clients ------------------------------------------------------
+
+    async def save_session(self, session: StoredSession) -> None:
+        await self._write(partial(session_queries.save_session, session=session))
+
+    async def session(self, digest: bytes) -> StoredSession | None:
+        return await self._read(partial(session_queries.session_of, digest=digest))
+
+    async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
+        await self._write(partial(session_queries.note_used, used=used))
+
+    async def remove_sessions(self, digests: Collection[bytes]) -> None:
+        await self._write(partial(session_queries.remove_sessions, digests=digests))
+
+    async def remove_unused_sessions(self, *, since: float) -> None:
+        await self._write(partial(session_queries.remove_unused, since=since))
 
     # --- maintenance -------------------------------------------------------------------
 
     async def expired(self, *, archived_before: float) -> list[ConversationListing]:
-        """Return the archived conversations that were last active before a time."""
+        """Return the archived conversations that were last active before the given time, in seconds since the
+        epoch.
+        """
         source = await self._readable()
         is_leased = source.lease_locks.is_held
         return await self._read(partial(queries.expired, archived_before=archived_before, is_leased=is_leased))
@@ -378,7 +448,7 @@ class SqliteStore:
         return await self._read(maintenance.unused_blobs)
 
     async def reclaimable_bytes(self) -> int:
-        """Estimate by how many bytes `tidy` would shrink the database, besides unused blobs."""
+        """Estimate by how many bytes `tidy` would shrink the database, not counting unused blobs."""
         from parley.stores.sqlite import maintenance
 
         source = await self._readable()
@@ -405,9 +475,9 @@ class SqliteStore:
         return maintenance.Freed(blobs=count, bytes=size)
 
     async def backup(self, path: str) -> None:
-        """Write a consistent copy of the database, which appears when it is complete.
+        """Write a consistent copy of the database to a file, which appears only when it is complete.
 
-        If the caller is cancelled, no file is left, unless the copy is complete by then.
+        If the caller is cancelled before the copy is complete, no file is left.
 
         Raises:
             FileExistsError: the path exists; it is not changed.
@@ -450,7 +520,7 @@ class SqliteStore:
             raise StoreFailed("the store is closed")
 
     async def _opened(self, until: float | None = None) -> Database:
-        """Open the database if needed. The caller may use it until its next await."""
+        """Open the database if necessary, and return it. The caller may use it only until its next await."""
         if self._writer.opened is None:
             await asyncio.shield(self._writer.submit(open_only, until=until))
         self._refuse_when_closed()
@@ -458,8 +528,9 @@ class SqliteStore:
         return self._writer.opened
 
     async def _readable(self) -> Database | ReadOnlyHome:
-        """Return the open home. While another process holds the write lock, return one that reads without
-        opening the home.
+        """Return the open database.
+
+        While another process holds the write lock, return an object that reads without opening the home.
         """
         if self._writer.opened is None and self._writer.waiting_seconds < OPEN_SECONDS:
             if self._opening is None or self._opening.done():
@@ -474,7 +545,7 @@ class SqliteStore:
             return database
         from parley.stores.sqlite.read_only import ReadOnlyHome
 
-        assert self._writer.home is not None  # the writer waits for its lock
+        assert self._writer.home is not None  # set, because the writer waits for the write lock
         return ReadOnlyHome(self._writer.home, lambda: self._writer.opened)
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
@@ -493,7 +564,9 @@ class _Write(Protocol):
 
 
 class SqliteDraft:
-    """The port `Draft`. The lock of its row is held from before its first entry until it is finished or dropped."""
+    """An implementation of `Draft`. The lock of its row is held from before the first entry until the draft is
+    finished or dropped.
+    """
 
     def __init__(
         self, row: int, lease_locks: LeaseLocks, write: _Write, remove_deleted: Callable[[], Awaitable[None]]

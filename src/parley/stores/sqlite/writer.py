@@ -1,7 +1,8 @@
-"""The thread that writes. It combines all waiting jobs into one transaction, with one sync of the disk.
+"""The thread that writes to the database. It combines all waiting jobs into one transaction, so that the disk is
+synced only once.
 
-The first job of the thread opens the home, and the end of the thread closes it. The thread does not interpret what
-it writes. It imports SQLite, so that a process that never uses the store does not wait for the import.
+The thread opens the home for its first job, and closes the home when it ends. The thread writes the jobs without
+interpreting them. It also imports SQLite, so that a process that never uses the store does not wait for the import.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.common.threads import start_thread
-from parley.errors import HomeLost, ParleyError, StoreFailed, WriteLockHeld
+from parley.errors import HomeLost, LeaseLost, ParleyError, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.sqlite.batch import Batch
 
@@ -35,33 +36,36 @@ __all__ = ["Writer", "open_only"]
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""The size of the write-ahead log at which it is checkpointed: large enough that checkpoints are rare, small
-enough for a quick recovery.
+"""The size at which the write-ahead log is checkpointed, in bytes. It is large enough that checkpoints are rare,
+and small enough for a quick recovery.
 """
 
 COMMIT_BYTES: Final = 16 * 1024
-"""Bytes that the smallest transaction adds to the write-ahead log: some pages."""
+"""The number of bytes that the smallest transaction adds to the write-ahead log: a few pages."""
 
 INDEX_BYTES: Final = 4096
-"""Bytes that a batch adds besides its rows: the last page of its conversation in the index."""
+"""The number of bytes that a batch adds in addition to its rows, for the last page of its conversation in the
+index.
+"""
 
 CHECK_SECONDS: Final = 0.25
-"""How often to check whether the thread waits for the write lock."""
+"""The time between two checks whether the thread is waiting for the write lock, in seconds."""
 
 CLOSE_SECONDS: Final = 10.0
-"""How long closing waits while another process holds the write lock."""
+"""The maximum time for which `close` waits while another process holds the write lock, in seconds."""
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 WriteMany = Callable[["Connection", Sequence[A]], Sequence[T | ParleyError]]
-"""Executes requests in order and returns the result or error of each. It checks before it changes anything, and may
-be run again if the transaction was rolled back."""
+"""A function that executes requests in order and returns the result or the error for each. It makes all its checks
+before it changes anything. It may run again if the transaction was rolled back.
+"""
 
 
 class _Job:
-    """A request to write, which `work` executes together with others of its kind."""
+    """A write request. `work` executes it together with other requests of the same kind."""
 
     __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
 
@@ -70,7 +74,7 @@ class _Job:
     ) -> None:
         self.future, self.work, self.one, self.batch, self.until = future, work, one, batch, until
         self.has_expired = False
-        """True if it waited for the write lock too long. It will not be executed."""
+        """True if the job has waited too long for the write lock and will not be executed."""
 
 
 _Outcome = tuple["Future[Any]", Any, Exception | None]
@@ -79,58 +83,77 @@ _Outcome = tuple["Future[Any]", Any, Exception | None]
 class Writer:
     """Runs write jobs in a thread, several in one transaction, and completes their futures on the event loop."""
 
-    def __init__(self, find_home: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        find_home: Callable[[], str],
+        *,
+        on_lost: Callable[[HomeLost], None] = lambda lost: None,
+        on_lease_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the writer.
+
+        `on_lost` is called when files of the home were removed or replaced. `on_lease_lost` is called when a job
+        failed because another process has acquired its lease.
+        """
         self._find_home = find_home
+        self._on_lost, self._on_lease_lost = on_lost, on_lease_lost
         self._path = ""
         self._jobs: deque[_Job] = deque()
         self._more: SimpleQueue[None] = SimpleQueue()
-        """Wakes the thread."""
+        """A queue on which the thread waits for new jobs."""
         self._waking = False
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
         self._deciding = threading.Lock()
-        """Protects the lists of jobs."""
+        """A lock that protects the lists of jobs."""
         self._waiting: Sequence[_Job] = ()
-        """The jobs that the thread has taken and not begun. Only the thread decides about jobs that it has
-        begun."""
+        """The jobs that the thread has taken but not yet begun. Jobs that were begun can no longer expire."""
         self._given_up = False
         self._closing = False
         self._grown = 0
         self._has_committed = False
-        """True if some transaction has changed the database."""
+        """True if a transaction of this writer has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
         self._naming: set[Future[str | None]] = set()
         self._named = ""
-        """The holder of the write lock that was logged last."""
+        """The last description of the write lock's holder that was logged; empty if none was logged."""
         self.home: Home | None = None
-        """Set by the thread before it first waits for the write lock."""
+        """The locks of the home. The thread sets it before it first waits for the write lock."""
         self.opened: Database | None = None
-        """Set by the thread before it completes the first job."""
-        self.on_lost: Callable[[HomeLost], None] = lambda lost: None
-        """Called when files of the home were removed or replaced."""
+        """The open database. The thread sets it before it completes the first job."""
 
     @property
     def waiting_seconds(self) -> float:
-        """How long the thread has been waiting for the write lock; 0 if it does not wait."""
+        """The time for which the thread has been waiting for the write lock, in seconds; 0 if it is not waiting."""
         since = None if self.home is None else self.home.lock.waiting_since
         return 0.0 if since is None or self._loop is None else self._loop.time() - since
 
     def submit(
         self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
     ) -> Future[T]:
-        """Run `work` in a transaction, after the jobs that were submitted before. Its errors fail the future.
+        """Run `work` in a transaction, after the jobs that were submitted before, and return a future for its
+        result.
 
-        It checks before it changes anything, and may be run again if the transaction was rolled back. If another
-        process holds the write lock until the time `until`, by default for `CALL_SECONDS`, the job fails with
-        `WriteLockHeld` and is not run.
+        `work` must make all its checks before it changes anything. It may run again if the transaction was rolled
+        back. The job fails with `WriteLockHeld`, and is not run, if another process holds the write lock until the
+        loop time `until`. By default the job waits for `CALL_SECONDS`.
         """
         return self.submit_one(_alone, work, batch, until=until)
 
     def submit_one(
-        self, work: WriteMany[A, T], one: A, batch: Batch | None = None, *, until: float | None = None
+        self,
+        work: WriteMany[A, T],
+        one: A,
+        batch: Batch | None = None,
+        *,
+        until: float | None = None,
+        seconds: float = CALL_SECONDS,
     ) -> Future[T]:
-        """Submit a request, as `submit` does, that is executed together with other requests of its kind."""
-        loop = asyncio.get_running_loop()
+        """Submit a request, as `submit` does. It is executed together with other requests of its kind.
+
+        Without `until`, the request waits at most `seconds` for the write lock.
+        """
+        loop = self._loop or asyncio.get_running_loop()
         future: Future[T] = loop.create_future()
         if self._closing:
             future.set_exception(StoreFailed("the store is closed"))
@@ -143,30 +166,38 @@ class Writer:
                 self._loop = self._ended = None  # the next job tries again
                 future.set_exception(_not_done(error))
                 return future
-        self._jobs.append(_Job(future, work, one, batch, loop.time() + CALL_SECONDS if until is None else until))
-        self._check_soon(at_once=until is not None and until <= loop.time() and self._is_held)
+        now = loop.time()
+        self._jobs.append(_Job(future, work, one, batch, now + seconds if until is None else until))
+        if until is not None and until <= now and self._is_held:
+            self._check_soon(at_once=True)
+        elif self._checking is None:
+            self._check_soon()
         if not self._waking:
             self._waking = True
             loop.call_soon(self._wake)
         return future
 
     def _wake(self) -> None:
-        """Wake the thread at the end of the tick, so that all jobs of the tick are one transaction."""
+        """Wake the thread at the end of the loop iteration, so that all jobs from this iteration are in one
+        transaction.
+        """
         self._waking = False
         self._more.put(None)
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint the write-ahead log after the next transaction: only then does the database file shrink."""
+        """Checkpoint the write-ahead log after the next transaction, because only a checkpoint shrinks the database
+        file.
+        """
         self._grown = CHECKPOINT_BYTES
 
     @property
     def _is_held(self) -> bool:
-        """True if another process holds the write lock for longer than a call waits."""
+        """True if another process has held the write lock for longer than a call may wait."""
         return self.waiting_seconds >= CALL_SECONDS
 
     def _lost(self, lost: HomeLost) -> None:
         log.error("%s", lost.detail)
-        self.on_lost(lost)
+        self._on_lost(lost)
 
     def _check_soon(self, *, at_once: bool = False) -> None:
         assert self._loop is not None
@@ -177,7 +208,7 @@ class Writer:
             self._checking = self._loop.call_later(0 if at_once else CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Fail the jobs that have waited for the write lock too long. None of them is executed."""
+        """Fail the jobs that have waited too long for the write lock. These jobs are never executed."""
         assert self._loop is not None
         self._checking = None
         now, is_held = self._loop.time(), self._is_held
@@ -206,15 +237,16 @@ class Writer:
             if holder != self._named:
                 self._named = holder
                 log.warning("%s cannot be written: %s holds the write lock; was it stopped?", self._path, holder)
-            _settle((job.future, None, WriteLockHeld(holder)) for job in jobs)
+            self._settle((job.future, None, WriteLockHeld(holder)) for job in jobs)
 
         naming = self._loop.run_in_executor(None, write_lock_holder, self._path)
         self._naming.add(naming)
         naming.add_done_callback(fail)
 
     async def close(self) -> None:
-        """Finish the submitted jobs, and fail the jobs that cannot begin. If the caller is cancelled, fail them
-        at once.
+        """Finish the submitted jobs, and fail the jobs that cannot begin in time.
+
+        If the caller is cancelled, fail the remaining jobs immediately.
         """
         if not self._closing:
             self._closing = True
@@ -232,21 +264,37 @@ class Writer:
                 self._give_up()
 
     def _waits_without_need(self) -> bool:
-        """True if the thread waits for the write lock and has nothing to write."""
+        """Return whether the thread is waiting for the write lock although it has nothing to write."""
         with self._deciding:
             is_needed = any(job.one is not open_only for job in (*self._waiting, *self._jobs))
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Fail all jobs that were not begun. The thread begins no more jobs, and ends when it acquires the lock."""
+        """Fail all jobs that were not begun. The thread then begins no more jobs, and ends when it acquires the
+        lock.
+        """
         with self._deciding:
             self._given_up = True
             undone = [*self._waiting, *self._jobs]
             self._jobs.clear()
         why = "the store was closed before this was written"
         if self.waiting_seconds:
-            why = "another process has held the write lock until the store was closed"
-        _settle((job.future, None, StoreFailed(why)) for job in undone)
+            why = "another process held the write lock until the store was closed"
+        self._settle((job.future, None, StoreFailed(why)) for job in undone)
+
+    def _settle(self, outcomes: Iterable[_Outcome]) -> None:
+        has_lost_lease = False
+        for future, result, error in outcomes:
+            if isinstance(error, LeaseLost):
+                has_lost_lease = True
+            if future.done():
+                continue  # cancelled by the caller; the write took effect
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        if has_lost_lease:
+            self._on_lease_lost()
 
     # --- in the thread -----------------------------------------------------------------
 
@@ -256,7 +304,7 @@ class Writer:
                 self._do(jobs)
             except Exception as error:  # there may be no memory to load SQLite; the next jobs may need less
                 self._fail(jobs, error)
-            del jobs  # they may be large, and the next ones may come late
+            del jobs  # frees memory: jobs may be large, and the next ones may come late
         try:
             if self.opened is not None:
                 self.opened.close()
@@ -269,13 +317,14 @@ class Writer:
         self._tell(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Fail the jobs as soon as there is memory for that. An error must not end the thread, because later
-        jobs would wait forever.
+        """Fail the jobs as soon as there is enough memory to do so.
+
+        An error must not end the thread, because later jobs would then wait forever.
         """
         while True:
             try:
                 self._begin(jobs)
-                self._tell(_settle, [(job.future, None, _not_done(error)) for job in jobs])
+                self._tell(self._settle, [(job.future, None, _not_done(error)) for job in jobs])
                 return
             except MemoryError:
                 time.sleep(CHECK_SECONDS)
@@ -285,7 +334,9 @@ class Writer:
             self._ended.set_result(None)
 
     def _taken(self) -> list[_Job]:
-        """Take the waiting jobs, up to a page of rows; none if the writer is closing and no job is left."""
+        """Take waiting jobs, up to a page of rows. Return an empty list if the writer is closing and no jobs are
+        left.
+        """
         closing = self._closing  # read first: no job is submitted after it is set
         while not self._jobs:
             if closing:
@@ -303,39 +354,38 @@ class Writer:
         return jobs
 
     def _begin(self, jobs: Sequence[_Job]) -> list[_Job]:
-        """Return the jobs that are still to be executed. From here on only the thread decides about them."""
+        """Return the jobs that are still to be executed. From this point on, they can no longer expire."""
         with self._deciding:
             self._waiting = ()
             return [] if self._given_up else [job for job in jobs if not job.has_expired]
 
-    def _open(self) -> Home:
+    def _open_locks(self) -> Home:
         """Open the locks of the home, without waiting."""
         from parley.stores.sqlite.database import open_locks
 
-        if self.home is None:
-            self._path = self._find_home()
-            self.home = open_locks(self._path)
+        self._path = self._find_home()
+        self.home = open_locks(self._path)
         return self.home
 
-    def _do(self, jobs: Sequence[_Job]) -> None:
+    def _open_database(self, home: Home) -> Database:
         from parley.stores.sqlite.database import open_database
-        from parley.stores.sqlite.errors import store_error
 
+        self.opened = open_database(home, on_lost=partial(self._tell, self._lost))
+        return self.opened
+
+    def _do(self, jobs: Sequence[_Job]) -> None:
         packed, outcomes = _packed(jobs)
         try:
-            home = self._open()
+            home = self.home or self._open_locks()
             with home.lock:
-                opened = self.opened or open_database(home)
-                if self.opened is None:
-                    opened.on_lost = partial(self._tell, self._lost)
-                    self.opened = opened
+                opened = self.opened or self._open_database(home)
                 if begun := self._begin(packed):
                     opened.refuse_when_lost(opened.writer)
                     done = self._transaction(opened.writer, begun)
-                    opened.refuse_when_lost(opened.writer, has_written=self._has_committed)
+                    opened.refuse_when_lost(opened.writer, has_written=self._has_committed, only_log=True)
                     outcomes += done
-            # The event loop takes the interpreter lock when it is told, so the write lock is released before.
-            self._tell(_settle, outcomes)
+            # Waking the event loop costs the interpreter lock, so the write lock is released first.
+            self._tell(self._settle, outcomes)
             outcomes = []
             if self._grown >= CHECKPOINT_BYTES:
                 with home.lock:
@@ -346,19 +396,23 @@ class Writer:
                 self.home.lease_locks.close()
                 self.home.close()
                 self.home = None  # the next attempt may find another directory
+            from parley.stores.sqlite.errors import store_error
+
             told = {future for future, _, _ in outcomes}
             why = store_error(self._path, error)
             outcomes += [(job.future, None, why) for job in jobs if job.future not in told]
-            self._tell(_settle, outcomes)
+            self._tell(self._settle, outcomes)
 
     def _transaction(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
-        """Execute all jobs in one transaction. If that fails, execute each alone, so that none fails because of
-        another."""
-        from parley.stores.sqlite.errors import store_error
+        """Execute all jobs in one transaction.
 
+        If the transaction fails, execute each job alone, so that no job fails because of another job.
+        """
         try:
             return self._together(db, jobs)
         except Exception as error:
+            from parley.stores.sqlite.errors import store_error
+
             if db.in_transaction:
                 db.execute("ROLLBACK")
             if len(jobs) == 1:
@@ -391,26 +445,26 @@ class Writer:
         try:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except Exception as error:
-            self._grown = CHECKPOINT_BYTES // 2  # sooner than usual
-            log.warning("failed to checkpoint the database, which will be tried again: %s", error)
+            self._grown = CHECKPOINT_BYTES // 2  # try again sooner than usual
+            log.warning("failed to checkpoint the database; retrying later: %s", error)
 
     def _tell(self, call: Callable[..., None], *about: object) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(call, *about)
         except RuntimeError:
-            pass  # the loop is closed, and no task waits
+            pass  # the event loop is closed, and no task waits
 
 
 def open_only(db: Connection) -> None:
-    """Do nothing: a job that only makes the thread open the home."""
+    """Do nothing. This is submitted as a job to make the thread open the home."""
 
 
 _work_of: Final = attrgetter("work")
 
 
 def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
-    """Execute jobs in order."""
+    """Execute jobs in order, and return the result or the error for each."""
     results: list[T | ParleyError] = []
     for work in works:
         before = db.total_changes
@@ -424,7 +478,7 @@ def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T
 
 
 def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
-    """Pack the batches of jobs; return the jobs that are ready, and the failures of the others."""
+    """Pack the batches of jobs. Return the jobs that are ready, and the outcomes of the jobs that failed."""
     ready: list[_Job] = []
     failed: list[_Outcome] = []
     for job in jobs:
@@ -443,13 +497,3 @@ def _not_done(error: Exception) -> Exception:
     """Return the error for the caller of a job that was not begun."""
     why = limit_reached(error)
     return error if why is None else StoreFailed(why)
-
-
-def _settle(outcomes: Iterable[_Outcome]) -> None:
-    for future, result, error in outcomes:
-        if future.done():
-            continue  # cancelled by the caller; the write took effect
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)

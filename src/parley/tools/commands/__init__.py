@@ -1,3 +1,3 @@
-"""Runs commands: chooses their environment, starts them, and kills the processes that they leave."""
+"""Runs commands: determines their environment, starts them, and kills the processes that they leave behind."""
 
 __all__: list[str] = []

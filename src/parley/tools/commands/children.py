@@ -1,6 +1,6 @@
-"""The children of the current process: waits for them, finds them all and kills them.
+"""Waits for, lists and kills the children of the current process.
 
-Uses the standard library alone, because the fork server and the supervisors load it. Knows nothing of commands.
+This module imports only the standard library, because the fork server and the supervisors load it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""How often children are killed without stopping them first. Only processes that fork without end need more
-attempts.
+"""The number of attempts to kill all children without stopping them first. After these attempts, processes are
+stopped first. This is necessary only for processes that keep forking.
 """
 LIST_BYTES: Final = 64 * 1024
 
 
 class Children:
-    """All children of the current process, and the signals that wake it."""
+    """All children of the current process, and a pipe that becomes readable when a signal arrives."""
 
     def __init__(self, *wakers: signal.Signals) -> None:
-        """Replace the handlers of the signals `wakers`, which must have no other purpose."""
+        """Replace the handlers of the signals `wakers`, so that these signals wake a waiting process. The process
+        must not use them for anything else.
+        """
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -48,7 +50,7 @@ class Children:
         return self._woken
 
     def received_sigterm(self) -> bool:
-        """Return True if SIGTERM has arrived, and discard all signals received so far."""
+        """Return whether SIGTERM has arrived, and discard all signals received so far."""
         is_told = False
         try:
             while signals := os.read(self._woken, select.PIPE_BUF):
@@ -58,7 +60,7 @@ class Children:
         return is_told
 
     def reap(self) -> list[tuple[int, int]]:
-        """Return the children that have ended since the last call, with their wait statuses."""
+        """Return the process ids and wait statuses of the children that have ended since the last call."""
         ended: list[tuple[int, int]] = []
         while True:
             try:
@@ -72,11 +74,12 @@ class Children:
             ended.append((pid, status))
 
     def kill(self, *, spare: Container[int] = (), known: Sequence[int] = ()) -> bool:
-        """Kill all children except `spare`, and their process groups; return False if there was no child to kill.
+        """Kill all children except `spare`, and their process groups. Return False if there was no child to kill.
 
-        A process that changed its user cannot be killed and does not count. On systems that do not list children,
-        the processes in `known` are killed. Call this method after `reap`, and again whenever a child has ended,
-        until it returns False: the children of a killed process become children of the current process.
+        A process that has changed its user cannot be killed and is not counted. On systems that do not list
+        children, only the processes in `known` are killed. The children of a killed process become children of the
+        current process, so call this method after `reap`, and again whenever a child has ended, until it returns
+        False.
         """
         if self._childless:
             return False
@@ -91,11 +94,11 @@ class Children:
         return True
 
     def _stop_all_below(self, children: Sequence[int]) -> list[int]:
-        """Stop these processes and all of their descendants; return all that were stopped.
+        """Stop processes and all of their descendants. Return the ids of the stopped processes.
 
-        Used if processes fork faster than they are killed. A stopped process cannot fork, and still counts towards
-        a limit of processes. Each process is stopped before its children are listed. Children whose parent ends
-        meanwhile are missed, and the next attempt finds them.
+        This method is used if processes fork faster than they can be killed. A stopped process cannot fork, but
+        still counts towards a limit on processes. Each process is stopped before its children are listed. Children
+        whose parent ends meanwhile are missed, and the next attempt finds them.
         """
         found: list[int] = []
         waiting = list(children)
@@ -112,7 +115,9 @@ class Children:
         return found
 
     def _pids(self) -> list[int]:
-        """Return all children. Only reaping removes a child, so none is missed while the list is read."""
+        """Return the process ids of all children. A child is removed from the list only when it is reaped, so no
+        child is missed while the list is being read.
+        """
         if self._list is None:
             return []
         os.lseek(self._list, 0, os.SEEK_SET)
@@ -130,7 +135,7 @@ def _open_list_of_children() -> int | None:
 
 
 def _kill(pid: int) -> bool:
-    """Kill a process and its process group; return False if it runs as another user."""
+    """Kill a process and its process group. Return False if the process runs as another user."""
     try:
         if (group := os.getpgid(pid)) != os.getpgrp():
             kill_group(group)
@@ -143,8 +148,8 @@ def _kill(pid: int) -> bool:
 
 
 def kill_group(group: int) -> None:
-    """Kill a process group atomically, so that none of its processes can fork in between."""
+    """Kill all processes of a group with one signal, so that none of them can fork in the meantime."""
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # none is left, or all run as another user
+        pass  # no process is left, or all run as another user

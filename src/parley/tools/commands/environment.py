@@ -1,6 +1,5 @@
-"""Chooses which of the server's environment variables a command gets (docs/config.md).
-
-The name of a variable decides. Proxy variables are also excluded if their value contains a password.
+"""Determines which of the server's environment variables a command gets (docs/config.md). The decision depends on
+the name of the variable. A proxy variable is also excluded if its value contains a password.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Final, assert_never
 
 from parley.config.types import ShellEnvironment
 
-__all__ = ["CORE", "NEVER", "SAFE", "SECRETS", "command_environment", "with_tame_git"]
+__all__ = ["CORE", "NEVER", "SAFE", "SECRETS", "command_environment", "with_restricted_git"]
 
 CORE: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP")
-"""The variables that `inherit = "core"` starts with."""
+"""The variables that commands inherit with the setting `inherit = "core"`, before exclusions."""
 
 PROXIES: Final = ("ALL_PROXY", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
@@ -138,7 +137,9 @@ SAFE: Final[Mapping[str, tuple[str, ...]]] = {
         "VOLTA_HOME",
     ),
 }
-"""The variables that `inherit = "safe"` starts with, grouped by purpose."""
+"""The variables that commands inherit with the setting `inherit = "safe"`, before exclusions, grouped by
+purpose.
+"""
 
 SECRETS: Final = (
     "*KEY*",
@@ -167,10 +168,12 @@ SECRETS: Final = (
     "*AMQP*_URL",
     "KRB5CCNAME",
 )
-"""Names of variables that usually hold secrets. They are removed unless `ignore_default_excludes` is set."""
+"""Name patterns of variables that usually hold secrets. They are removed unless `ignore_default_excludes` is
+set.
+"""
 
 NEVER: Final = (
-    # what shells run or read when they start
+    # files and code that shells read when they start
     "BASHOPTS",
     "BASH_ENV",
     "BASH_FUNC_*",
@@ -180,12 +183,12 @@ NEVER: Final = (
     "PS4",
     "SHELLOPTS",
     "ZDOTDIR",
-    # what the loader loads
+    # libraries that the dynamic loader loads
     "DYLD_*",
     "GCONV_PATH",
     "GLIBC_TUNABLES",
     "LD_*",
-    # what interpreters load
+    # modules and options that interpreters load
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
     "_JAVA_OPTIONS",
@@ -196,7 +199,7 @@ NEVER: Final = (
     "PYTHON*",
     "RUBYLIB",
     "RUBYOPT",
-    # what other programs run, and where they look for their settings
+    # programs that other programs run, and paths of their settings
     "GIT_*",
     "LESSCLOSE",
     "LESSOPEN",
@@ -204,10 +207,12 @@ NEVER: Final = (
     "PAGER",
     "RIPGREP_CONFIG_PATH",
 )
-"""Variables that make programs run or load other files. They are never inherited, but the user may set them."""
+"""Name patterns of variables that make programs run or load other files. These variables are never inherited, but
+the user may set them.
+"""
 
 
-_TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
+_RESTRICTED_GIT_SETTINGS: Final[Mapping[str, str]] = {
     "core.fsmonitor": "false",
     "core.hooksPath": "/dev/null",
     "core.pager": "cat",
@@ -220,27 +225,28 @@ _TAME_GIT_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Git settings that override the settings of a repository, which could name programs for Git to run."""
 
-_TAME_GIT: Final[Mapping[str, str]] = {
+_RESTRICTED_GIT: Final[Mapping[str, str]] = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_PAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
     "PAGER": "cat",
-    "GIT_CONFIG_COUNT": str(len(_TAME_GIT_SETTINGS)),
-    **{f"GIT_CONFIG_KEY_{place}": key for place, key in enumerate(_TAME_GIT_SETTINGS)},
-    **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(_TAME_GIT_SETTINGS.values())},
+    "GIT_CONFIG_COUNT": str(len(_RESTRICTED_GIT_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{place}": key for place, key in enumerate(_RESTRICTED_GIT_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(_RESTRICTED_GIT_SETTINGS.values())},
 }
-"""With these variables Git fetches nothing, takes no optional locks, never prompts, and runs no pager, hook,
-monitor or signature checker. Filters and diff drivers that a repository configures cannot be switched off: the
-sandbox confines them."""
+"""Variables that keep Git from fetching, taking optional locks and prompting, and from running a pager, hook,
+monitor or signature checker. They cannot disable the filters and diff drivers that a repository configures, but the
+sandbox confines those programs.
+"""
 
 
 def command_environment(
     environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the environment of a command: the allowed part of `environ` without `keys`, and the variables that
-    the user sets.
+    """Return the environment of a command: the allowed variables of `environ`, and the variables that the user
+    sets. `network` is True if the command has network access. Variables in `keys` are never taken from `environ`.
     """
     environ = {name: value for name, value in environ.items() if name not in keys}
     hidden = (*NEVER, *policy.exclude)
@@ -256,13 +262,13 @@ def command_environment(
     return env
 
 
-def with_tame_git(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command that runs without approval.
+def with_restricted_git(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a command that runs without approval.
 
-    It keeps Git from running hooks, pagers, monitors and signature checkers; the sandbox confines filters and diff
-    drivers.
+    The added variables keep Git from running hooks, pagers, monitors and signature checkers. The sandbox confines
+    filters and diff drivers.
     """
-    return {**env, **_TAME_GIT}
+    return {**env, **_RESTRICTED_GIT}
 
 
 def _start(environ: Mapping[str, str], policy: ShellEnvironment) -> Mapping[str, str]:
@@ -288,7 +294,9 @@ def _is_proxy_with_password(name: str, value: str) -> bool:
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return True if a pattern matches the whole name, ignoring case; `*` is any text, `?` any character."""
+    """Return whether a pattern matches the whole name, ignoring case. `*` matches any string, and `?` matches any
+    single character.
+    """
     return _compiled(patterns).fullmatch(name) is not None
 
 
@@ -299,10 +307,10 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _as_expression(pattern: str, names: Iterator[str]) -> str:
-    """Return the pattern as a regular expression that matches in linear time.
+    """Return a pattern as a regular expression that matches in linear time.
 
-    Text between two stars matches at its first occurrence, without backtracking: a lookahead finds it, and a
-    reference to the lookahead's group, which gets one of the `names`, consumes it.
+    Text between two stars matches at its first occurrence, without backtracking: a lookahead finds the text in a
+    named group, and a reference to that group consumes it. `names` supplies the names of the groups.
     """
     first, *rest = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
     if not rest:

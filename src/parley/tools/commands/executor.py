@@ -1,13 +1,14 @@
 """Starts commands, each with a supervisor process.
 
-Owns the fork server and limits how many commands start at the same time. Does not interpret output and does not
-know what a command may do. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` are the
-processes that start it and kill the processes that it leaves.
+The executor owns the fork server, and limits how many commands are started at the same time. It does not change the
+output of commands. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` are the programs
+of the processes that start the command and kill the processes that it leaves behind.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Final
 
 from parley.common.os_errors import os_detail
@@ -22,22 +23,27 @@ from parley.tools.commands.running_command import RunningCommand
 __all__ = ["Executor"]
 
 STARTS_AT_ONCE: Final = 16
-"""The most requests that no supervisor has answered yet. Few enough for the fork server's socket and for the
-limit of descriptors in flight, and more than can be forked at the same time.
+"""The maximum number of requests that no supervisor has answered yet. It is small enough for the buffer of the fork
+server's socket and for the kernel's limit on descriptors in transit. It is larger than the number of processes that
+can be forked at the same time.
 """
 START_SECONDS: Final = 10.0
-"""How long a supervisor may take to be ready. The first one includes the start of the fork server, on a busy
-computer."""
+"""The maximum time, in seconds, that a supervisor may take to be ready. The first start includes the start of the
+fork server, perhaps on a busy computer.
+"""
 
 
 class Executor:
-    """A `Starter` that uses one fork server, which the first command starts."""
+    """A `Starter` that uses one fork server. The first command starts the fork server."""
 
-    def __init__(self, *, root: str = "/") -> None:
-        """Create an executor that looks below `root` for systemd, which can limit the memory and processes of
+    def __init__(self, *, root: str = "/", most: int = 0) -> None:
+        """Create an executor. It looks below `root` for systemd, which can limit the memory and processes of
         commands.
+
+        At most `most` commands run at the same time, and further commands wait; 0 means no limit.
         """
         self._root = root
+        self._slots = asyncio.Semaphore(most) if most else nullcontext()
         self._fork_server: ForkServerLink | None = None
         self._running: set[RunningCommand] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -45,6 +51,10 @@ class Executor:
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         request = encode_request(start)
+        async with self._slots:  # the timeout of the command begins after the wait
+            return await self._start_twice(start, request, output)
+
+    async def _start_twice(self, start: LaunchSpec, request: bytes, output: Output) -> CommandResult:
         # If the fork server or the spare supervisor died before the command started, try once more.
         for _ in range(2):
             ended = await self._run(start, request, RunningCommand(output, start.mounts))
@@ -53,7 +63,7 @@ class Executor:
         raise CommandNotStarted("the process that starts commands has ended")
 
     async def close(self) -> None:
-        """Kill all commands, and start no more."""
+        """Kill all commands, and refuse to start new ones."""
         self._closed = True
         for command in self._running:
             command.stop()
@@ -61,7 +71,7 @@ class Executor:
             await run_to_completion(asyncio.ensure_future(self._fork_server.close()))
 
     async def _run(self, start: LaunchSpec, request: bytes, command: RunningCommand) -> CommandResult | None:
-        """Run a command to its end; return None if nothing of it has run and a second attempt may succeed."""
+        """Run a command to its end. Return None if the command did not run and a second attempt may succeed."""
         self._running.add(command)
         try:
             async with self._starts:
@@ -85,7 +95,9 @@ class Executor:
         return result(command.status, timed_out=timed_out, seconds=ended_at - command.started_at)
 
     async def _start(self, command: RunningCommand, request: bytes) -> None:
-        """Wait until the command is about to run, or it is known that it will not run."""
+        """Send the request to start the command. Wait until the command is about to run, or until it is known that
+        it will not run.
+        """
         fork_server = self._live_fork_server()
         try:
             async with asyncio.timeout(START_SECONDS):

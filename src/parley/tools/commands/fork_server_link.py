@@ -1,4 +1,4 @@
-"""The fork server as the server sees it: a child process at the other end of a socket."""
+"""The server's connection to the fork server, which is a child process."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ for name, folder in ("parley", sys.argv[1]), ("parley.tools", sys.argv[1] + "/to
 from parley.tools.commands.forkserver import main
 main()
 """
-"""The source of the fork server program. Its first argument is the directory of the package `parley`. It imports
-only the modules that it needs, and not the `__init__.py` of their packages.
+"""The source of the fork server program. Its first argument is the directory of the package `parley`. The program
+imports only the modules that it needs, and not the `__init__.py` of their packages.
 """
 CLOSE_SECONDS: Final = 0.6
-"""How long the fork server may take to kill everything and exit, before it is killed: the whole server has two
-seconds to stop (docs/protocol.md#lifecycle)."""
+"""The maximum time, in seconds, that the fork server may take to kill all commands and exit. After this time it is
+killed. The whole server has two seconds to stop (docs/protocol.md#lifecycle).
+"""
 
 
 class ForkServerLink:
-    """Starts the fork server, sends it requests, and notices when it dies."""
+    """Starts the fork server, sends it requests, and detects when it dies."""
 
     def __init__(self, root: str) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        """Done when the fork server cannot be used any more."""
+        """A future that is done when the fork server can no longer be used."""
         self._reaped: asyncio.Future[None] = self._loop.create_future()
-        """Done when its process is dead, soon after `lost` unless it hangs in the kernel."""
+        """A future that is done when the process of the fork server is dead. This happens soon after `lost`, unless
+        the process is stuck in the kernel.
+        """
         self._socket, theirs = socket.socketpair()
         try:
             with theirs:
@@ -64,7 +67,7 @@ class ForkServerLink:
         self._loop.add_reader(self._socket, self.abandon)
 
     def start(self, descriptors: list[int]) -> bool:
-        """Make a supervisor take over these descriptors; return False if the fork server has ended."""
+        """Pass the descriptors of a command to a supervisor. Return False if the fork server has ended."""
         try:
             socket.send_fds(self._socket, [START], descriptors)
         except ConnectionError:
@@ -73,7 +76,7 @@ class ForkServerLink:
         return True
 
     async def close(self) -> None:
-        """End the fork server, which kills everything that it started."""
+        """End the fork server, which kills all processes that it started."""
         if not self.lost.done():
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
@@ -82,7 +85,7 @@ class ForkServerLink:
         await asyncio.wait([self._reaped], timeout=CLOSE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the fork server if it still runs. Its supervisors then kill their commands."""
+        """Kill the fork server if it is still running. Its supervisors then kill their commands."""
         if self.lost.done():
             return
         self._loop.remove_reader(self._socket)

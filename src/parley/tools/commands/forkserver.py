@@ -1,12 +1,12 @@
-"""The fork server: the process that forks a supervisor for each command, one of them in advance.
+"""The fork server: the process that forks a supervisor for each command. It always forks one supervisor in advance.
 
-Runs as a separate program with an empty environment and the standard library alone. It holds no secrets, reads no
-output and keeps no deadlines. If a supervisor dies before its command has ended, the command's processes become
-children of the fork server. The fork server kills them and then closes its copy of the control socket, so the
-executor sees the end of the control socket only when they are dead.
+The fork server is a separate program with an empty environment that imports only the standard library. It holds no
+secrets, reads no output and enforces no deadlines. If a supervisor dies before its command has ended, the command's
+processes become children of the fork server. The fork server kills them, and only then closes its copy of the
+control socket. Therefore, when the executor sees that the control socket is closed, these processes are dead.
 
-In this process the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because importing
-them would take longer than all the rest.
+In this process the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because their
+imports would take most of the startup time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 DESCRIPTORS: Final = 3
-"""The number of descriptors of a supervisor: control, stdout, stderr."""
+"""The number of descriptors that a supervisor gets: control socket, stdout and stderr."""
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -41,8 +41,8 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 def main() -> None:
     """Serve the executor until it closes its socket.
 
-    The last three arguments are the descriptor of the socket, how many files a command may open by default, and
-    the root directory of the system's files.
+    The last three arguments of the program are the descriptor of the socket, the default limit on open files of a
+    command, and the root directory of the system's files.
     """
     descriptor, open_files = map(int, sys.argv[-3:-1])
     executor = socket.socket(fileno=descriptor)
@@ -66,13 +66,15 @@ class _ForkServer:
         self._open_files = open_files
         self._children = Children(signal.SIGCHLD, signal.SIGTERM)
         self._controls: dict[int, int] = {}
-        """A copy of the control socket of each supervisor that has a command, by its process id."""
+        """Copies of the control sockets of supervisors that have a command, keyed by the process id of the
+        supervisor.
+        """
         self._orphaned: list[int] = []
-        """Those of supervisors that died, whose processes may still run."""
+        """The control sockets of supervisors that died and whose processes may still be running."""
         self._spare: _Spare | None = None
 
     def serve(self) -> None:
-        """Serve the executor until it has closed its socket and everything that was started is dead."""
+        """Serve the executor until it has closed its socket and all started processes are dead."""
         poller = select.poll()
         poller.register(self._executor, select.POLLIN)
         poller.register(self._children, select.POLLIN)
@@ -137,15 +139,15 @@ class _ForkServer:
         os.close(stderr)
 
     def _fork_spare(self) -> None:
-        """Fork the next supervisor before it is needed, which halves the time of a start."""
+        """Fork the next supervisor before it is needed. This halves the time to start a command."""
         if sys.platform == "linux" and self._spare is None:
             try:
                 self._spare = self._forked()
             except OSError:
-                pass  # if forking still fails then, the next command reports it
+                pass  # if forking fails again, the next command reports the error
 
     def _forked(self, *descriptors: int) -> _Spare:
-        """Fork a supervisor that has no command yet and does not inherit these descriptors."""
+        """Fork a supervisor that has no command yet. The supervisor closes its copies of `descriptors`."""
         fork_server = os.getpid()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -182,18 +184,18 @@ class _ForkServer:
 
 
 class _Spare:
-    """A supervisor that waits for a command."""
+    """A supervisor that is waiting for a command."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
         self._channel = channel
 
     def begin(self, *descriptors: int) -> None:
-        """Give it the descriptors of a command."""
+        """Send the descriptors of a command to the supervisor."""
         try:
             socket.send_fds(self._channel, [START], descriptors)
         except OSError:
-            pass  # it is dead, which is noticed when it is reaped
+            pass  # the supervisor is dead; `_reap` handles that
         self._channel.close()
 
     def close(self) -> None:
@@ -210,7 +212,7 @@ def _received(sender: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _limit_open_files(count: int) -> None:
-    """Set the limit of open files that the server was started with, for the command."""
+    """Set the limit on open files for the command to the value that the server was started with."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))

@@ -1,4 +1,4 @@
-"""Encodes a command for its supervisor, and rejects words and variables that cannot be passed to a program."""
+"""Encodes a command for its supervisor. Rejects words and variables that cannot be passed to a program."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from parley.tools.commands import messages
 __all__ = ["encode_request"]
 
 FILES_BYTES: Final = 4 * 1024 * 1024
-"""The most bytes of all files of one command: more than the longest command that the system accepts."""
+"""The maximum total size, in bytes, of the files that are passed to one command. It is larger than the longest
+command that the system accepts.
+"""
 
 
 def encode_request(start: LaunchSpec) -> bytes:
     """Return the request that is sent over the control socket.
 
     Raises:
-        CommandNotStarted: there is nothing to run, or a word, path or variable cannot be passed to a program.
+        CommandNotStarted: the command is empty, or a word, path or variable cannot be passed to a program.
     """
     if not start.argv:
         raise CommandNotStarted("command args are empty")

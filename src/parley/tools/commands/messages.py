@@ -1,7 +1,7 @@
 """The messages between the executor, the fork server and the supervisors.
 
-Uses the standard library alone, because the fork server loads it. Both ends always have the same version. A command
-cannot send these messages.
+This module imports only the standard library, because the fork server loads it. Both ends of a connection run the
+same version. A command cannot send these messages.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from typing import Final, Literal
 
     MountSpec = tuple[bytes, bytes | None, bool]
-    """A `Mount` of `ports/commands.py`: the mount point, the source, and whether it is writable."""
+    """An encoded `Mount` of `ports/commands.py`: the mount point, the source, and whether the mount is writable."""
     Approved = tuple[tuple[int, int], tuple[int, int]]
-    """Device and inode of the working directory and of the program, in the order of `REPLACEABLE`."""
+    """The device and inode of the working directory, and of the program, in the order of `REPLACEABLE`."""
 
 __all__ = [
     "ENDED",
@@ -39,33 +39,42 @@ __all__ = [
 ]
 
 MESSAGE: Final = struct.Struct("=cqq")
-"""The format of a report: a kind, a number, and the time of sending, in nanoseconds of the monotonic clock,
-which all processes share. All reports have the same size, so that one read returns one report.
+"""The format of a report: a kind, a number, and the time of sending. The time is in nanoseconds of the monotonic
+clock, which all processes share. All reports have the same size, so that one read returns one report.
 """
 
 START: Final = b"s"
-"""To the fork server, with three descriptors (control, stdout, stderr): make a supervisor take them over. The
-fork server sends the same message to the supervisor that was forked in advance.
+"""Message to the fork server, with three descriptors (control, stdout, stderr): pass them to a supervisor. The fork
+server sends the same message to the supervisor that was forked in advance.
 """
 READY: Final = b"r"
-"""From a supervisor: the command is about to run. The number is the process id of the supervisor."""
+"""Report of a supervisor: the command is about to run. The number is the process id of the supervisor."""
 FAILED: Final = b"f"
-"""From a supervisor: the command could not be started; the number is the errno."""
+"""Report of a supervisor: the command could not be started. The number is the errno."""
 UNCONFINED: Final = b"u"
-"""From a supervisor: the command was not started, because its restriction could not be applied. The number is the
-index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno."""
+"""Report of a supervisor: the command was not started, because its restriction could not be applied. The number is
+the index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
+"""
 UNSTARTED: Final = b"l"
-"""From a supervisor: the launcher ended with this wait status and has not started the command."""
+"""Report of a supervisor: the launcher ended without starting the command. The number is the wait status of the
+launcher.
+"""
 MOUNT_MISMATCH: Final = b"m"
-"""From a supervisor: the command was not started, because the mount with this index is not the requested one."""
+"""Report of a supervisor: the command was not started, because a mount is not the requested one. The number is the
+index of the mount.
+"""
 MOUNTS_UNREADABLE: Final = b"n"
-"""From a supervisor: the command was not started, because the mounts of the launcher cannot be read; the number
-is the errno."""
+"""Report of a supervisor: the command was not started, because the mounts of the launcher cannot be read. The
+number is the errno.
+"""
 REPLACED: Final = b"p"
-"""From a supervisor: the command was not started, because its directory or program is not the approved one. The
-number is the index in `REPLACEABLE`."""
+"""Report of a supervisor: the command was not started, because its working directory or program is not the approved
+one. The number is the index in `REPLACEABLE`.
+"""
 ENDED: Final = b"e"
-"""From a supervisor: the command ended with this wait status, and all of its processes are dead."""
+"""Report of a supervisor: the command ended, and all of its processes are dead. The number is the wait status of
+the command.
+"""
 
 STEPS: Final = (
     "creating the Landlock ruleset",
@@ -76,16 +85,18 @@ STEPS: Final = (
 )
 """The steps that restrict a command, in order."""
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
-"""The parts of a command that an approval covers besides its words."""
+"""The parts of a command that an approval covers in addition to the command's words."""
 ERROR_NUMBERS: Final = 4096
-"""A number above every errno."""
+"""A number that is larger than every errno. In the number of an `UNCONFINED` report, the index of the step is
+multiplied by it.
+"""
 
 REQUEST_SIZE: Final = struct.Struct("=Q")
-"""The format of the length of a request in bytes, which precedes the request."""
+"""The format of the length field that precedes a request. The length is in bytes."""
 
 
 class Restriction:
-    """A `Restriction` of `ports/commands.py`, encoded."""
+    """The encoded form of a `Restriction` of `ports/commands.py`."""
 
     __slots__ = ("files", "network", "rules", "scoped", "seccomp")
 
@@ -116,7 +127,7 @@ class Request:
         self.files, self.reports, self.mounts, self.restriction = files, reports, mounts, restriction
 
     def packed(self) -> bytes:
-        """Return the bytes to send: the length, then the request."""
+        """Return the bytes to send: the length of the encoded request, then the encoded request."""
         parts = {name: getattr(self, name) for name in self.__slots__}
         if (restriction := self.restriction) is not None:
             parts["restriction"] = {name: getattr(restriction, name) for name in restriction.__slots__}
@@ -125,7 +136,7 @@ class Request:
 
     @classmethod
     def unpacked(cls, data: bytes) -> Request:
-        """Return the request from the bytes after the length."""
+        """Decode a request from the bytes after the length."""
         parts = marshal.loads(data)
         if parts["restriction"] is not None:
             parts["restriction"] = Restriction(**parts["restriction"])

@@ -1,8 +1,8 @@
-"""Compares the mounts of a launcher with the requested mounts, before its command runs.
+"""Compares the mounts of a launcher with the requested mounts, before the launcher runs its command.
 
-Uses the standard library alone. A launcher mounts by path, and another process can meanwhile replace a directory of
-the path by a symbolic link. The kernel reports mounts with names that do not depend on links; see
-docs/decisions/mounts-are-checked.md.
+This module imports only the standard library, because the supervisors load it. This check is necessary because a
+launcher mounts by path, and another process can meanwhile replace a directory in the path with a symbolic link. The
+kernel reports mounts by names that do not depend on links; see docs/decisions/mounts-are-checked.md.
 """
 
 from __future__ import annotations
@@ -24,32 +24,36 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
 FINAL: Final = (b"/", b"/dev")
-"""Mount points that no other process can replace by a link. In its last step, a launcher makes its new root the
-root: when these two are mounted, all other mounts exist.
+"""Mount points that no other process can replace with a link. The last step of a launcher is to enter its new root.
+When these two are mounted at the new root, all other mounts exist.
 """
 CREATED: Final = (b"tmpfs", b"proc")
-"""The types of the file systems that a launcher creates for a command."""
+"""The types of file systems that a launcher creates for a command."""
 ESCAPED: Final = (b"\\", b" ", b"\t", b"\n")
-"""Characters that the kernel writes as a backslash and three digits. The backslash must be replaced first."""
+"""Characters that the kernel writes as a backslash and three octal digits. The backslash must be replaced first."""
 NAMELESS: Final = b"nfs"
-"""The prefix of file system types that always show `/` as the mounted directory, whichever is mounted."""
+"""The prefix of file system types for which the kernel reports `/` as the mounted directory, whichever directory is
+mounted.
+"""
 REPORT_BYTES: Final = 4096
-"""More than a launcher writes before it waits."""
+"""The maximum number of bytes in one read of the launcher's reports. This is more than a launcher writes before it
+waits.
+"""
 TABLE_BYTES: Final = 64 * 1024
 ENDED: Final = (errno.EINVAL, errno.ESRCH)
-"""Errors of the kernel for a process that is dead and not yet reaped."""
+"""Error numbers that the kernel returns for a process that is dead but not yet reaped."""
 MOUNT_SECONDS: Final = 5.0
-"""How long a launcher may take for its mounts. It needs milliseconds."""
+"""The maximum time, in seconds, that a launcher may take to make its mounts. It usually needs milliseconds."""
 PAUSE_DIVISOR: Final = 4
-"""The pause before the next check is the elapsed time divided by this. So a check is at most a quarter of the
-elapsed time late.
+"""The elapsed time is divided by this number to get the pause before the next check. A check is therefore late by
+at most a quarter of the elapsed time.
 """
 PAUSE_MILLISECONDS: Final = (1, 50)
-"""The shortest and the longest pause."""
+"""The shortest and the longest pause between two checks, in milliseconds."""
 
 
 class Mount:
-    """One line of a `mountinfo` file."""
+    """A mount, parsed from one line of a `mountinfo` file."""
 
     __slots__ = ("device", "number", "parent", "point", "root", "type", "writable")
 
@@ -61,7 +65,7 @@ class Mount:
 
 
 class MountTable:
-    """The mounts that a process sees, parsed from its `mountinfo`. Paths stay escaped as in that file."""
+    """The mounts that a process sees, parsed from its `mountinfo` file. Paths stay escaped as in that file."""
 
     def __init__(self, text: bytes) -> None:
         mounts = [Mount(line) for line in text.split(b"\n") if line]
@@ -76,10 +80,10 @@ class MountTable:
                 self._root = mount
 
     def at(self, path: bytes) -> tuple[Mount, int] | None:
-        """Return the mount that contains a path, and how many mounts are stacked at exactly that path.
+        """Return the mount that contains a path, and how many mounts are stacked at exactly that path; None if the
+        table has no root mount.
 
-        Resolves the path as the kernel does: from the root, at each directory the topmost mount. None if the table
-        has no root.
+        The path is resolved as the kernel does it: from the root, with the topmost mount at each directory.
         """
         here, count = self._root, 0
         if here is None:
@@ -92,14 +96,14 @@ class MountTable:
 
 
 class ExpectedMounts:
-    """The mounts that a launcher was told to make, in the names that the kernel will report."""
+    """The mounts that a launcher is expected to make, with the names that the kernel will report."""
 
     def __init__(self, specs: tuple[MountSpec, ...], ours: MountTable) -> None:
-        """Create the expected mounts. `ours` is the mount table of the current process, with which the launcher
-        starts.
+        """Create the expected mounts. `ours` is the mount table of the current process, which the launcher starts
+        with.
 
         Raises:
-            OSError: that table has no root.
+            OSError: `ours` has no root mount.
         """
         self._ours = ours
         self._expected: dict[bytes, _Expected] = {}
@@ -114,7 +118,9 @@ class ExpectedMounts:
             )
 
     def _named(self, source: bytes) -> tuple[bytes, bytes]:
-        """Return the device and the path within its file system that the kernel will report for a source."""
+        """Return the device of a mount's source, and the path of the source within its file system, as the kernel
+        will report them.
+        """
         found = self._ours.at(source)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -125,7 +131,9 @@ class ExpectedMounts:
         return mount.device, within.rstrip(b"/") or b"/"
 
     def _copied_to(self, point: bytes) -> int:
-        """Return how many of our mounts are copied to a mount point together with a directory above it."""
+        """Return how many mounts of the current process the launcher copies to a mount point when it mounts a
+        directory above that point.
+        """
         for folder in reversed(list(_prefixes(point))[:-1]):
             if (above := self._expected.get(folder)) is not None:
                 found = None if above.source is None else self._ours.at(point)
@@ -133,14 +141,14 @@ class ExpectedMounts:
         return 0
 
     def are_complete(self, found: MountTable) -> bool:
-        """Return True if the launcher has made all of its mounts, whether or not they are the right ones."""
+        """Return whether the launcher has made all of its mounts. The mounts may still be wrong."""
         return all(self._matches(point, found, known=set()) for point in FINAL)
 
     def first_mismatch(self, found: MountTable, ours: MountTable) -> int | None:
-        """Return the index of the first mount that is missing or wrong; None if all are right.
+        """Return the index of the first mount that is missing or wrong; None if all mounts are right.
 
-        `ours` must be read after `found`: in an older table a device number may belong to a file system that was
-        unmounted since, and the kernel reuses such numbers.
+        `ours` must be read after `found`. In an older table, a device number may belong to a file system that has
+        been unmounted since, because the kernel reuses such numbers.
         """
         for point, expected in self._expected.items():
             if not self._matches(point, found, known=ours.devices):
@@ -160,7 +168,7 @@ class ExpectedMounts:
 
 
 class _Expected:
-    """What is expected at one mount point."""
+    """The expected mount at one mount point."""
 
     __slots__ = ("count", "index", "may_write", "source")
 
@@ -180,7 +188,7 @@ def _mountinfo(process: str) -> bytes:
 
 
 class HeldLauncher:
-    """A launcher that waits before it starts its command, until its mounts have been checked."""
+    """A launcher that waits until its mounts have been checked before it starts its command."""
 
     def __init__(
         self,
@@ -191,27 +199,32 @@ class HeldLauncher:
         read: Callable[[str], bytes] = _mountinfo,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Hold the launcher that writes to the pipe `reports` and waits for a message from `gate`.
+        """Create the object for a launcher that writes to the pipe `reports` and waits for a message from `gate`.
 
-        `read` returns the `mountinfo` of a process; `self` is the current one.
+        `read` returns the `mountinfo` text of a process. Its argument is a process id, or `self` for the current
+        process.
         """
         self._reports, self._gate, self._specs = reports, gate, specs
         self._read, self._clock, self._began_at = read, clock, clock()
         self._expected: ExpectedMounts | None = None
         self.waits = True
         self.reported = b""
-        """What was read from `reports`."""
+        """The bytes that were read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
-        """The report that says why the command must not run."""
+        """The kind and number of the report that says why the command must not run; None if there is no such
+        reason.
+        """
 
     @property
     def pause_milliseconds(self) -> int:
-        """The pause before the next check."""
+        """The pause before the next check, in milliseconds."""
         least, most = PAUSE_MILLISECONDS
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
     def check(self) -> None:
-        """Let the command run or set `refused`; do neither while the launcher is still mounting."""
+        """Check the mounts. Let the command run if the mounts are correct, and set `refused` if they are wrong. Do
+        neither while the launcher is still mounting.
+        """
         try:
             if self._expected is None:
                 self._expected = ExpectedMounts(self._specs, MountTable(self._read("self")))
@@ -231,7 +244,7 @@ class HeldLauncher:
             self._open()
 
     def _process(self) -> str | None:
-        """Return the id of the process that waits, or None while the launcher has not reported it."""
+        """Return the id of the process that is waiting for `gate`; None while the launcher has not reported it."""
         try:
             self.reported += os.read(self._reports, REPORT_BYTES)
         except BlockingIOError:
@@ -241,8 +254,8 @@ class HeldLauncher:
         return number.decode() if end and number.isdigit() else None
 
     def _table_of(self, process: str) -> MountTable:
-        """Return the mounts of a process, or an empty table if it has ended. In that case its launcher reports
-        why.
+        """Return the mounts of a process, or an empty table if the process has ended. In that case the launcher
+        reports the reason.
         """
         try:
             return MountTable(self._read(process))
@@ -255,12 +268,12 @@ class HeldLauncher:
         try:
             self._gate.send(b"\0")
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # the launcher has ended
         self._gate.close()
 
 
 def _is_hidden(process: str) -> bool:
-    """Return True if there is such a process, but `/proc` does not show it to us."""
+    """Return whether a process exists that `/proc` does not show to this process."""
     if os.path.exists(f"/proc/{process}"):
         return False
     try:

@@ -1,4 +1,6 @@
-"""Turns a supervisor's last report into the result of a command, or into the error if it did not start."""
+"""Converts a supervisor's last report into the result of a command, or into an error if the command did not
+start.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ __all__ = ["result", "start_error"]
 
 
 def result(status: int | None, *, timed_out: bool, seconds: float) -> CommandResult:
-    """Return how a command ended. If `status` is None, its supervisor died and the command was killed."""
+    """Return the result of a command. `status` is the wait status of the command; None if the supervisor died and
+    the command was killed. `timed_out` is True if the command was killed at its deadline. `seconds` is its running
+    time.
+    """
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
         return CommandResult(exit_code=code, seconds=seconds)
@@ -37,7 +42,7 @@ def result(status: int | None, *, timed_out: bool, seconds: float) -> CommandRes
 
 
 def start_error(kind: bytes, number: int, mounts: Sequence[Mount]) -> CommandNotStarted | None:
-    """Return why a command was not started, or None if the report says something else."""
+    """Return the error for a report that a command was not started; None for any other report."""
     if kind == FAILED:
         return CommandNotStarted(_detail(number))
     if kind == REPLACED:

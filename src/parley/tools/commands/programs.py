@@ -1,6 +1,6 @@
-"""Finds the file of a command's program by name, and identifies it by device and inode.
+"""Finds a command's program file by name, and identifies the file by device and inode.
 
-Uses the standard library alone, because the supervisors load it.
+This module imports only the standard library, because the supervisors load it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from typing import Final
 
     Identity = tuple[int, int]
-    """Device and inode."""
+    """The device and inode of a file."""
 
 __all__ = ["DEFAULT_PATH", "NOTHING", "candidates", "identity", "runnable"]
 
 DEFAULT_PATH: Final = b"/bin:/usr/bin"
-"""Where programs are looked up if the command's environment has no PATH."""
+"""Directories in which programs are looked up if the command's environment has no PATH."""
 
 NOTHING: Final = (0, 0)
-"""The identity that stands for a missing file. No file has it."""
+"""The identity that is used for a missing file. No file has it."""
 
 
 def identity(found: os.stat_result) -> Identity:
@@ -30,9 +30,10 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterator[bytes]:
-    """Yield the paths of existing files: the name itself if it has a slash, else in each directory of `path`.
+    """Yield the paths at which a program may be. A name with a slash is a path itself. Any other name is looked up
+    in each directory of `path`, and only existing files are yielded.
 
-    `folder` is a descriptor of the working directory; None is the current directory.
+    `folder` is a descriptor of the working directory; None means the current directory.
     """
     if b"/" in name:
         yield name
@@ -44,7 +45,9 @@ def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterat
 
 
 def runnable(place: bytes, *, folder: int | None = None) -> Identity | None:
-    """Return the identity of an executable file, or None if there is none at that path."""
+    """Return the identity of the executable file at a path; None if there is none. `folder` is a descriptor of the
+    directory to which the path is relative; None means the current directory.
+    """
     try:
         found = os.stat(place, dir_fd=folder)
         may_run = stat.S_ISREG(found.st_mode) and os.access(place, os.X_OK, dir_fd=folder)

@@ -1,7 +1,7 @@
 """Applies Landlock and seccomp to a thread and to the program that it starts, through system calls.
 
-Uses the standard library alone. Applies the given rights and seccomp program unchanged. If the kernel rejects one
-of them, nothing is started.
+This module imports only the standard library, because the supervisors load it. It applies the given rights and the
+given seccomp program unchanged. If the kernel rejects either of them, no program is started.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ RESOLVE_NO_SYMLINKS: Final = 4
 CAP_DAC_OVERRIDE: Final = 1 << 1
 
 OPEN_HOW: Final = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
-"""`struct open_how`."""
+"""A `struct open_how` that makes `openat2` open a path without following links."""
 CAPABILITIES: Final = struct.pack("=Ii", 0x20080522, 0)
-"""`struct __user_cap_header_struct`: the newest version, for the current process."""
+"""A `struct __user_cap_header_struct`: the newest version, for the current process."""
 
 FIRST_FILE: Final = 3
-"""The descriptor after the standard ones."""
+"""The first descriptor after stdin, stdout and stderr."""
 LAST_DESCRIPTOR: Final = 2**32 - 1
 INSTRUCTION_BYTES: Final = 8
-"""The size of one `struct sock_filter`."""
+"""The size of one `struct sock_filter` in bytes."""
 MOST_INSTRUCTIONS: Final = 4096
-"""The limit of the kernel."""
+"""The kernel's limit on the instructions of a seccomp program."""
 
 RULESET_STEP, CLOSE_STEP, PRIVILEGE_STEP, LANDLOCK_STEP, SECCOMP_STEP = range(len(STEPS))
 
 READ_DIR: Final = 1 << 3
-"""A right that all versions of Landlock know."""
+"""The Landlock right to list a directory, which all versions of Landlock support."""
 EXAMPLE: Final = Restriction(files=READ_DIR, network=0, scoped=0, rules=((b"/", READ_DIR),), seccomp=b"")
 
 SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP)
-"""Errors for which a rule is skipped: its path is missing, unreachable or a link. Rules only grant rights, so that
-skipping one is safe."""
+"""Error numbers after which a rule is skipped: its path is missing, unreachable or a link. Rules only grant rights,
+so skipping a rule is safe.
+"""
 
 # There may be hundreds of rules, and declared argument types make the calls faster.
 _openat2: Final = landlock.libc["syscall"]
@@ -67,13 +68,13 @@ _openat2.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_cha
 
 
 class _Program(ctypes.Structure):
-    """`struct sock_fprog`."""
+    """A `struct sock_fprog`: a seccomp program and the number of its instructions."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 class StepFailed(Exception):
-    """A restriction could not be applied."""
+    """A step of a restriction could not be applied."""
 
     def __init__(self, step: int, number: int) -> None:
         super().__init__(f"{STEPS[step]}: {os.strerror(number)}")
@@ -86,18 +87,18 @@ def prctl(option: int, argument: int) -> None:
         try:
             landlock.prctl(option, argument)
         except OSError:
-            pass  # fewer processes of a command may be found at its end; no restriction depends on it
+            pass  # only the search for left-over processes may miss some; no restriction depends on it
 
 
 def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
     """Call `start` in a restricted thread and return its result. The program that it starts is restricted too.
 
-    The kernel restricts threads, so the other threads of this process keep their rights. That saves a fork, which
-    takes longer than everything else. The thread ends a moment after the start; until then the program can signal
-    it, and so kill or stop this process, but cannot trace it or read its memory.
+    The kernel restricts threads, so the other threads of this process keep their rights. Using a thread avoids a
+    fork, which would take most of the time. The thread ends a moment after the start. Until then the program can
+    signal the thread, and so kill or stop this process, but cannot trace it or read its memory.
 
     Raises:
-        StepFailed: the restriction could not be applied; nothing was started.
+        StepFailed: the restriction could not be applied, and nothing was started.
         OSError: `start` failed.
     """
     if sys.platform != "linux":
@@ -119,10 +120,10 @@ def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
 
 
 def prewarm() -> None:
-    """Create an unused ruleset and thread, so that the memory pages that they need are copied in advance.
+    """Create an unused ruleset and an unused thread, so that the memory pages that they need are copied in advance.
 
-    A forked process copies each page when it first writes to the page. This takes half of the time of a
-    restriction.
+    A forked process copies each page when it first writes to the page, and without this call these copies would
+    take half of the time of a restriction.
     """
     if sys.platform != "linux":
         return
@@ -187,8 +188,10 @@ def _make_ruleset(restriction: Restriction) -> int:
 
 
 def _drop_capabilities() -> None:
-    """Drop all capabilities but CAP_DAC_OVERRIDE, without which a server that runs as root could not write to a
-    project of another user. With no_new_privs set, the kernel gives none of them back."""
+    """Drop all capabilities except CAP_DAC_OVERRIDE. Without that capability, commands of a server that runs as
+    root could not write to another user's project. With no_new_privs set, a process cannot get dropped capabilities
+    back.
+    """
     current = (ctypes.c_uint32 * 6)()
     landlock.check(landlock.libc.capget(CAPABILITIES, current))
     kept = current[1] & CAP_DAC_OVERRIDE
@@ -196,7 +199,7 @@ def _drop_capabilities() -> None:
 
 
 def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
-    # Paths of rules have no links in them; a link that is there now was put there later.
+    # The path of a rule contains no link. A link at that path was created later, so it is not followed.
     try:
         place = _opened(path)
     except OSError as error:
@@ -210,7 +213,7 @@ def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
 
 
 def _opened(path: bytes) -> int:
-    """Open a path without following links."""
+    """Open a path without following links, and return its descriptor."""
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
         return landlock.check(place)

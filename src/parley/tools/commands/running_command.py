@@ -1,6 +1,6 @@
-"""One command as the server sees it: its output pipes and the control socket of its supervisor.
+"""A running command: its output pipes, and the control socket of its supervisor.
 
-Reads output without pause and passes it on without keeping it. `executor.py` enforces deadlines.
+The output is read continuously and passed to a callback. It is not stored here. `executor.py` enforces deadlines.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from parley.wire.events import OutputStream
 __all__ = ["RunningCommand"]
 
 READ_BYTES: Final = 64 * 1024
-"""The capacity of a pipe."""
+"""The maximum number of bytes in one read. This is the capacity of a pipe."""
 KILL_SECONDS: Final = 2.0
-"""How long a supervisor may take to kill all processes of its command. It needs milliseconds, and less than a
-second for a thousand processes."""
+"""The maximum time, in seconds, that a supervisor may take to kill all processes of its command. It usually needs
+milliseconds, and less than a second for a thousand processes.
+"""
 DRAIN_SECONDS: Final = 0.5
-"""How long the output of a dead command is read if another process holds its pipes open."""
+"""The maximum time, in seconds, for which the output of a dead command is read if another process keeps its pipes
+open.
+"""
 
 
 class RunningCommand:
@@ -44,34 +47,35 @@ class RunningCommand:
         self._drained: asyncio.Future[None] = self._loop.create_future()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self.started_at = 0.0
-        """When the command was about to run, by the clock of the event loop."""
+        """The time when the command was about to run, in seconds of the event loop's clock."""
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """Done when the supervisor has sent its last report, or the control socket is closed: all processes of
-        the command are dead then."""
+        """A future that is done when the supervisor has sent its last report or has closed the control socket. At
+        that time, all processes of the command are dead.
+        """
         self.status: int | None = None
-        """The wait status of the command, if its supervisor reported one."""
+        """The wait status of the command; None if its supervisor reported none."""
         self.start_error: CommandNotStarted | None = None
         self.output_error: Exception | None = None
-        """What `output` raised."""
+        """The exception that the callback `output` raised; None if it raised none."""
 
     @property
     def was_ready(self) -> bool:
-        """True if the supervisor has received the whole command."""
+        """True if the supervisor has reported that it received the whole command and was about to run it."""
         return self._ready.done()
 
     @property
     def finished(self) -> bool:
-        """True if there is nothing left to kill or to read."""
+        """True if no process is left to kill and no output is left to read."""
         return not self._requested or (self.ended.done() and self._drained.done())
 
     async def begin(self, fork_server: ForkServerLink, request: bytes) -> None:
-        """Send the command to a supervisor; return when it is about to run, or when it is known that it will not
-        run.
+        """Send the command to a supervisor. Return when the command is about to run, or when it is known that the
+        command will not run.
         """
         with ExitStack() as passed:
             descriptors = self._open(passed)
             assert self._control is not None
-            # As much as the socket holds is in it before the supervisor looks, so that it need not wait for us.
+            # Fill the socket before the supervisor reads, so that it does not wait for the first bytes.
             sent = self._control.send(request)
             if not fork_server.start(descriptors):
                 self._end()
@@ -80,11 +84,11 @@ class RunningCommand:
         try:
             await self._loop.sock_sendall(self._control, request[sent:])
         except ConnectionError:
-            pass  # the supervisor is gone or has refused already; its report is read below
+            pass  # the supervisor has ended or has refused the command; its report is read below
         await asyncio.wait([self._ready, self.ended], return_when=asyncio.FIRST_COMPLETED)
 
     def _open(self, passed: ExitStack) -> list[int]:
-        """Create the control socket and the pipes; return the supervisor's ends, which the stack `passed`
+        """Create the control socket and the pipes. Return the supervisor's ends, which the stack `passed`
         closes.
         """
         self._control, theirs = socket.socketpair()
@@ -103,12 +107,12 @@ class RunningCommand:
         return descriptors
 
     async def end(self) -> None:
-        """Kill the command and read the rest of its output. Takes a few seconds at most."""
+        """Kill the command, and read the rest of its output. This takes a few seconds at most."""
         if not self.ended.done():
             self.stop()
             await asyncio.wait([self.ended], timeout=KILL_SECONDS)
         if not self.ended.done() and self._supervisor is not None:
-            # It is stopped or stuck. Its processes become children of the fork server, which kills them.
+            # The supervisor is stopped or stuck. The fork server inherits its processes and kills them.
             with suppress(OSError):
                 os.kill(self._supervisor, signal.SIGKILL)
             await asyncio.wait([self.ended], timeout=KILL_SECONDS)
@@ -119,11 +123,11 @@ class RunningCommand:
     def stop(self) -> None:
         """Tell the supervisor to kill all processes of the command and to report when that is done."""
         if self._control is not None:
-            with suppress(OSError):  # the supervisor is gone
+            with suppress(OSError):  # the supervisor has ended
                 self._control.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close all descriptors; nothing more is read."""
+        """Close all descriptors. No more output and no more reports are read."""
         for descriptor in list(self._streams):
             self._close_pipe(descriptor)
         if self._control is not None:
@@ -156,7 +160,7 @@ class RunningCommand:
         self.ended.set_result(None)
 
     def _read(self, descriptor: int) -> None:
-        """Pass on the output that the command has written to a pipe."""
+        """Read the output that the command has written to a pipe, and pass it to the callback."""
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:

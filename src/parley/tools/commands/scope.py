@@ -1,8 +1,9 @@
-"""Limits the memory and the number of processes of all commands together, if systemd can do that.
+"""Limits the memory and the number of processes of all commands together, if systemd is available.
 
-Uses the standard library alone. The fork server asks systemd to move it into a scope, which is a unit for processes
-that systemd has not started itself; all processes that it forks later are in the scope too. If systemd is missing,
-refuses or does not answer, commands run without these limits.
+This module imports only the standard library, because the fork server loads it. The fork server asks systemd to
+move the fork server itself into a scope. A scope is a systemd unit for processes that systemd has not started
+itself. Processes that the fork server starts later are in the same scope. If systemd is missing, refuses or does
+not answer, commands run without these limits.
 """
 
 from __future__ import annotations
@@ -19,30 +20,39 @@ if TYPE_CHECKING:
 __all__ = ["enter", "limits_in", "why_none"]
 
 MEMORY_SHARE: Final = 0.75
-"""The share of memory and of swap for commands. The rest keeps the server, an editor and a desktop usable."""
+"""The maximum share of memory and of swap that all commands together may use. The rest keeps the server, an editor
+and a desktop usable.
+"""
 TASKS: Final = 4096
-"""Processes and threads of all commands: enough for eight commands at the limit of bubblewrap, and few enough for
-systems with low limits."""
+"""The maximum number of processes and threads of all commands together. It is large enough for eight commands that
+each reach the process limit of bubblewrap, and small enough for systems with low limits.
+"""
 SYSTEMD_SECONDS: Final = 2.0
-"""How long systemd may take. It needs milliseconds, and the first command waits for it."""
+"""The maximum time, in seconds, that systemd may take to create the scope. It usually needs milliseconds. The limit
+is short because the first command waits for systemd.
+"""
 POLL_SECONDS: Final = 0.002
 
 BUSCTL: Final = "usr/bin/busctl"
-"""The path of `busctl` below the root directory. It is not looked up in PATH, so that only root can replace it."""
+"""The path of `busctl` below the root directory. The program is not looked up in PATH, so that only root can
+replace it.
+"""
 CONTROLLERS: Final = ("memory", "pids")
 LIMITS: Final = ("memory.max", "memory.high", "memory.swap.max", "cpu.max", "io.max")
-"""Files of limits that are set only if an administrator has set them."""
+"""Names of the control group files that hold a limit only if an administrator has set one."""
 UNITS: Final = (".service", ".scope", ".slice")
 """Suffixes of the control groups that systemd creates for units."""
 USER_MANAGER: Final = "user@"
 """The prefix of the services in which systemd manages the processes of a user."""
 UNIT: Final = "parley-commands-"
-"""The prefix of our scopes."""
+"""The name prefix of the scopes that Parley creates."""
 
 
 def why_none(root: str) -> str | None:
-    """Return why there is no scope for commands, given the system's files below `root`; None if there is one."""
-    # In a container, a systemd outside would confuse our process id with the id of another process.
+    """Return the reason why commands get no scope; None if they get one. The system's files are read below
+    `root`.
+    """
+    # A systemd outside of this container would take our process id for that of another process.
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
     if not os.access(os.path.join(root, BUSCTL), os.X_OK):
@@ -64,7 +74,7 @@ def why_none(root: str) -> str | None:
 
 
 def enter(root: str) -> bool:
-    """Ask systemd to move the current process into a scope with limits; return True if that succeeded."""
+    """Ask systemd to move the current process into a scope with limits. Return whether that succeeded."""
     amounts = _amounts(root)
     if why_none(root) is not None or not amounts.get("MemTotal"):
         return False
@@ -78,7 +88,7 @@ def enter(root: str) -> bool:
         ("CollectMode", "s", "inactive-or-failed"),
         ("PIDs", "au", "1", str(os.getpid())),
     )
-    # A newer systemd ends the whole scope when the kernel kills one of its processes for want of memory, unless
+    # A newer systemd ends the whole scope when the kernel kills one of its processes for lack of memory, unless
     # OOMPolicy says otherwise; an older one does not know this property.
     for more in ((("OOMPolicy", "s", "continue"),), ()):
         if _asked(root, unit, (*properties, *more), until):
@@ -87,7 +97,7 @@ def enter(root: str) -> bool:
 
 
 def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
-    """Return the memory in bytes and the number of processes that one of our scopes allows; None for other
+    """Return the memory limit in bytes and the process limit of a scope that Parley created; None for other
     groups.
     """
     if not os.path.basename(group).startswith(UNIT):
@@ -100,9 +110,10 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
 
 
 def _manager() -> tuple[str, str]:
-    """Return the socket of the message bus of systemd, and the path of the control groups that it manages.
+    """Return the socket of systemd's message bus, and the path of the control groups that systemd manages.
 
-    This is the user's systemd; for root, who usually has none, the systemd of the system.
+    For root, which usually has no systemd of its own, this is the system's systemd. For other users it is the
+    user's systemd.
     """
     user = os.geteuid()
     if user == 0:
@@ -111,7 +122,7 @@ def _manager() -> tuple[str, str]:
 
 
 def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: float) -> bool:
-    """Ask systemd for the scope; return True if it has agreed in time."""
+    """Ask systemd to create the scope. Return whether systemd agreed before the deadline `until`."""
     bus, _ = _manager()
     words = (
         *("busctl", f"--address=unix:path={os.path.join(root, bus)}", "call"),
@@ -140,7 +151,7 @@ def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: flo
 
 
 def _amounts(root: str) -> dict[str, int]:
-    """Return the amounts of `/proc/meminfo` in bytes."""
+    """Return the values of `/proc/meminfo` in bytes."""
     lines = [line.split() for line in _read(root, "proc/meminfo").splitlines()]
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 
@@ -150,7 +161,7 @@ def _share(amount: int) -> str:
 
 
 def _happens(condition: Callable[[], bool], until: float) -> bool:
-    """Poll until a condition is true or the time is over; return whether it is true."""
+    """Poll a condition until it is true or the deadline `until` passes. Return whether the condition is true."""
     while not (met := condition()) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     return met
@@ -160,7 +171,7 @@ def _happens(condition: Callable[[], bool], until: float) -> bool:
 
 
 def _own_group(root: str) -> str:
-    """Return the path of our control group (version 2)."""
+    """Return the path of the current process's control group (version 2)."""
     return _read(root, "proc/self/cgroup").rpartition("0::")[2]
 
 
@@ -172,17 +183,17 @@ def _groups(group: str) -> Iterator[str]:
 
 
 def _limit_of(root: str, group: str) -> str | None:
-    """Return the name of a limit that is set in a control group, or None."""
+    """Return the name of a limit that is set in a control group; None if no limit is set."""
     for name in LIMITS:
         if _read(root, f"sys/fs/cgroup{group}/{name}").split()[:1] not in ([], ["max"]):
             return name
-    # If all processors are allowed, nothing is limited.
+    # A `cpuset` that allows all processors is not a limit.
     used, there = (_read(root, f"sys/fs/cgroup{each}/cpuset.cpus.effective") for each in (group, ""))
     return "cpuset.cpus" if _read(root, f"sys/fs/cgroup{group}/cpuset.cpus") and used != there else None
 
 
 def _read(root: str, path: str) -> str:
-    """Return the content of a short file without its final newline; an empty text if it cannot be read."""
+    """Return the content of a short file without its final newline; an empty string if the file cannot be read."""
     try:
         with open(os.path.join(root, path), encoding="ascii", errors="replace") as file:
             return file.read().rstrip("\n")

@@ -1,11 +1,10 @@
-"""The supervisor: the process that starts one command and kills all processes that the command leaves.
+"""The supervisor: the process that starts one command and kills all processes that the command leaves behind.
 
-Uses the standard library alone. The supervisor is a subreaper: when the parent of a process of the command ends,
-the process becomes a child of the supervisor. When all of these processes are dead, it reports the end of the
-command to the executor. It kills all of them as soon as the executor closes its end of the control socket or the
-fork server dies.
-
-Reports of a launcher are read without waiting, so that a process that holds the pipe open delays nothing.
+This module imports only the standard library, because the fork server loads it. The supervisor is a subreaper: when
+the parent of one of the command's processes ends, that process becomes a child of the supervisor. When all of the
+command's processes are dead, the supervisor reports the end of the command to the executor. The supervisor kills
+these processes as soon as the executor closes its end of the control socket or the fork server dies. It reads the
+reports of a launcher without waiting, so that a process that keeps the pipe open does not delay the supervisor.
 """
 
 from __future__ import annotations
@@ -44,18 +43,22 @@ if TYPE_CHECKING:
 __all__ = ["send", "supervise"]
 
 OOM_SCORE: Final = 500
-"""If memory runs out, the kernel kills commands before other processes of the user. The highest score is 1000."""
+"""The OOM score adjustment of commands. If memory runs out, the kernel kills commands before other processes of the
+user. The highest value is 1000.
+"""
 DEFAULT_SIGNALS: Final = tuple(int(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-"""The signals that have their default action when a command starts."""
+"""The signals that are reset to their default action when a command starts."""
 DIRECTORY, PROGRAM = range(len(REPLACEABLE))
 FIRST_FILE: Final = 3
-"""The descriptor after the standard ones."""
+"""The first descriptor after stdin, stdout and stderr."""
 REPORT_BYTES: Final = 64 * 1024
-"""The capacity of a pipe; a launcher writes a few hundred bytes."""
+"""The maximum number of bytes in one read of a launcher's reports. This is the capacity of a pipe, although a
+launcher writes only a few hundred bytes.
+"""
 
 
 def supervise(children: Children, control: int, stdout: int, stderr: int) -> None:
-    """Run one command; return when all of its processes are dead and the end is reported."""
+    """Run one command. Return when all of its processes are dead and its end has been reported."""
     executor = socket.socket(fileno=control)
     request = _read_request(executor)
     if request is None:
@@ -92,15 +95,15 @@ def supervise(children: Children, control: int, stdout: int, stderr: int) -> Non
 
 
 def send(to: socket.socket, kind: bytes, number: int) -> None:
-    """Send a report, or drop it if the receiver is gone."""
+    """Send a report, or drop it if the receiver has closed its socket."""
     try:
         to.send(MESSAGE.pack(kind, number, time.monotonic_ns()))
     except OSError:
-        pass  # the poll on this socket notices it
+        pass  # the poll on this socket detects the closed socket
 
 
 def _read_request(executor: socket.socket) -> Request | None:
-    """Return the command, or None if the executor closed the socket before it was complete."""
+    """Return the requested command; None if the executor closed the socket before the request was complete."""
     size = _read(executor, REQUEST_SIZE.size)
     if size is None:
         return None
@@ -137,10 +140,11 @@ def _raise_oom_score() -> None:
 
 
 def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, list[int]]:
-    """Return the pipe of a launcher's reports, the launcher that waits for its mounts to be checked, and the
-    descriptors for the program in order.
+    """Return the pipe of the launcher's reports, the launcher if its mounts must be checked, and the descriptors to
+    pass to the program, in order.
 
-    All descriptors are above the numbers that they get in the program, so that none is overwritten by `dup2`.
+    The number of every descriptor is higher than all numbers that descriptors get in the program, so that `dup2`
+    overwrites none of them.
     """
     passed = [_file_of(content) for content in request.files]
     reports: int | None = None
@@ -150,7 +154,7 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
         os.set_blocking(reports, False)
         passed.append(theirs)
         if request.mounts:
-            # A datagram socket has no end of file: if the supervisor dies, the launcher waits for ever.
+            # A datagram socket has no end of file: if the supervisor dies, the launcher waits until it is killed.
             ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
             held = HeldLauncher(reports, ours, request.mounts)
             passed.append(gate.detach())
@@ -159,7 +163,9 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
 
 
 def _file_of(content: bytes) -> int:
-    """Return a descriptor of an unnamed file with this content, positioned at its start."""
+    """Return the descriptor of an unnamed file that has this content. The descriptor is positioned at the start of
+    the file.
+    """
     file = os.memfd_create("parley")
     left = memoryview(content)
     while left:
@@ -177,10 +183,10 @@ def _moved_above(descriptor: int, above: int) -> int:
 
 
 def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
-    """Start the program in this session, in a new process group, and return its process id.
+    """Start the program in this session, in a new process group. Return its process id.
 
-    `places` maps the descriptors that the program gets to their numbers in it. It inherits our stdin, which is
-    empty.
+    `places` lists the descriptors that the program gets, each with its number in the program. The program inherits
+    stdin, which is empty.
     """
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, place) for descriptor, place in places]
 
@@ -202,7 +208,9 @@ def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
 
 
 def _start_first_found(request: Request, start: Callable[[bytes], int]) -> int:
-    """Start the first executable program of that name. If a program was approved, it must be that one."""
+    """Start the first executable file with the program's name, and return its process id. If a program was
+    approved, the file must be the approved one.
+    """
     refused: OSError | None = None
     for program in candidates(request.argv[0], request.env.get(b"PATH", DEFAULT_PATH)):
         try:
@@ -210,7 +218,7 @@ def _start_first_found(request: Request, start: Callable[[bytes], int]) -> int:
                 _refuse_other_program(request.approved[PROGRAM], program)
             return start(program)
         except PermissionError as error:
-            refused = error  # a later directory of PATH may have an executable one
+            refused = error  # a later directory of PATH may have an executable file
         except (FileNotFoundError, NotADirectoryError):
             if b"/" in request.argv[0]:
                 raise
@@ -226,16 +234,19 @@ class _Replaced(Exception):
 
 
 def _refuse_other_directory(request: Request) -> None:
-    """Raise `_Replaced` unless the current directory is the approved one. Renaming it later changes nothing."""
+    """Raise `_Replaced` unless the current directory is the approved one. The current directory is not affected if
+    the path is replaced later.
+    """
     if request.approved is not None and identity(os.stat(b".")) != request.approved[DIRECTORY]:
         raise _Replaced(DIRECTORY)
 
 
 def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
-    """Raise `_Replaced` unless the program is the approved one.
+    """Raise `_Replaced` unless the program file is the approved one.
 
     Raises:
-        PermissionError, FileNotFoundError: it is not executable, so that the approval cannot have covered it.
+        PermissionError: the file is not executable, so it cannot be the approved one.
+        FileNotFoundError: the file does not exist.
     """
     found = runnable(program)
     if found is None:
@@ -251,11 +262,12 @@ def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
 def _wait_for_all(
     first: int, children: Children, executor: socket.socket, held: HeldLauncher | None
 ) -> tuple[int, bool]:
-    """Return the command's wait status when all of its processes are dead, and whether it ended by itself.
+    """Wait until all processes of the command are dead. Return the command's wait status, and whether it ended by
+    itself.
 
-    Kills all of them when the command ends, when the executor closes the control socket, when the fork server dies
-    (SIGTERM), or when a held launcher is refused. The kernel makes the children of a killed process ours before it
-    reports its death, so that no wake-up is missed.
+    The processes are killed when the command ends, when the executor closes the control socket, when the fork
+    server dies (SIGTERM), or when a held launcher is refused. When a process is killed, its children become
+    children of the supervisor before the kernel reports the death, so no wake-up is missed.
     """
     poller = select.poll()
     poller.register(executor, select.POLLIN)
@@ -281,8 +293,8 @@ def _wait_for_all(
 
 
 def _rest_of(reports: int) -> bytes:
-    """Return the text that a launcher has written. The launcher is dead, but another process may hold its end of
-    the pipe open.
+    """Return the unread text that the launcher has written. The read does not wait, because the launcher is dead
+    but another process may keep its end of the pipe open.
     """
     try:
         return os.read(reports, REPORT_BYTES)
@@ -291,10 +303,11 @@ def _rest_of(reports: int) -> bytes:
 
 
 def _launched_result(text: bytes, status: int, by_itself: bool) -> tuple[bytes, int]:
-    """Return the report about a command that had a launcher, from the text that the launcher has written.
+    """Return the report about a command that a launcher started, based on the text that the launcher has written.
 
-    The launcher writes `{ "child-pid": 4711 }`, and `{ "exit-code": 0 }` only if the command has run. A launcher
-    that was killed between the two may or may not have started the command.
+    The launcher writes `{ "child-pid": 4711 }` first, and `{ "exit-code": 0 }` only if the command has run. If the
+    launcher was killed between the two, it is unknown whether the command was started. `status` is the launcher's
+    wait status. `by_itself` is False if the supervisor killed the launcher.
     """
     code = text.rpartition(b'"exit-code":')[2].partition(b"}")[0].strip()
     if code.isdigit():

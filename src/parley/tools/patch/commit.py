@@ -1,11 +1,11 @@
 """Writes the changes of a plan: all of them, or none.
 
-New contents are written to temporary files beside the old ones. Then every file is compared with the plan once
-more. Then the files are renamed one by one; if a rename fails, the earlier ones are undone. A process that is
-killed in between leaves every file complete, with its old or its new content.
+New contents are written to temporary files beside the old files. Then every file is compared with the plan once
+more. Then the files are renamed one by one. If a rename fails, the earlier renames are undone. If the process is
+killed in between, every file is complete, with either its old or its new content.
 
-Directories are held open by descriptor, so that files are written to the verified directories. Does not check
-permissions: `plan` has already refused protected paths.
+Directories are held open by descriptor, so that files are written to the verified directories. This module does not
+check permissions, because `plan` has already refused protected paths.
 """
 
 from __future__ import annotations
@@ -30,38 +30,45 @@ from parley.tools.patch.plan import Change
 __all__ = ["System", "commit"]
 
 _WRITING: Final = threading.Lock()
-"""The lock that is held while a patch is written: this process writes one patch at a time."""
+"""A lock that is held while a patch is written, because this process writes one patch at a time."""
 
 _CHANGED: Final = "changed meanwhile"
 
 _CANNOT_LINK: Final = frozenset(
     {errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV}
 )
-"""Errors of a file system that has no hard links, or does not allow one for this file."""
+"""Error numbers of a file system that has no hard links, or does not allow a hard link to this file."""
 
 _SYNCED_FILES: Final = 64
-"""Up to this many replaced files are synced to the disk, which takes some milliseconds each. If there are more,
-none is synced, as in a checkout."""
+"""The maximum number of replaced files that are synced to the disk. Each sync takes a few milliseconds. If a patch
+replaces more files, none of them is synced.
+"""
 
 _GIVES_RIGHTS: Final = stat.S_ISUID | stat.S_ISGID
-"""Mode bits that a file loses, as it would when it is written in place."""
+"""Mode bits that a file loses when it is replaced, as it would lose them if it were written in place."""
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 _NOT_KEPT: Final = frozenset({"security.capability", "security.ima", "security.evm"})
-"""Extended attributes that belong to the old content: capabilities of a program, and signatures."""
+"""Extended attributes that are not copied to the new file, because they belong to the old content: capabilities of
+a program, and signatures.
+"""
 
 
 class System:
-    """The system calls that change names in a directory, and `fsync`. Tests replace it."""
+    """The system calls that change names in a directory, and `fsync`. Tests substitute this class."""
 
     def link(self, name: str, other: str, *, folder: int) -> None:
-        """Give a file a second name; fail if the name exists."""
+        """Create a hard link `other` to the file `name`. Fail if `other` exists. Both names are relative to the
+        directory descriptor `folder`.
+        """
         os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
     def rename(self, name: str, other: str, *, folder: int) -> None:
-        """Rename a file, and replace a file of that name."""
+        """Rename the file `name` to `other`, and replace any file with that name. Both names are relative to the
+        directory descriptor `folder`.
+        """
         os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder)
 
     def unlink(self, name: str, *, folder: int) -> None:
@@ -80,15 +87,15 @@ def commit(
     expected: Mapping[str, Identity | None] | None = None,
     system: System | None = None,
 ) -> tuple[str, ...]:
-    """Write these changes. This process writes one patch at a time.
+    """Write all changes of a patch, or none. This process writes one patch at a time.
 
-    `expected` has directories and their identities; None: the directory must not exist.
-
-    Returns a text for each temporary file that could not be removed.
+    `expected` maps directories to their identities; an identity of None means that the directory must not exist.
+    Returns a message for each temporary file that could not be removed.
 
     Raises:
         PatchChanged: a file or directory has changed since it was verified; nothing was written.
-        PatchRefused: a change failed; nothing was written.
+        PatchRefused: a change failed. Either nothing was written, or the message names the files that could not be
+            restored.
     """
     with _WRITING:
         try:
@@ -111,7 +118,7 @@ def commit(
 
 
 class _Place(Struct, frozen=True):
-    """A name in a directory."""
+    """A file name in a directory."""
 
     folder: str
     name: str
@@ -127,12 +134,12 @@ class _Place(Struct, frozen=True):
 
 
 class _Write(Struct, frozen=True):
-    """Write a file."""
+    """A step that writes a file."""
 
     written: str
     place: _Place
     like: _Place | None
-    """The file whose owner and attributes the new one gets."""
+    """The file whose owner and attributes the new file gets; None for default attributes."""
     before: bytes | None
     after: bytes
     mode: int | None
@@ -144,7 +151,7 @@ class _Write(Struct, frozen=True):
 
 
 class _Removal(Struct, frozen=True):
-    """Remove a file."""
+    """A step that removes a file."""
 
     written: str
     place: _Place
@@ -179,16 +186,16 @@ class _Attributes(Struct, frozen=True):
 
 
 _Identity = tuple[int, int, int, int]
-"""Device, inode, size and modification time, by which an unchanged file is recognised."""
+"""The device, inode, size and modification time of a file, by which an unchanged file is recognised."""
 
 
 class _Undo(Struct, frozen=True):
-    """How one renamed file is restored."""
+    """The step that undoes the change of one file."""
 
     step: Callable[[], None]
     written: str
     old: _Place | None
-    """The temporary file with the old content."""
+    """The temporary file with the old content; None if the file is new."""
 
 
 # --- carrying it out ----------------------------------------------------------------------------
@@ -198,7 +205,7 @@ class _Commit:
     def __init__(self, folders: DirFds, system: System) -> None:
         self._folders, self._system = folders, system
         self._made: list[str] = []
-        """New directories, outer ones first."""
+        """Directories that this commit has created, outer ones first."""
         self._leftovers: dict[_Place, None] = {}
         """Temporary files to remove at the end."""
         self._undo: list[_Undo] = []
@@ -215,7 +222,7 @@ class _Commit:
         for step in steps:
             with _reported_as(step.failure):
                 self._compare(step)
-        # A moved file exists twice for a moment; it is never missing.
+        # Writes come before removals: a moved file exists twice for a moment, and is never missing.
         for write, new in zip(writes, prepared, strict=True):
             with _reported_as(write.failure):
                 if write.before is None:
@@ -227,7 +234,7 @@ class _Commit:
                 self._remove(removal)
 
     def roll_back(self) -> list[str]:
-        """Undo all steps; return a text for each file that could not be restored."""
+        """Undo all steps. Return a message for each file that could not be restored."""
         stuck: list[str] = []
         for undo in reversed(self._undo):
             try:
@@ -246,7 +253,7 @@ class _Commit:
         return stuck
 
     def clean_up(self) -> list[str]:
-        """Remove temporary files; return a text for each that could not be removed."""
+        """Remove the temporary files. Return a message for each file that could not be removed."""
         left: list[str] = []
         for place in self._leftovers:
             try:
@@ -260,11 +267,13 @@ class _Commit:
     # --- before renaming ---------------------------------------------------------
 
     def _prepare(self, write: _Write, *, to_disk: bool) -> _Place:
-        """Write the new content to a temporary file in the same directory."""
+        """Write the new content to a temporary file in the same directory. If `to_disk` is True, sync a file that
+        replaces another to the disk.
+        """
         attributes = self._attributes(write.like) if write.like else None
         folder = self._folders.make(write.place.folder, made=self._made.append)
         new = write.place.temporary()
-        # Synced if it replaces a file: a power failure must not lose both contents.
+        # A file that replaces another is synced, so that a power failure does not lose both contents.
         self._create(new, folder, write.after, write.mode, attributes, to_disk=to_disk and write.before is not None)
         return new
 
@@ -305,7 +314,9 @@ class _Commit:
             os.close(descriptor)
 
     def _compare(self, step: _Write | _Removal) -> None:
-        """Check that a file is the same as when it was verified."""
+        """Raise PatchChanged if a file has changed since it was verified. A step that creates a file has nothing to
+        compare.
+        """
         if step.before is None:
             return
         folder, name = self._folders.open(step.place.folder), step.place.name
@@ -334,7 +345,7 @@ class _Commit:
         self._undo.append(_Undo(restore, write.written, old))
 
     def _back_up(self, write: _Write) -> _Place:
-        """Give the file that is replaced a second name, or copy it."""
+        """Keep the old content of a file that is about to be replaced, as a hard link or as a copy."""
         old = write.place.temporary()
         folder = self._folders.open(write.place.folder)
         try:
@@ -376,7 +387,7 @@ class _Commit:
             raise PatchChanged(f"{removal.failure}: {_CHANGED}")
 
     def _give_name(self, place: _Place, target: _Place) -> None:
-        """Rename a temporary file; fail if the name exists."""
+        """Give a temporary file its final name. Fail if that name exists."""
         folder = self._folders.open(target.folder)
         try:
             self._system.link(place.name, target.name, folder=folder)
@@ -412,21 +423,25 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Refuse a file that another user owns in a sticky directory, because its second name could not be removed."""
+    """Raise PermissionError for a file of another user in a sticky directory, because its hard link could not be
+    removed.
+    """
     around = os.stat(folder)
     if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 class _AttributeLost(OSError):
-    """An attribute of the old file that the server may not give the new one."""
+    """The server is not permitted to give the new file an attribute of the old file."""
 
     def __init__(self, what: str) -> None:
         super().__init__(0, f"its {what} cannot be kept")
 
 
 def _set_owner(descriptor: int, owner: tuple[int, int]) -> None:
-    """Set the owner. Only root can change the user, and other users can choose only among their groups."""
+    """Set the user and the group of a file. Only root can change the user. Other users can set only a group that
+    they belong to.
+    """
     found = os.fstat(descriptor)
     if owner == (found.st_uid, found.st_gid):
         return
@@ -440,13 +455,13 @@ def _set_extended(descriptor: int, name: str, value: bytes) -> None:
     try:
         os.setxattr(descriptor, name, value)
     except OSError:
-        # The system sets some itself, with the same value.
+        # The system itself sets some attributes, with the same value.
         if _extended(descriptor).get(name) != value:
             raise _AttributeLost(f"extended attribute {name}") from None
 
 
 def _extended(descriptor: int) -> dict[str, bytes]:
-    """Return the extended attributes, which include access control lists."""
+    """Return the extended attributes of a file, which include access control lists."""
     if sys.platform != "linux":
         return {}
     try:

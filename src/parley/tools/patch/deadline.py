@@ -1,4 +1,4 @@
-"""Limits on the time that the work on a patch may take."""
+"""The time limit and the cancellation of work on a patch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from parley.tools.errors import PatchRefused
 __all__ = ["SECONDS", "CancelToken", "Deadline"]
 
 SECONDS: Final = 5.0
-"""Time for matching one patch; ample for the largest useful patch within the limits."""
+"""The maximum time, in seconds, for matching one patch. It is sufficient for the largest useful patch within the
+size limits.
+"""
 
 
 class CancelToken:
-    """A flag that ends the work of a thread. The thread must check it, because a thread cannot be ended from
-    outside.
+    """A flag that makes a thread stop its work. The thread must check the flag, because a thread cannot be stopped
+    from outside.
     """
 
     __slots__ = ("_is_cancelled",)
@@ -24,15 +26,11 @@ class CancelToken:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """End the work. May be called from any thread."""
+        """Tell the thread to stop. This may be called from any thread."""
         self._is_cancelled = True
 
     def check(self) -> None:
-        """Check whether to continue.
-
-        Raises:
-            PatchRefused: the work was cancelled.
-        """
+        """Raise PatchRefused if the work was cancelled."""
         if self._is_cancelled:
             raise PatchRefused("error: interrupted")
 
@@ -45,11 +43,7 @@ class Deadline:
         self._cancel = cancel or CancelToken()
 
     def check(self) -> None:
-        """Check whether to continue.
-
-        Raises:
-            PatchRefused: the time is over, or the work was cancelled.
-        """
+        """Raise PatchRefused if the time limit has passed or the work was cancelled."""
         self._cancel.check()
         if time.monotonic() > self._ends_at:
             raise PatchRefused("error: the patch takes too long to match; make it smaller")

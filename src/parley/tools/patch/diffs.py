@@ -1,6 +1,6 @@
-"""Compares two versions of a file, and returns the hunks of a unified diff as Git writes them.
+"""Compares two versions of a file, and returns the hunks of a unified diff in Git's format.
 
-Knows lines of bytes and limits the work of comparing them. Does not know paths or modes; `turndiff.py` does.
+The module compares lines as bytes, and limits the number of steps. `turndiff.py` adds paths and modes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from parley.tools.patch.deadline import CancelToken
 __all__ = ["STEPS", "Effort", "unified_diff"]
 
 STEPS: Final = 3_000_000
-"""The most steps of one diff: about a second, and far more than an ordinary edit needs."""
+"""The maximum number of steps for one diff. They take about a second. An ordinary edit needs far fewer."""
 
 STEPS_PER_LINE: Final = 2
-"""Splitting and numbering one line takes as long as two steps."""
+"""The number of steps that are counted for splitting and numbering one line."""
 
 LINES_AROUND: Final = 1_000
-"""How far a change may be moved into the common lines before and after it."""
+"""The maximum number of lines by which a change can be moved into the common lines before or after it."""
 
 NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 
@@ -36,22 +36,19 @@ class Effort:
         self.left = steps
         self._cancel = cancel or CancelToken()
         self.cut = False
-        """True if the steps did not suffice: lines are shown as replaced although both versions may have them."""
+        """True if the limit was reached. Some lines are then shown as replaced although both versions have them."""
 
     def check(self) -> None:
-        """Check whether to continue.
-
-        Raises:
-            PatchRefused: the work was cancelled.
-        """
+        """Raise PatchRefused if the work was cancelled."""
         self._cancel.check()
 
 
 def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:
-    """Return the hunks that turn `before` into `after`, without file headers; empty if they are equal.
+    """Return the hunks that change `before` into `after`, without file headers; empty if both are equal. Each
+    change has up to `context` unchanged lines before and after it.
 
-    The diff is the shortest, unless the effort ran out. Git can apply it in either case if both versions are UTF-8;
-    other bytes are replaced in the text.
+    The diff is the shortest one, unless the effort limit was reached. Git can apply it in either case if both
+    versions are UTF-8. Bytes that are not UTF-8 are replaced in the text.
 
     Raises:
         PatchRefused: the work was cancelled.
@@ -78,7 +75,7 @@ class _Region(NamedTuple):
     """The lines that differ, and the common lines around them that a diff may need."""
 
     skipped: int
-    """How many lines come before `lead`."""
+    """The number of lines before `lead`, which holds the common lines before the change."""
     lead: bytes
     before: bytes
     after: bytes
@@ -111,12 +108,12 @@ def _differing(before: bytes, after: bytes, *, around: int) -> _Region:
 
 
 def _begins_line(text: bytes, at: int, start: int) -> bool:
-    """Return whether a line begins at `at`; one begins at `start`."""
+    """Return whether a line begins at position `at`. The position `start` is known to begin a line."""
     return at == start or text[at - 1 : at] == b"\n"
 
 
 def _skip(text: bytes, at: int, *, lines: int) -> int:
-    """Return the position after this many lines."""
+    """Return the position after the given number of lines, counted from `at`."""
     for _ in range(lines):
         newline = text.find(b"\n", at)
         if newline < 0:
@@ -126,12 +123,14 @@ def _skip(text: bytes, at: int, *, lines: int) -> int:
 
 
 def _count(text: bytes) -> int:
-    """Return the number of lines; the last one may lack its newline."""
+    """Return the number of lines. The last line may lack its newline."""
     return text.count(b"\n") + (text[-1:] not in (b"", b"\n"))
 
 
 def _split(text: bytes) -> list[bytes]:
-    """Return the lines without newlines. A last line that lacks its newline gets one, so that it differs."""
+    """Return the lines without newlines. A last line without a newline gets one, so that it differs from a complete
+    line.
+    """
     lines = text.split(b"\n")
     if last := lines.pop():
         lines.append(last + b"\n")
@@ -139,17 +138,19 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _same_after(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return how many bytes after these two positions are equal, up to a limit."""
+    """Return how many bytes after two positions are equal, but at most `limit`."""
     return _extent(limit, lambda low, high: one[at + low : at + high] == other[there + low : there + high])
 
 
 def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return how many bytes before these two positions are equal, up to a limit."""
+    """Return how many bytes before two positions are equal, but at most `limit`."""
     return _extent(limit, lambda low, high: one[at - high : at - low] == other[there - high : there - low])
 
 
 def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
-    """Return how far two sequences are equal, by an exponential and then a binary search."""
+    """Return the length of the common part of two sequences, found by an exponential and then a binary search.
+    `same` compares the part between two offsets.
+    """
     reached, stride = 0, 64
     ahead = min(stride, limit)
     while reached < ahead and same(reached, ahead):
@@ -168,7 +169,10 @@ def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
 
 
 class _Change(NamedTuple):
-    """Lines `at` to `end` become lines `new_at` to `new_end`, counted from the beginning of the lead."""
+    """A change that replaces the old lines from `at` up to but not including `end` with the new lines from `new_at`
+    up to but not including `new_end`. Lines are numbered from 0, and line 0 is the first line of `_Region.lead`,
+    the common lines before the region.
+    """
 
     at: int
     end: int
@@ -177,7 +181,7 @@ class _Change(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Adjacent lines with the same sign."""
+    """Adjacent lines of a hunk that have the same sign."""
 
     sign: bytes
     lines: int
@@ -233,7 +237,9 @@ def _near_each_other(changes: list[_Change], *, context: int) -> Iterator[list[_
 
 
 def _hunk(blocks: list[_Block], *, at: int, new_at: int) -> bytes:
-    """Return one hunk; `at` and `new_at` are the numbers of lines before it in the old and the new version."""
+    """Return one hunk. `at` and `new_at` are the number of lines before the hunk in the old and in the new
+    version.
+    """
     lines = sum(block.lines for block in blocks if block.sign != b"+")
     new_lines = sum(block.lines for block in blocks if block.sign != b"-")
     header = b"@@ -%s +%s @@\n" % (_range(at, lines), _range(new_at, new_lines))
@@ -265,7 +271,7 @@ def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort
     shared = set(old) & set(new)
     removed, added = _uncommon(old[lead : len(old) - tail], new[lead : len(new) - tail], shared, effort)
 
-    # Lines further away are context for a change that was moved as far as possible.
+    # Lines beyond `LINES_AROUND` can only be context of a moved change.
     hidden, hidden_after = max(lead - LINES_AROUND, 0), max(tail - LINES_AROUND, 0)
     old, new = old[hidden : len(old) - hidden_after], new[hidden : len(new) - hidden_after]
     runs, new_runs = _runs(removed, lead - hidden), _runs(added, lead - hidden)
@@ -283,8 +289,8 @@ def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort
 
 
 Runs = dict[int, int]
-"""The changed lines of one version: pairs of a number of unchanged lines and the number of changed lines after
-them.
+"""The changed lines of one version. Each key is the number of unchanged lines before a run of changed lines, and
+its value is the length of that run.
 """
 
 
@@ -302,10 +308,10 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 
 
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
-    """Return the same changes, each moved to where a reader expects it.
+    """Return the changed lines with each run moved to the position where a reader expects it.
 
     A run can move past a line that equals the line at its other end. Runs that meet are joined. Each run is moved
-    down as far as possible, or up to the last run of the other version that it passes.
+    down as far as possible, but not past the last run of the other version that it meets.
     """
     slid: Runs = {}
     ahead = dict(runs)
@@ -344,9 +350,9 @@ def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
 
 
 def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) -> tuple[bytearray, bytearray]:
-    """Return flags for the lines of each version that are not common to both.
-
-    A line that the other version does not have is flagged without a search: this suffices for most edits.
+    """Return two arrays of flags: one marks the removed lines of the old version, and the other marks the added
+    lines of the new version. A line that the other version does not have is marked without a search, which suffices
+    for most edits.
     """
     places = [at for at, line in enumerate(old) if line in shared]
     new_places = [at for at, line in enumerate(new) if line in shared]
@@ -362,7 +368,7 @@ def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) 
 
 
 class _Box(NamedTuple):
-    """A part of both sequences that was not compared yet."""
+    """A part of both sequences that has not been compared yet."""
 
     start: int
     end: int
@@ -376,9 +382,9 @@ class _Point(NamedTuple):
 
 
 class _Search:
-    """A shortest edit script by Myers' method in linear space (Algorithmica 1, 1986).
+    """Finds a shortest edit script by Myers' method in linear space (Algorithmica 1, 1986).
 
-    Paths are followed from both corners of a box. Where they meet, the box is divided into two.
+    Paths are followed from both corners of a box. The box is divided into two where the paths meet.
     """
 
     def __init__(self, old: list[int], new: list[int], effort: Effort) -> None:
@@ -413,14 +419,14 @@ class _Search:
         return _Box(start, end - same, new_start, new_end - same)
 
     def _mirrored(self, point: _Point) -> _Point:
-        """Return a point, counted from the other end of the sequences."""
+        """Return a point with its positions counted from the other end of the sequences."""
         return _Point(len(self.removed) - point.at, len(self.added) - point.new_at)
 
     def _parts(self, box: _Box) -> tuple[_Box, _Box]:
         """Return the box before and the box after the point where the paths meet.
 
         If the paths do not meet within half of the remaining steps, the part between them is marked as changed. The
-        other half of the steps suffices for the parts that the paths have crossed.
+        other half of the steps is sufficient for the parts that the paths have already crossed.
         """
         head, tail, effort = self._head, self._tail, self._effort
         first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)
@@ -464,19 +470,19 @@ class _Front:
         self._width = array("I").itemsize
         self._zero = len(new) + 1
         self._reached = [0] * (len(old) + len(new) + 3)
-        """The position in the old sequence, by diagonal."""
+        """The furthest position in the old sequence, indexed by diagonal."""
         self._upwards = from_end
         self._first = self._last = _Point(0, 0)
         self._low = self._high = 0
 
     def enter(self, first: _Point, last: _Point) -> None:
-        """Start at the first point of a box that ends with the last point."""
+        """Start at the corner `first` of a box whose opposite corner is `last`."""
         self._first, self._last = first, last
         self._low = self._high = middle = first.at - first.new_at + self._zero
         self._reached[middle - 1 : middle + 2] = -1, first.at, -1
 
     def same(self, at: int, new_at: int, limit: int) -> int:
-        """Return how many lines from here on are equal."""
+        """Return how many lines after two positions are equal, but at most `limit`."""
         old, new, same = self._old, self._new, 0
         while same < limit and old[at + same] == new[new_at + same]:
             same += 1
@@ -490,8 +496,8 @@ class _Front:
     def advance(self, other: _Front | None, stop: int) -> _Point | None:
         """Extend every path by one change, and then by all equal lines.
 
-        Returns the point where a path meets one of the `other` front, if one is given. Stops when only `stop` steps
-        are left.
+        Returns the point where a path meets a path of the `other` front; None if no paths meet or no other front is
+        given. Stops when only `stop` steps are left.
         """
         old, new, zero, reached, effort = self._old, self._new, self._zero, self._reached, self._effort
         end, new_end = self._last
@@ -512,7 +518,7 @@ class _Front:
         return None
 
     def _widen(self) -> None:
-        """Include the next diagonals on both sides; at the edges of the box, only every second time."""
+        """Include the next diagonal on each side. At an edge of the box, exclude the outermost diagonal instead."""
         if self._low > self._first.at - self._last.new_at + self._zero:
             self._low -= 1
             self._reached[self._low - 1] = -1
@@ -525,12 +531,14 @@ class _Front:
             self._high -= 1
 
     def has_passed(self, k: int, at: int) -> bool:
-        """Return whether this front, counted from the other end, has reached this position on its diagonal."""
+        """Return whether this front has reached a point of the opposite front. The point is given by the diagonal
+        `k` and the position `at`, as the opposite front counts them.
+        """
         k = len(self._reached) - 1 - k
         return self._low <= k <= self._high and self._reached[k] >= len(self._old) - at
 
     def furthest(self) -> _Point:
-        """Return the point within the box that leaves the least to compare."""
+        """Return the point within the box that leaves the fewest lines to compare."""
         first, last = self._first, self._last
         points = [first]
         for k in range(self._low, self._high + 1):

@@ -1,7 +1,4 @@
-"""Finds a patch in a command.
-
-Knows the forms of the command. Whether the patch is valid is decided by `parser`.
-"""
+"""Finds a patch in a command. This module recognises the forms of such commands, and `parser` checks the patch."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Finds the places of a patch's chunks in a file, and applies them.
+"""Finds the positions of a patch's chunks in a file, and applies the chunks.
 
-Context and removed lines must match the file contiguously, after the previous chunk. They are compared at four
-levels: exactly, without trailing blanks, without surrounding blanks, and with typographic characters replaced. A
-match at an earlier level wins over a nearer match at a later one.
+Context and removed lines must match the file contiguously, after the previous chunk. Lines are compared at four
+levels: exactly, without trailing blanks, without surrounding blanks, and with typographic characters replaced with
+ASCII characters. A match at an earlier level takes precedence over a nearer match at a later level.
 
-Unchanged lines keep the blanks that the file has. Knows text, not files.
+Unchanged lines keep the blanks that they have in the file.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ __all__ = ["Text", "apply_chunks"]
 _BOM: Final = "\ufeff"
 
 _BLOCK: Final = 4096
-"""The most lines that are processed between two checks of the deadline."""
+"""The maximum number of lines that are processed between two checks of the deadline."""
 
 _QUOTED_LINES: Final = 20
-"""How many of the lines that were not found are quoted in an error."""
+"""The maximum number of missing lines that an error quotes."""
 
 
 # --- a file as lines ---------------------------------------------------------------------
 
 
 class Text(Struct, frozen=True):
-    """A file as lines without line feeds; a carriage return stays part of its line.
+    """A file as lines without line feeds. A carriage return stays part of its line.
 
-    Converting any file and back gives the same bytes.
+    Converting a file to this form and back gives the same bytes.
     """
 
     lines: list[str]
     has_bom: bool
     open_end: str | None
-    """The last line of a file that does not end with a line feed; None if the file ends with one. In `lines` this
-    line has the line end of the line before it."""
+    """The last line of a file that does not end with a line feed; None if the file ends with one. In `lines`, this
+    line ends like the line before it, with or without a carriage return.
+    """
 
     @classmethod
     def of(cls, content: bytes) -> Text:
@@ -59,7 +60,7 @@ class Text(Struct, frozen=True):
         return cls(lines, has_bom, last)
 
     def with_lines(self, lines: list[str]) -> bytes:
-        """Return the bytes of the file with other lines."""
+        """Return the bytes of the file with its lines replaced with the given lines."""
         text = "\n".join(lines)
         if lines and self.open_end is None:
             text += "\n"
@@ -100,7 +101,9 @@ _Run = tuple[str, ...]
 
 
 class _Level:
-    """The lines of the file at one level, with the positions of the first lines of all runs."""
+    """The lines of the file, normalised for one comparison level, and the positions at which the first line of each
+    run occurs.
+    """
 
     def __init__(
         self, key: Callable[[str], str], lines: list[str], runs: Iterable[_Run], deadline: Deadline
@@ -117,7 +120,7 @@ class _Level:
                 self._lines.append(text)
 
     def find(self, run: _Run, start: int) -> int | None:
-        """Return the first position at or after `start` where the run matches; None: there is none."""
+        """Return the first position at or after `start` where all lines of a run match; None if there is none."""
         blocks = self._blocks(run)
         positions = self._positions[blocks[0][0]]
         candidates = islice(positions, bisect_left(positions, start), None)
@@ -130,8 +133,8 @@ class _Level:
         return [[self._key(line) for line in run[start : start + _BLOCK]] for start in range(0, len(run), _BLOCK)]
 
     def _matches(self, blocks: list[list[str]], at: int) -> bool:
-        """Return whether the blocks match at a position. They are compared one by one, because one comparison of
-        many lines would block all other threads.
+        """Return whether the blocks of lines match at a position. Blocks are compared one by one, because one
+        comparison of many lines would block all other threads.
         """
         for block in blocks:
             self._deadline.check()
@@ -142,7 +145,9 @@ class _Level:
 
 
 class _Search:
-    """Finds the places of one file's chunks. A level is built when it is first needed."""
+    """Finds the positions of one file's chunks. The lines of a comparison level are computed when they are first
+    needed.
+    """
 
     def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> None:
         self._lines, self._path, self._deadline = text.lines, path, deadline
@@ -154,7 +159,9 @@ class _Search:
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
-        """Return where the search for the lines of a chunk begins."""
+        """Return the position at which the search for the lines of a chunk begins. It is after the chunk's context
+        lines.
+        """
         for context in chunk.contexts:
             at = self._find((context,), start)
             if at is None:
@@ -163,7 +170,7 @@ class _Search:
         return start
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
-        """Return the position of the old lines of a chunk, and the variant of the chunk that matches."""
+        """Return the position of the old lines of a chunk, and the variant of the chunk's lines that matches."""
         for lines in _readings(chunk):
             old = _old(lines)
             at = self._at_end(old, start) if chunk.at_end else self._find(old, start)
@@ -196,7 +203,7 @@ def _old(lines: Sequence[Line]) -> _Run:
 
 
 def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
-    """Yield the variants of a chunk: its lines, and if it ends with empty lines, its lines without them."""
+    """Yield the variants of a chunk: all of its lines, and then its lines without the empty lines at the end."""
     yield chunk.lines
     if chunk.blanks:
         yield chunk.lines[: -chunk.blanks]
@@ -206,7 +213,7 @@ def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
 
 
 def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> bytes:
-    """Return the content of the file after all chunks.
+    """Return the content of the file after all chunks are applied. `path` is the path that errors name.
 
     Raises:
         PatchRefused: the lines of a chunk were not found, or the search took too long.
@@ -237,7 +244,7 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline
 
 
 def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str], int]:
-    """Return the lines that replace the old ones from `at` on, and the position after the old ones."""
+    """Return the lines that replace the old lines from `at` on, and the position after the old lines."""
     new: list[str] = []
     for is_kept, group in groupby(lines, key=lambda line: line[0] == " "):
         run = list(group)
@@ -253,9 +260,10 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
-    """Return added lines, each with the line end of the same line of `like`. Further lines get the last line end.
+    """Return added lines with line ends. Each line gets the line end of the line with the same index in `like`, and
+    further lines get the line end of the last one.
 
-    A carriage return in an added line is kept.
+    An added line that ends with a carriage return is not changed.
     """
     if not like:
         return added

@@ -1,7 +1,7 @@
-"""Parses a patch into hunks (docs/protocol.md, apply_patch).
+"""Parses a patch into hunks (see "apply_patch" in docs/protocol.md).
 
-Knows the text of the patch, not the files. Markers may be surrounded by blanks, and the patch may be wrapped in a
-heredoc; any other deviation is refused with its line number.
+Markers may be surrounded by blanks, and the patch may be wrapped in a heredoc. Any other deviation is refused with
+its line number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEREDOC: Final = re.compile(r"<<\s*(['\"]?)(\w+)\1")
 
 Mark = Literal[" ", "-", "+"]
 Line = tuple[Mark, str]
-"""A line of a chunk: its mark (unchanged, removed or added) and its text without the line end."""
+"""A line of a chunk: its mark (unchanged, removed or added), and its text without the line ending."""
 
 _MARKS: Final[dict[str, Mark]] = {" ": " ", "-": "-", "+": "+"}
 
@@ -39,12 +39,14 @@ class Chunk(Struct, frozen=True):
     """A change to adjacent lines of a file."""
 
     contexts: tuple[str, ...]
-    """Lines that the file has before the chunk, in this order."""
+    """Lines that precede the chunk in the file, in this order."""
     lines: tuple[Line, ...]
     at_end: bool
-    """True if these are the last lines of the file."""
+    """True if the chunk must match the last lines of the file."""
     blanks: int
-    """How many lines at the end of the chunk are empty: they are unchanged lines, or separate two hunks."""
+    """The number of empty lines at the end of the chunk. They are either unchanged lines of the file, or blank
+    lines that separate two hunks.
+    """
 
 
 class AddFile(Struct, frozen=True):
@@ -60,14 +62,14 @@ class UpdateFile(Struct, frozen=True):
     path: str
     move_to: str | None
     chunks: tuple[Chunk, ...]
-    """May be empty if the file is moved."""
+    """The changes of the file. There may be none if the file is moved."""
 
 
 Hunk = AddFile | DeleteFile | UpdateFile
 
 
 def parse(patch: str, *, cancel: CancelToken | None = None) -> tuple[Hunk, ...]:
-    """Return the hunks of a patch, in order; there may be none.
+    """Return the hunks of a patch, in order. A patch may have no hunks.
 
     Raises:
         PatchRefused: the text is not a patch, or the work was cancelled.
@@ -84,9 +86,9 @@ def parse(patch: str, *, cancel: CancelToken | None = None) -> tuple[Hunk, ...]:
 
 
 def _without_returns(lines: list[str]) -> list[str]:
-    """Return the lines without carriage returns that belong to the line ends of the patch.
+    """Return the lines without the carriage returns that belong to the line endings of the patch.
 
-    If not every line of the patch has one, the carriage return of an added line is part of its text.
+    If some lines of the patch have no carriage return, the carriage return of an added line is part of its text.
     """
     if all(line.endswith("\r") for line in lines[:-1]):
         return [line.removesuffix("\r") for line in lines]
@@ -94,12 +96,12 @@ def _without_returns(lines: list[str]) -> list[str]:
 
 
 class _Reader:
-    """Reads the lines between the two markers, once."""
+    """Reads the lines between the begin and end markers of a patch, once."""
 
     def __init__(self, lines: list[str], cancel: CancelToken) -> None:
         self._lines, self._cancel = lines, cancel
         self._at = 1
-        """How many lines were read, including the first marker."""
+        """The number of lines that were read, including the begin marker."""
 
     def hunks(self) -> tuple[Hunk, ...]:
         hunks: list[Hunk] = []
@@ -161,7 +163,9 @@ class _Reader:
         return Chunk(contexts or (), tuple(lines), at_end, blanks)
 
     def _contexts(self) -> tuple[str, ...] | None:
-        """Return the texts after `@@`; None if there is no such line."""
+        """Return the non-blank texts after `@@` in the next lines; None if the next line does not begin with
+        `@@`.
+        """
         start = self._at
         while (line := self._peek()) is not None and (line == _CONTEXT or line.startswith(f"{_CONTEXT} ")):
             self._at += 1
@@ -190,7 +194,7 @@ class _Reader:
         return self._lines[self._at - 1]
 
     def _skip_blanks(self) -> bool:
-        """Skip empty lines; return whether another line follows."""
+        """Skip empty lines. Return whether another line follows."""
         while self._peek() == "":
             self._at += 1
         return self._at < len(self._lines)

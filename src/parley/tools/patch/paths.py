@@ -1,7 +1,7 @@
-"""Resolves the paths of a patch, and refuses protected ones.
+"""Resolves the paths of a patch, and refuses protected paths.
 
-Examines the directories before a `..` in a path, because `..` after a symbolic link leads to another directory than
-the text suggests. Other properties of files are checked by `plan`.
+The module examines the directories before a `..` in a path, because `..` after a symbolic link leads to a different
+directory than the path suggests. `plan` checks the other properties of files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from parley.common.git_files import git_dirs
 from parley.common.os_errors import os_detail
-from parley.common.paths import is_below
+from parley.common.paths import is_below, is_below_any
 from parley.config.protected import AGENTS, GIT
 from parley.tools.errors import PatchRefused
 from parley.wire.text import replace_surrogates
@@ -24,7 +24,7 @@ from parley.wire.text import replace_surrogates
 __all__ = ["PathResolver"]
 
 _MAX_BYTES: Final = 4096
-"""The longest path in bytes that the system accepts."""
+"""The maximum length, in bytes, of a path that the system accepts."""
 
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -47,7 +47,8 @@ class PathResolver:
         hidden: Sequence[str] = (),
         installed: Sequence[str] = (),
     ) -> None:
-        """Protect Parley's `home`, its `installed` programs, and the `hidden` paths.
+        """Create a resolver that protects Parley's `home`, its `installed` programs, and the `hidden` paths. `cwd`
+        is the working directory of the conversation, and `workdir` is the working directory of the call.
 
         Raises:
             PatchRefused: `workdir` is not a directory, or cannot be resolved.
@@ -59,23 +60,24 @@ class PathResolver:
         names = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
         names |= dict.fromkeys(git_dirs(os.path.join(self.cwd, GIT)), GIT)
         self._protected = {_real(path): name for path, name in names.items()}
-        """The name of each protected path, as errors show it."""
+        """The name that errors use for each protected path, keyed by real path."""
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
-        # A name in which `..` follows a symbolic link is not understood in paths.
+        # A directory name in which `..` follows a symbolic link is left out: `normpath` changes its meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
-        """The two directories, which may be named through symbolic links, and their real paths."""
+        """The names of the two working directories, which may contain symbolic links, and their real paths."""
 
     def shown(self, written: str) -> str:
-        """Return a path of the patch as it is shown to the model: made absolute, but otherwise as written."""
+        """Return a path of the patch in the form that is shown to the model: absolute, but otherwise as written."""
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:
-        """Return the absolute path of a file, below the real directory.
+        """Return the absolute path of a file that the patch names. The working directory in this path is replaced
+        with its real path.
 
         Raises:
-            PatchRefused: this is not a valid path of a file, or it is protected.
+            PatchRefused: the path does not name a file, or is protected.
         """
         if _UNPRINTABLE.search(written):
             raise PatchRefused(f"error: invalid path {dumps(written)}: it has control characters")
@@ -105,7 +107,7 @@ class PathResolver:
             for name in names:
                 if any(_is_spelling(part, name) for part in parts.split("/")):
                     raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
-        if any(is_below(path, place) for place in self._installed):
+        if is_below_any(path, self._installed):
             raise PatchRefused(
                 f"error: {self.shown(written)} must not be changed: Parley itself is installed there"
             )
@@ -121,7 +123,7 @@ def _real(path: str) -> str:
     try:
         return os.path.realpath(path)
     except OSError as error:
-        raise PatchRefused(f"error: {replace_surrogates(path)} cannot be looked at: {os_detail(error)}") from None
+        raise PatchRefused(f"error: {replace_surrogates(path)} cannot be resolved: {os_detail(error)}") from None
 
 
 def _real_directory(workdir: str) -> str:
@@ -138,7 +140,7 @@ def _real_directory(workdir: str) -> str:
 
 
 def _refuse_detours(path: str, written: str) -> None:
-    """Refuse a path in which `..` follows a symbolic link, or something else than a directory."""
+    """Raise PatchRefused if a `..` in the path follows a symbolic link or a file."""
     reached: list[str] = []
     for part in path.split("/"):
         if part in ("", "."):
@@ -160,7 +162,7 @@ def _refuse_detours(path: str, written: str) -> None:
 
 
 def _is_spelling(part: str, name: str) -> bool:
-    """Return whether some file system takes `part` for `name`."""
+    """Return whether some file system treats `part` as the name `name`."""
     short = f"{name[1:7]}~"
     for piece in re.split(r"[\\:]", _IGNORABLE.sub("", part)):
         plain = piece.rstrip(". \t").casefold()

@@ -1,7 +1,7 @@
 """Verifies a patch: parses and matches every hunk, and writes nothing.
 
 The hunks are applied in order to staged copies of the files, so that several hunks for one file become one change.
-A change of a file between verifying and writing is detected by `commit`.
+`commit` detects changes that are made to a file between verification and writing.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ _EVENT_CONTEXT: Final = 1
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """The change of one file."""
+    """A change to the content, the permissions or the path of one file."""
 
     written: str
-    """The path as written in the patch; the new path of a file that is moved."""
+    """The path as written in the patch. For a moved file, this is the new path."""
     path: str
-    """Absolute, without symbolic links."""
+    """The absolute path of the file, without symbolic links."""
     before: bytes | None
-    """None: the file does not exist yet."""
+    """The content before the change; None if the file does not exist yet."""
     after: bytes | None
-    """None: the file is deleted."""
+    """The content after the change; None if the file is deleted."""
     mode: int | None
     """The permissions of the file after the change; None for a new file."""
     move_to: str | None = None
-    """The new path of a file that is moved: absolute, without symbolic links."""
+    """The new absolute path of a moved file, without symbolic links; None if the file is not moved."""
     given_up_mode: int | None = None
-    """The permissions that the file loses when a moved file with other permissions replaces it; None: they do
-    not change.
+    """The permissions of the file that a moved file replaces; None if the moved file has the same permissions or
+    replaces no file.
     """
 
     @property
     def mode_before(self) -> int | None:
-        """The permissions of the file before the change; None: it does not exist yet."""
+        """The permissions of the file before the change; None if the file does not exist yet."""
         if self.before is None:
             return None
         return self.mode if self.given_up_mode is None else self.given_up_mode
@@ -79,31 +79,33 @@ class Plan(Struct, frozen=True, kw_only=True):
     inside_cwd: bool
     """True if every file is below the conversation's working directory, with symbolic links resolved."""
     folders: dict[str, Identity | None] = {}
-    """The identities of the files' directories; None for one that does not exist yet."""
+    """The identities of the files' directories, keyed by path; None for a directory that does not exist yet."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths that are written, created or removed; both paths of a moved file."""
+        """All paths that are written, created or removed, including both paths of a moved file."""
         return tuple(path for change in self.changes for path in change.paths)
 
     @property
     def covers(self) -> str:
-        """The digest of the files, their contents and permissions, and their directories."""
+        """A digest of the files, their contents and permissions, and their directories. An approval covers exactly
+        these.
+        """
         folders = sorted((os.fsencode(path), its) for path, its in self.folders.items())
         return sha256(_digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
 
     def summary(self) -> str:
-        """Return the text for the model after the patch was written."""
+        """Return the text that the model gets after the patch has been written."""
         lines = [f"{c.letter} {c.written}\n" for letter in "AMD" for c in self.changes if c.letter == letter]
         return "Success. Updated the following files:\n" + "".join(lines)
 
     def for_events(self, *, cancel: CancelToken | None = None) -> dict[str, FileChange]:
-        """Return the changes as clients see them, by absolute path.
+        """Return the changes in the form that clients see, keyed by absolute path.
 
         Raises:
             PatchRefused: the work was cancelled.
         """
-        # A large module that only this method needs.
+        # Imported here, because the module is large and only this method needs it.
         from parley.tools.patch.diffs import Effort, unified_diff
 
         effort = Effort(cancel=cancel)
@@ -121,7 +123,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def _digest(changes: Sequence[Change]) -> bytes:
-    """Return a digest of the files, their contents and permissions."""
+    """Return a digest of the changed files, their contents and their permissions."""
     summed = sha256()
     for change in changes:
         paths = [os.fsencode(path) for path in change.paths]
@@ -140,7 +142,8 @@ def verify(
     installed: Sequence[str] = (),
     cancel: CancelToken | None = None,
 ) -> Plan:
-    """Verify a patch and return the plan of its changes. Its paths are relative to `workdir`.
+    """Verify a patch and return the plan of its changes. The paths of the patch are relative to `workdir`. `cwd` is
+    the working directory of the conversation.
 
     Parley's `home`, its `installed` programs and the `hidden` paths are protected.
 
@@ -183,7 +186,9 @@ def verify(
 
 
 def _folders_of(changes: Sequence[Change], folders: DirFds) -> dict[str, Identity | None]:
-    """Return the directory of each file, and the directories above a missing one up to one that exists."""
+    """Return the identity of each file's directory. For a missing directory, include the directories above it, up
+    to one that exists.
+    """
     found: dict[str, Identity | None] = {}
     for path in [path for change in changes for path in change.paths]:
         folder = os.path.dirname(path)
@@ -201,7 +206,7 @@ def _mebibytes(size: int) -> str:
 
 
 class _DiskFile(Struct, frozen=True):
-    """A file on disk."""
+    """A file on disk before the patch."""
 
     path: str
     content: bytes
@@ -209,15 +214,15 @@ class _DiskFile(Struct, frozen=True):
 
 
 class _File(Struct, frozen=True):
-    """A file after the hunks so far."""
+    """The content of a file after the hunks that were applied so far."""
 
     content: bytes
     original: _DiskFile | None
-    """The file on disk that it was made from; None for a new file."""
+    """The file on disk that was changed or moved; None for a new file."""
 
 
 class _StagedFiles:
-    """The files that a patch names: on disk, and after its hunks."""
+    """The files that a patch names: their contents on disk, and their contents after the hunks."""
 
     def __init__(self, paths: PathResolver, folders: DirFds, deadline: Deadline) -> None:
         self._paths, self._folders, self._deadline = paths, folders, deadline
@@ -300,7 +305,7 @@ class _StagedFiles:
                 raise PatchRefused(f"error: {shown} would be both a file and a directory")
 
     def _named(self, written: str) -> tuple[str, str]:
-        """Return the resolved path, and the path as the model is shown it."""
+        """Return the resolved path, and the path in the form that is shown to the model."""
         path = self._paths.resolve(written)
         self._written[path] = written
         return path, self._paths.shown(written)
@@ -353,7 +358,7 @@ class _StagedFiles:
             self._new_folders.add(folder)
             folder = os.path.dirname(folder)
         if len(self._new_folders) > MAX_FILES:
-            raise PatchRefused(f"error: the patch would make more than {MAX_FILES} directories")
+            raise PatchRefused(f"error: the patch would create more than {MAX_FILES} directories")
 
     def _folder_of(self, path: str) -> tuple[int, str]:
         folder, _, name = path.rpartition("/")
@@ -378,5 +383,5 @@ class _StagedFiles:
             raise PatchRefused(f"error: {shown} is {why}")
         self._bytes_read += len(content)
         if self._bytes_read > MAX_PATCH_BYTES:
-            raise PatchRefused(f"error: the patch needs more than {_mebibytes(MAX_PATCH_BYTES)} read")
+            raise PatchRefused(f"error: the patch reads more than {_mebibytes(MAX_PATCH_BYTES)}")
         return _DiskFile(path, content, stat.S_IMODE(found.st_mode))

@@ -1,7 +1,7 @@
-"""The diff of a turn, as Git would show it (docs/protocol.md, apply_patch).
+"""Creates the diff of a turn, in Git's format (see "apply_patch" in docs/protocol.md).
 
-Has the files as they were before the turn's first patch, and reads their current content. A file that exceeds a
-limit of the diff is shown like a binary file. Does not run Git and follows no symbolic links.
+The module keeps the contents from before the turn's first patch, and reads the current contents. A file that
+exceeds a limit of the diff is shown like a binary file. The module does not run Git, and follows no symbolic links.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ __all__ = ["TouchedFiles"]
 CONTEXT_LINES: Final = 3
 
 BINARY_BYTES: Final = 8000
-"""A file with a zero byte among its first bytes is binary, as in Git."""
+"""The number of bytes at the start of a file that are checked. As in Git, a file with a NUL byte among them is
+binary.
+"""
 
 NO_BLOB: Final = "0" * 40
 
@@ -31,22 +33,24 @@ class TouchedFiles:
     """The files that a turn has changed."""
 
     def __init__(self, cwd: str, *, hidden: Sequence[str] = ()) -> None:
-        """Create an empty set. Paths are absolute or relative to `cwd`, without symbolic links. `hidden` paths
-        are not read.
+        """Create an empty set of files. Their paths are absolute or relative to `cwd`, without symbolic links.
+        `hidden` paths are not read.
         """
         self._cwd, self._hidden = cwd, hidden
         self._before: dict[str, _Version | None] = {}
-        """The files before the turn, by place: the normalised absolute path."""
+        """The files before the turn, keyed by normalised absolute path; None for a file that did not exist."""
         self._given: dict[str, str] = {}
-        """The path as it was first given, by place."""
+        """The path of each file as it was first given to `before`, keyed by normalised absolute path."""
         self._origins: dict[str, str] = {}
-        """The old place of a moved file, by its new place."""
+        """The old path of each moved file, keyed by its new path. Both are normalised absolute paths."""
         self._room = MAX_PATCH_BYTES
         self._hunks: dict[_Pair, str] = {}
-        """The hunks of the previous diff, which are reused for unchanged files."""
+        """The hunks of the previous diff, keyed by the Git object ids of both contents. They are reused for
+        unchanged files.
+        """
 
     def before(self, path: str, content: bytes | None, mode: int | None) -> None:
-        """Record a file before it changes; content and mode are None if it does not exist.
+        """Record a file before it changes. Content and mode are None if the file does not exist.
 
         Further calls for the same file have no effect.
         """
@@ -63,15 +67,15 @@ class TouchedFiles:
             self._room -= len(content)
 
     def moved(self, path: str, new_path: str) -> None:
-        """Record that a file was moved, so that it is shown once, with both names.
+        """Record that a file was moved, so that the diff shows it once, with both names.
 
-        Both paths must have been given to `before`.
+        Both paths must have been recorded with `before`.
         """
         place = self._place(path)
         self._origins[self._place(new_path)] = self._origins.pop(place, place)
 
     def render(self) -> str:
-        """Return all changes of the turn, sorted by path; empty if there are none.
+        """Return the diff of all changes of the turn, sorted by path; empty if there are none.
 
         Raises:
             OSError: no file can be opened.
@@ -131,26 +135,26 @@ class TouchedFiles:
 
 
 class _Version(NamedTuple):
-    """A version of a file."""
+    """One version of a file: before the turn, or now."""
 
     blob: str | None
-    """The Git object id of the content; None: it was not read."""
+    """The Git object id of the content; None if the content was not read."""
     mode: str
     content: bytes | None
-    """None: it was not read, or not kept."""
+    """The content; None if it was not read or not kept."""
 
     @property
     def text(self) -> bytes | None:
-        """The content of a text file; None for a binary file."""
+        """The content of a text file; None for a binary file, or if the content is not known."""
         return None if self.content is None or b"\0" in self.content[:BINARY_BYTES] else self.content
 
 
 _Pair = tuple[str, str]
-"""The Git object ids of two contents."""
+"""The Git object ids of the old and the new content."""
 
 
 class _Change(NamedTuple):
-    """A file before the turn and now; None: it did not or does not exist."""
+    """A file before the turn and now. A version is None if the file did not exist, or does not exist now."""
 
     name: bytes
     new_name: bytes
@@ -159,26 +163,26 @@ class _Change(NamedTuple):
 
     @property
     def pair(self) -> _Pair | None:
-        """The two object ids; None: one of the contents was not read."""
+        """The object ids of the old and the new content; None if one of the contents was not read."""
         blob, new_blob = self._blobs()
         return None if blob is None or new_blob is None else (blob, new_blob)
 
     @property
     def least_bytes(self) -> int:
-        """The least size of the hunks: the difference in length."""
+        """The minimum size of the hunks in bytes. It is the difference between the lengths of the two texts."""
         text, new_text = self._texts()
         return 0 if text is None or new_text is None else abs(len(text) - len(new_text))
 
     def hunks(self, effort: Effort) -> str | None:
-        """Return the hunks; None for a binary file."""
+        """Return the hunks; None for a binary file or unknown content."""
         text, new_text = self._texts()
         if text is None or new_text is None:
             return None
         return unified_diff(text, new_text, context=CONTEXT_LINES, effort=effort)
 
     def rendered(self, hunks: str | None) -> str:
-        """Return the section of the diff; empty if the file is unchanged. Without hunks, the section only says
-        that the file differs.
+        """Return the section of the diff for this file; empty if the file is unchanged. If `hunks` is None, the
+        section only says that the file differs.
         """
         lines = [*self._modes(), *self._body(hunks)]
         if not lines:
@@ -226,15 +230,17 @@ class _Change(NamedTuple):
 
 
 def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
-    """Return the path relative to the root of the file's repository; the path as given if it is in no
-    repository.
+    """Return the path relative to the root of the file's repository. For a file outside of any repository, return
+    the path as it was given.
     """
     root = _root(os.path.dirname(place), roots)
     return os.fsencode(given if root is None else os.path.relpath(place, root))
 
 
 def _root(folder: str, roots: dict[str, str | None]) -> str | None:
-    """Return the nearest directory above that has a `.git`. `roots` caches the results."""
+    """Return the directory itself or the nearest directory above it that has a `.git`; None if there is none.
+    `roots` caches the results.
+    """
     root, passed = folder, [folder]
     while root not in roots and not is_repository(root) and root != "/":
         root = os.path.dirname(root)
@@ -252,13 +258,15 @@ ESCAPES: Final = {
 
 
 def _quoted(name: bytes) -> str:
-    """Return a name as Git quotes it: with escapes if it has unusual characters."""
+    """Return a name in Git's quoting: in double quotes with escapes if it has unusual characters."""
     escaped = "".join(ESCAPES.get(byte) or chr(byte) for byte in name)
     return escaped if len(escaped) == len(name) else f'"{escaped}"'
 
 
 def _label(name: bytes) -> str:
-    """Return a name for the end of a line; a tab marks its end if it contains blanks."""
+    """Return a name in the form that is used at the end of a line. If the name contains spaces, a tab marks its
+    end.
+    """
     return _quoted(name) + ("\t" if b" " in name else "")
 
 
@@ -274,7 +282,9 @@ def _git_mode(mode: int) -> str:
 
 
 def _read(folders: DirFds, place: str, *, limit: int) -> _Version | None:
-    """Return the current file; None if it does not exist or is not a regular file."""
+    """Return the current version of a file; None if the file does not exist or is not a regular file. The content
+    of a file that is larger than `limit` bytes is not read.
+    """
     folder, name = os.path.split(place)
     try:
         inside = folders.open(folder)

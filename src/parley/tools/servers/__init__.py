@@ -1,7 +1,6 @@
-"""Tools of tool servers: programs and HTTP servers that speak MCP and offer tools.
+"""Provides the tools of tool servers, which are programs and HTTP servers that speak MCP and offer tools.
 
-The process has one `ServerPool`, which starts and ends the servers. A turn borrows them by a `Lease`, and
-`ServerTools` runs the model's calls. The MCP client library is imported with the first server.
+A `ServerPool` starts and ends the servers. A turn leases them, and `ServerTools` runs the model's calls.
 """
 
 from parley.tools.servers.calls import ServerTools

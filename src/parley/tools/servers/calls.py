@@ -1,6 +1,6 @@
-"""The model's calls of tools of tool servers, with their events.
+"""Runs the model's calls to tools of tool servers, and reports their events.
 
-Does not know how a tool server is reached; `pool.py` does.
+`pool.py` handles the connections to the servers.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ __all__ = ["ServerTools"]
 log: Final = logging.getLogger(__name__)
 
 MAX_TOLD_BYTES: Final = 1024 * 1024
-"""The largest result that the model is given; the context of most models is smaller."""
+"""The maximum size, in bytes, of a result that the model gets. The context window of most models is smaller."""
 
 MAX_SHOWN_BYTES: Final = 4 * 1024 * 1024
-"""The largest result that an event contains."""
+"""The maximum size, in bytes, of a result in an event."""
 
 MAX_DEPTH: Final = 100
-"""How deep arguments and results may be nested: deeper than useful values are, and shallow enough for every encoder
-that they pass."""
+"""The maximum nesting depth of arguments and results. Useful values are not nested this deeply, and every encoder
+accepts this depth.
+"""
 
 _arguments: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-"""The encoder of results: compact, with sorted keys, so that the model's input does not depend on the order of a
+"""The encoder of results: compact, with sorted keys. The model's input therefore does not depend on the order of a
 server's keys.
 """
 
 
 class ServerTools:
-    """The tools of tool servers, for one turn."""
+    """The tools of tool servers that one turn can call."""
 
     def __init__(self, context: ToolContext, lease: Lease) -> None:
         self._transcript, self._lease = context.transcript, lease
@@ -55,7 +56,9 @@ class ServerTools:
         return self._lease.find(name) is not None
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return the text for the model. Cancelling tells the server to stop."""
+        """Run a call and return its output for the model. If the call is cancelled, the server is told to stop
+        it.
+        """
         tool = self._lease.find(call.name)
         if tool is None:
             return f"unsupported call: {call.name}"
@@ -72,7 +75,7 @@ class ServerTools:
         except ToolServerFailed as error:
             text = str(error)
             outcome = ToolCallOutcome(err=text)
-        except Exception as bug:  # ours: the call began, so its end must be shown
+        except Exception as bug:  # a bug of ours; the begin event needs an end event
             log.exception("a call of %s failed", call.name)
             text = internal_error(bug)
             outcome = ToolCallOutcome(err=text)
@@ -135,7 +138,9 @@ def _model_text(result: dict[str, Any]) -> str:
 
 
 def _event_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result for the event, which is stored and sent to every client."""
+    """Return the result for the event, which is stored and sent to every client. A result that is too long is
+    replaced with a note.
+    """
     size = len(_encode(result))
     if size <= MAX_SHOWN_BYTES:
         return result

@@ -1,11 +1,22 @@
-"""Texts for failures of tool servers, which people and models read."""
+"""Describes failures of tool servers for people and models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from parley.common.os_errors import os_detail
 from parley.config.types import ToolServer
+from parley.rpc.errors import (
+    CannotReach,
+    HttpRefused,
+    RequestRefused,
+    SessionError,
+    SessionLost,
+    TooLarge,
+    UnreadableAnswer,
+)
+from parley.tools.errors import NotStarted
 from parley.tools.servers.names import SERVER_NAME_PATTERN
 
 __all__ = [
@@ -13,12 +24,11 @@ __all__ = [
     "TIMED_OUT",
     "UNREADABLE",
     "bad_name",
+    "call_failure",
+    "describe",
     "not_stored",
     "one_line",
-    "refusal",
     "start_failure",
-    "too_long",
-    "too_many_values",
 ]
 
 LOST: Final = "the connection to the tool server was lost"
@@ -26,24 +36,18 @@ TIMED_OUT: Final = "request timed out"
 UNREADABLE: Final = "its answer cannot be read"
 
 MAX_DETAIL_CHARACTERS: Final = 500
-"""The most characters of a tool server's own message that are shown."""
+"""The maximum number of characters of a tool server's own message that are shown."""
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
-    """Return the text for clients when a server failed to start."""
+    """Return the client-facing message for a server that failed to start."""
     return f"MCP client for `{server.name}` failed to start: {detail}"
 
 
-def too_long(limit_bytes: int) -> str:
-    return f"its answer is longer than {limit_bytes} bytes"
-
-
-def too_many_values(limit: int) -> str:
-    return f"its answer has more than {limit} values"
-
-
 def not_stored(keys: Sequence[str]) -> str:
-    """Return the text for a server that lacks secrets of an earlier call, because secrets are not stored."""
+    """Return the message for a server that cannot be started because the secrets of an earlier call were not
+    stored. `keys` are the names of the settings that held the secrets.
+    """
     named = ", ".join(f"`{key}`" for key in keys)
     return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
 
@@ -52,12 +56,45 @@ def bad_name(name: str) -> str:
     return f"invalid server name '{name}': must match pattern {SERVER_NAME_PATTERN}"
 
 
-def refusal(status: int, reason: str) -> str:
-    """Return the text for an HTTP status that refuses a request."""
-    return f"the server answered {status} {one_line(reason)}".strip()
+def describe(error: Exception) -> str:
+    """Return a description of why a tool server could not be reached or gave no valid answer."""
+    match error:
+        case NotStarted() | CannotReach():
+            return one_line(error.detail)
+        case SessionError():
+            return call_failure(error) or one_line(
+                error.message if isinstance(error, RequestRefused) else str(error)
+            )
+        case TimeoutError():
+            return TIMED_OUT
+        case OSError():
+            return one_line(os_detail(error))
+        case _:
+            return one_line(str(error)) or type(error).__name__
+
+
+def call_failure(error: SessionError) -> str | None:
+    """Return the reason why a request has no result; None if the server answered with its own error."""
+    match error:
+        case SessionLost():
+            return LOST
+        case UnreadableAnswer():
+            return UNREADABLE
+        case TooLarge(unit="bytes"):
+            return f"its answer is longer than {error.limit} bytes"
+        case TooLarge():
+            return f"its answer has more than {error.limit} {error.unit}"
+        case HttpRefused():
+            return f"the server answered {error.status} {one_line(error.reason)}".strip()
+        case RequestRefused():
+            return None
+        case _:
+            return one_line(str(error))
 
 
 def one_line(text: str, limit: int = MAX_DETAIL_CHARACTERS) -> str:
-    """Return foreign text on one line: shortened, and without control characters."""
+    """Return text from a tool server on one line, without control characters and with at most `limit`
+    characters.
+    """
     shown = "".join(one if one.isprintable() else " " for one in text[: 2 * limit])
     return " ".join(shown.split())[:limit]

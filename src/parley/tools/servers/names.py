@@ -1,4 +1,6 @@
-"""The names of the tools of tool servers for a model (docs/protocol.md, other tools of the model)."""
+"""The names under which a model calls the tools of tool servers (see "other tools of the model" in
+docs/protocol.md).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ _ALLOWED: Final = re.compile("[a-zA-Z0-9_-]+")
 _OTHER: Final = re.compile("[^a-zA-Z0-9_-]")
 
 MAX_CHARACTERS: Final = 64
-"""The longest function name that model APIs accept."""
+"""The maximum length, in characters, of a function name that all model APIs accept."""
 
 KEPT_CHARACTERS: Final = 24
-"""The part of a name that is kept before the forty digits of its SHA-1."""
+"""The number of characters of a name that are kept. The forty digits of the name's SHA-1 follow them."""
 
 
 def is_server_name(name: str) -> bool:
@@ -25,10 +27,10 @@ def is_server_name(name: str) -> bool:
 
 
 def qualified_name(server: str, tool: str) -> str:
-    """Return the name under which a model is offered a tool.
+    """Return the name under which a model calls a tool.
 
-    If a name is too long or has characters that model APIs refuse, its beginning is kept and a digest makes it
-    unique.
+    If this name would be too long or would contain characters that model APIs refuse, the result is its beginning
+    followed by a digest, which makes it unique.
     """
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):
@@ -37,8 +39,8 @@ def qualified_name(server: str, tool: str) -> str:
 
 
 def disambiguated_name(server: str, tool: str) -> str:
-    """Return a unique name for a tool whose `qualified_name` is also the name of another tool. Example: tool
-    `b__c` of server `a`, and tool `c` of server `a__b`.
+    """Return a unique name for a tool whose `qualified_name` is also the name of another tool. For example, tool
+    `b__c` of server `a` and tool `c` of server `a__b` have the same `qualified_name`.
     """
     return _digested(f"{server}__{tool}", of=f"{server}\0{tool}")  # no server name contains NUL
 

@@ -1,49 +1,47 @@
 """All tool servers of this process, shared between conversations and leased to turns.
 
-Does not know the events of a call; `calls.py` does.
+`calls.py` runs the calls and reports their events.
 """
 
 from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from parley.config.types import ToolServer
 from parley.errors import ShuttingDown
 from parley.ports.model import ToolSpec
+from parley.rpc.session import OnProgress
 from parley.tools.errors import CallFailed, ToolServerFailed
 from parley.tools.servers.connection import Connection
 from parley.tools.servers.failures import TIMED_OUT, bad_name, not_stored, start_failure
-from parley.tools.servers.library import loaded
 from parley.tools.servers.names import disambiguated_name, is_server_name, qualified_name
 from parley.tools.servers.server import Key, Server, Timing, key_of
-
-if TYPE_CHECKING:
-    from parley.tools.servers.session import OnProgress
 
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""Added to the time that a server has for its first answer, so that a caller still gets the failure of a server
-that never answers.
+"""Seconds that a caller waits in addition to the time limit for a server's first answer. The additional time
+ensures that the caller gets the failure of a server that never answers.
 """
 
 
 class RemoteTool:
-    """A tool of a tool server."""
+    """A tool of a tool server that a turn can call."""
 
     def __init__(self, settings: ToolServer, server: Server, name: str) -> None:
         self.server_name, self.name, self._server = settings.name, name, server
         self._limit_seconds = settings.tool_timeout_seconds or None
 
     async def call(self, arguments: dict[str, Any] | None, *, progress: OnProgress) -> dict[str, Any]:
-        """Call the tool and return its result: `content`, and if given `structuredContent` and `isError`.
+        """Call the tool and return its result: `content`, and `structuredContent` and `isError` if the server gave
+        them.
 
-        A server that has crashed is started again first. A cancellation or the end of `tool_timeout` tells the
-        server to stop this call and affects no other call. `progress` must not block.
+        A server that has crashed is started again first. If the call is cancelled or `tool_timeout` passes, the
+        server is told to stop this call, and other calls are not affected. `progress` must not block.
 
         Raises:
             ToolServerFailed: there is no result.
@@ -62,27 +60,27 @@ class RemoteTool:
 
 
 class Lease:
-    """The tool servers of one turn, under the names in its settings."""
+    """The tool servers of one turn, with the names from its settings."""
 
     def __init__(self, servers: Sequence[tuple[ToolServer, Server]]) -> None:
         self._servers = servers
         self._lists: list[tuple[ToolSpec, ...]] = []
-        """The tools of each server from which `_tools` and `_specs` were made."""
+        """The list of tools that each server had at the last refresh."""
         self._tools: dict[str, RemoteTool] = {}
         self._specs: tuple[ToolSpec, ...] = ()
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return the tools that the servers offer now, sorted by name."""
+        """Return the tools that the servers currently offer, sorted by name."""
         self._refresh()
         return self._specs
 
     def find(self, name: str) -> RemoteTool | None:
-        """Return the tool that a model calls by this name."""
+        """Return the tool that a model calls by this name; None if there is none."""
         self._refresh()
         return self._tools.get(name)
 
     def _refresh(self) -> None:
-        """Name all tools again if a server's list has changed."""
+        """Assign the names of all tools again if the list of a server has changed."""
         lists = [server.tools for _, server in self._servers]
         if len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists)):
             return
@@ -93,7 +91,7 @@ class Lease:
                 name = qualified_name(settings.name, spec.name)
                 if name in self._tools:
                     name = disambiguated_name(settings.name, spec.name)
-                if name not in self._tools:  # otherwise the server lists two of the same name
+                if name not in self._tools:  # otherwise the server lists two tools of the same name
                     self._tools[name] = RemoteTool(settings, server, spec.name)
                     specs.append(ToolSpec(name=name, description=spec.description, parameters=spec.parameters))
         self._specs = tuple(sorted(specs, key=lambda spec: spec.name))
@@ -105,22 +103,31 @@ async def _all_settled(connections: Sequence[Connection]) -> None:
 
 
 class ServerPool:
-    """The tool servers of the process. Does nothing until a conversation has one in its settings."""
+    """The tool servers of the process. No server is started before a conversation needs it."""
 
-    def __init__(self, environ: Mapping[str, str], *, timing: Timing = Timing()) -> None:  # noqa: B008 - frozen
-        self._environ, self._timing = environ, timing
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        timing: Timing = Timing(),  # noqa: B008 - frozen
+        on_unused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create a pool. `timing` holds the time limits of its servers. `on_unused` is called when no turn has used
+        a server of the pool for some time.
+        """
+        self._environ, self._timing, self._on_unused = environ, timing, on_unused
         self._servers: dict[Key, Server] = {}
         self._connections: set[Connection] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def start(self, servers: Sequence[ToolServer]) -> tuple[str, ...]:
-        """Start the servers that do not run, concurrently, and wait for those that start for the first time.
+        """Start the servers that are not running, concurrently. Wait for the servers that start for the first time.
 
-        The wait ends half a second after the time limit of one answer, counted from the start of the last server.
-        The import of the client library, once in a process, is not counted. Returns a text for each server that
-        failed to start, in order, even while it is being started again. A server that takes longer than the wait
-        continues to start, and has no text.
+        The wait ends at the latest half a second after the time limit for one answer, counted from the start of the
+        last server. Returns a message for each server that failed to start, in order, even while it is being
+        started again. If a server takes longer than the wait, it continues to start and no message is returned for
+        it.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -139,8 +146,8 @@ class ServerPool:
 
     @asynccontextmanager
     async def lease(self, servers: Sequence[ToolServer]) -> AsyncIterator[Lease]:
-        """Keep these servers running during the lease. Servers that do not run are started, and the method waits
-        for them as `start` does.
+        """Keep these servers running during the lease. Start servers that are not running, and wait for those that
+        start for the first time.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -154,7 +161,7 @@ class ServerPool:
             yield Lease(named)
 
     async def close(self) -> None:
-        """End all servers and wait until they have ended. No server is started afterwards."""
+        """End all servers and wait until they have ended. No server can be started afterwards."""
         self._is_closed = True
         for server in self._servers.values():
             server.stop()
@@ -165,7 +172,7 @@ class ServerPool:
             await asyncio.wait(self._endings)
 
     def _found(self, servers: Sequence[ToolServer]) -> list[Server | None]:
-        """Return the server for each of the settings; None for settings that cannot be used."""
+        """Return the server for each item of the settings; None for an item that cannot be used."""
         if self._is_closed:
             raise ShuttingDown
         return [self._server(settings) if _why_unusable(settings) is None else None for settings in servers]
@@ -184,7 +191,7 @@ class ServerPool:
 
     @asynccontextmanager
     async def _held(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """Keep these servers running during the block. The block begins when they have started, or when that
+        """Keep these servers running during the block. The block begins when they have started, or when the start
         takes too long.
         """
         for server in servers:
@@ -198,21 +205,17 @@ class ServerPool:
         finally:
             for server in servers:
                 server.release()
+            self._check_use()
 
     async def _wait_for(self, connections: Sequence[Connection]) -> None:
         clock = asyncio.get_running_loop().time
-        # Counted from the start: a second wait for the same slow server does not begin anew.
+        # Counted from the start of the server, so that a second wait for a slow server is not longer.
         until = max(one.began_at for one in connections) + self._timing.answer_seconds + SLACK_SECONDS
         settled = asyncio.create_task(_all_settled(connections))
-        loading = asyncio.create_task(loaded())
         try:
-            asked_at = clock()
-            await asyncio.wait([loading, settled], return_when=asyncio.FIRST_COMPLETED)
-            until += clock() - asked_at  # the import does not count
             await asyncio.wait([settled], timeout=max(until - clock(), 0))
         finally:
             settled.cancel()
-            loading.cancel()
 
     def _note_connection(self, connection: Connection) -> None:
         self._connections = {one for one in self._connections if not one.is_over} | {connection}
@@ -220,14 +223,19 @@ class ServerPool:
             self._end(connection)
 
     def _end_idle(self, key: Key) -> None:
-        """End a server that was idle for long. A failed server is kept, because turns would wait for the first
-        start of a new one.
+        """End a server that has been idle for a long time. The record of a failed server is kept, because turns
+        would wait for the first start of a new server.
         """
         server = self._servers[key]
         if server.failure is None:
             del self._servers[key]
         if server.last_connection is not None:
             self._end(server.last_connection)
+        self._check_use()
+
+    def _check_use(self) -> None:
+        if not self._is_closed and not any(server.is_in_use for server in self._servers.values()):
+            self._on_unused()
 
     def _end(self, connection: Connection) -> None:
         ending = asyncio.create_task(connection.end())
@@ -236,7 +244,7 @@ class ServerPool:
 
 
 def _why_unusable(settings: ToolServer) -> str | None:
-    """Return why a server cannot be started with these settings; None if it can."""
+    """Return the reason why a server cannot be started with these settings; None if it can."""
     if not is_server_name(settings.name):
         return bad_name(settings.name)
     return not_stored(settings.missing) if settings.missing else None

@@ -1,6 +1,6 @@
-"""The program of a tool server: a child process with pipes, ended together with its process group.
+"""Runs the program of a tool server as a child process with pipes, and ends it together with its process group.
 
-Knows processes and bytes. Does not know what the bytes mean.
+This module transfers bytes; `program_carrier.py` splits them into messages.
 """
 
 from __future__ import annotations
@@ -38,32 +38,34 @@ INHERITED: Final = (
     "TZ",
     "__CF_USER_TEXT_ENCODING",
 )
-"""The variables of the server's environment that a program gets."""
+"""The names of the environment variables that a program inherits from Parley."""
 
 LEAVE_SECONDS: Final = 0.5
-"""How long a program may take to exit after its input was closed, which is how MCP ends a server."""
+"""The maximum time, in seconds, that a program may take to exit after its input was closed. Closing the input is
+how MCP ends a server.
+"""
 
 TERM_SECONDS: Final = 0.5
-"""How long a program may take to exit after SIGTERM. Both times together are less than the two seconds that
-Parley has to stop (docs/protocol.md#lifecycle).
+"""The maximum time, in seconds, that a program may take to exit after SIGTERM. Together with `LEAVE_SECONDS`, this
+is less than the two seconds that Parley has to stop (docs/protocol.md#lifecycle).
 """
 
 KILL_SECONDS: Final = 2.0
-"""How long a killed process may take to end; only a process that is stuck in the kernel takes longer."""
-
-PIPE_SECONDS: Final = 0.5
-"""How long the remaining output of a program is read after its end. Another process may keep the pipe open and
-never answer."""
+"""The maximum time, in seconds, that a killed process may take to end. Only a process that is stuck in the kernel
+takes longer.
+"""
 
 READ_BYTES: Final = 256 * 1024
 
 LOG_LINE_BYTES: Final = 1000
-"""How much of one line on stderr is logged."""
+"""The maximum number of bytes of a line on stderr that are logged."""
 
 PidfdOpen = Callable[[int], int]
 
 _PIDFD_OPEN: Final[PidfdOpen | None] = getattr(os, "pidfd_open", None)
-"""None where the system lacks it; a thread waits for the end of a program instead."""
+"""The function `os.pidfd_open`; None if the system lacks it. If it is None, a thread waits for the end of a program
+instead.
+"""
 
 
 def environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
@@ -71,7 +73,7 @@ def environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
 
 
 class Program:
-    """A child process in its own process group. `stop` must be called."""
+    """A child process in its own process group. The owner must call `stop`."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         self._process, self._name = process, name
@@ -90,10 +92,11 @@ class Program:
         cwd: str = "/",
         pidfd_open: PidfdOpen | None = _PIDFD_OPEN,
     ) -> Program:
-        """Run `argv` in `cwd`, with the program found by the PATH of `env`. `name` is its name in the log.
+        """Run `argv` in `cwd`. The program is looked up in the PATH of `env`. `name` is the program's name in the
+        log. `pidfd_open` is None if the system has no such function.
 
         Raises:
-            NotStarted: the program was not found, or the system refused; nothing is left running.
+            NotStarted: the program was not found, or the system refused to start it. Nothing is left running.
         """
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns when the program was found
@@ -107,8 +110,9 @@ class Program:
                 start_new_session=True,
             )
         except OSError as error:
-            where = f"cannot start in {cwd}: " if error.filename == cwd and error.filename != argv[0] else ""
-            raise NotStarted(f"{where}{os_detail(error)}") from None
+            of_directory = error.filename == cwd and error.filename != argv[0]
+            what = f"cannot start in {cwd}" if of_directory else f"cannot run {argv[0]}"
+            raise NotStarted(f"{what}: {os_detail(error)}") from None
         except ValueError as error:
             raise NotStarted(str(error)) from None
         limit_program(process.pid)
@@ -126,11 +130,11 @@ class Program:
         return program
 
     async def read(self) -> bytes:
-        """Return the next part of its output; empty at the end."""
+        """Return the next part of the program's output; empty at the end."""
         return await self._output.read(READ_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Write to its input; return when the pipe has room again.
+        """Write to the program's input. Return when the pipe has room again.
 
         Raises:
             ConnectionError: the program no longer reads.
@@ -139,7 +143,7 @@ class Program:
         await self._input.drain()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for its end; return False after this many seconds."""
+        """Wait until the program has ended. Return False if it has not ended after the given number of seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
@@ -148,7 +152,7 @@ class Program:
         return True
 
     def how_it_ended(self) -> str:
-        """Return a text that says how the program ended."""
+        """Return a description of how the program ended."""
         try:
             code = self._exit_code()
         except ChildProcessError:  # other code has reaped it
@@ -159,11 +163,11 @@ class Program:
         return f"the program ended before it answered ({how})"
 
     async def stop(self) -> None:
-        """Close its input, then send SIGTERM, then SIGKILL to its process group.
+        """End the program: close its input, then send SIGTERM, then SIGKILL to its process group.
 
-        Cancelling sends SIGKILL at once.
+        If the call is cancelled, SIGKILL is sent immediately.
         """
-        discard = asyncio.create_task(self._discard())  # or a full pipe would keep it from exiting
+        discard = asyncio.create_task(self._discard())  # a full pipe would keep the program from exiting
         try:
             if not self._input.transport.is_closing():
                 self._input.transport.abort()
@@ -171,7 +175,7 @@ class Program:
                 self._signal(signal.SIGTERM)
                 await self.wait(TERM_SECONDS)
         finally:
-            # Before it is reaped: until then no other process can have its process id.
+            # Sent before the program is reaped, because no other process can have its process id until then.
             self._signal(signal.SIGKILL)
             try:
                 if not await self.wait(KILL_SECONDS):
@@ -216,12 +220,14 @@ class Program:
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
-            self._signal_group(signal.SIGKILL)  # at once: it is reaped, and its process id may be reused
+            self._signal_group(signal.SIGKILL)  # at once, because the process is reaped and its id may be reused
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._note_end)
 
     def _exit_code(self) -> int | None:
-        """Return the exit code without reaping the process: None while it runs, negative for a signal."""
+        """Return the exit code without reaping the process. It is None while the process is running, and negative
+        if a signal ended the process.
+        """
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.returncode
         status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -239,11 +245,11 @@ class Program:
             self._signal_group(number)
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, or belongs to another user now
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as another user
             os.killpg(self._process.pid, number)
 
     async def _abandon(self) -> None:
-        """Kill the program before its first use and close its pipes. Cancelling has no effect."""
+        """Kill the program before its first use, and close its pipes. A cancellation does not interrupt this."""
         self._signal(signal.SIGKILL)
         try:
             await run_to_completion(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))

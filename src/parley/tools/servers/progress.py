@@ -1,4 +1,4 @@
-"""Progress of a call, reported no more often than a person can read."""
+"""Reports the progress of a call at a rate that a person can read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from parley.tools.servers.failures import one_line
 __all__ = ["progress_text", "throttled_progress"]
 
 INTERVAL_SECONDS: Final = 0.25
-"""Time between two reports; a tool may send thousands of them a second."""
+"""The minimum number of seconds between two reports. The rate is limited because a tool may send thousands of
+reports per second.
+"""
 
 
 def progress_text(server: str, tool: str, done: float, total: float | None, message: str | None) -> str:
@@ -23,7 +25,7 @@ def progress_text(server: str, tool: str, done: float, total: float | None, mess
 
 @asynccontextmanager
 async def throttled_progress(report: Callable[[str], Awaitable[None]]) -> AsyncIterator[Callable[[str], None]]:
-    """Yield a function that takes progress texts, and report the latest text once per interval.
+    """Yield a function that accepts progress texts. Report the latest text at most once per interval.
 
     The last text is always reported, except after a cancellation.
     """

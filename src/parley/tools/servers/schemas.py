@@ -1,8 +1,7 @@
 """Reduces the input schema of a tool to the subset that every model API accepts.
 
-See docs/protocol.md, other tools of the model.
-
-Accepts any schema that a tool server sends; an invalid part becomes a string.
+See "other tools of the model" in docs/protocol.md. Any schema that a tool server sends is accepted. An invalid part
+becomes a string.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ TYPE_BY_KEYWORD: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("string", frozenset({"enum", "const", "format"})),
     ("number", frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})),
 )
-"""The type of a schema that names none, by its keywords. The first group with a matching keyword counts."""
+"""Types and the keywords that imply them, for a schema that names no type. The first type with a matching keyword
+is used.
+"""
 
 
 MAX_DEPTH: Final = 30
-"""How deep objects and arrays may be nested; a deeper one becomes a string."""
+"""The maximum nesting depth of objects and arrays. A deeper object or array becomes a string."""
 
 
 def reduced(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's input, which is always an object."""
+    """Return the reduced schema of a tool's input, which is always an object."""
     return _reduced_object(schema, depth=1)
 
 

@@ -1,6 +1,7 @@
-"""A tool server: started when it is needed, started again after a crash, and ended after a time without use.
+"""A tool server, which is started when it is needed, started again after a crash, and ended when it has not been
+used for some time.
 
-Has one connection at a time. Does not know the names under which it is used.
+A server has one connection at a time. It may have different names in the settings of different conversations.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ from parley.tools.servers.connection import Connection
 __all__ = ["ANSWER_SECONDS", "IDLE_SECONDS", "RETRY_SECONDS", "Key", "Server", "Timing", "key_of"]
 
 ANSWER_SECONDS: Final = 10.0
-"""The time limit of `initialize` and of `tools/list`, each."""
+"""The time limit, in seconds, for each of the requests `initialize` and `tools/list`."""
 
 RETRY_SECONDS: Final = 30.0
-"""Time before a server that failed to start is started again: long enough not to retry with every turn, and
-short enough for a user who repairs the settings.
+"""The minimum time, in seconds, before a server that failed to start is started again. It is long enough to avoid a
+retry in every turn, and short enough for a user who has just repaired the settings.
 """
 
 IDLE_SECONDS: Final = 300.0
-"""How long an unused server is kept: people return to a conversation within minutes."""
+"""The time, in seconds, for which an unused server is kept running. It is several minutes long because users often
+return to a conversation.
+"""
 
 Key = tuple[Any, ...]
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """Time limits of a tool server: for an answer, before a retry, and without use."""
+    """The times of a tool server: the limit for an answer, the pause before a retry, and the time for which an
+    unused server is kept.
+    """
 
     answer_seconds: float = ANSWER_SECONDS
     retry_seconds: float = RETRY_SECONDS
@@ -40,10 +45,12 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def key_of(settings: ToolServer) -> Key:
-    """Return the settings that two conversations must have in common to share a server. The name of the server
-    is not among them.
+    """Return the settings that two conversations must have in common to share a server. The name of the server is
+    not one of them.
     """
-    env = tuple(sorted(settings.env.items()))
+    env, headers, env_headers = (
+        tuple(sorted(table.items())) for table in (settings.env, settings.http_headers, settings.env_http_headers)
+    )
     return (
         settings.command,
         settings.args,
@@ -51,12 +58,16 @@ def key_of(settings: ToolServer) -> Key:
         settings.cwd,
         settings.url,
         settings.bearer_token_env_var,
+        headers,
+        env_headers,
         settings.max_answer_bytes,
     )
 
 
 class Server:
-    """One tool server with its users. `idle` is called after a time without users."""
+    """One tool server, and the number of turns that are using it. `opened` is called with each new connection.
+    `idle` is called when the server has not been used for some time.
+    """
 
     def __init__(
         self,
@@ -78,28 +89,30 @@ class Server:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools of the server, under the names that the server gave; after a crash, the tools from before."""
+        """The tools of the server, with the names that the server gave. After a crash, these are the tools from
+        before the crash.
+        """
         self._update()
         return self._tools
 
     @property
     def failure(self) -> str | None:
-        """The reason why the server failed to start, kept while it is being started again; None: it did not
-        fail.
+        """The reason why the server failed to start; None if it did not fail. The reason is kept while the server
+        is being started again.
         """
         self._update()
         return self._failure
 
     @property
     def is_awaited(self) -> bool:
-        """True if the server is starting for the first time, so its tools are unknown. Turns do not wait for
+        """True if the server is starting for the first time, so that its tools are unknown. Turns do not wait for
         later starts.
         """
         connection = self.last_connection
         return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
-        """Keep the server running until `release`."""
+        """Keep the server running until `release` is called."""
         self._holders += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -108,10 +121,19 @@ class Server:
     def release(self) -> None:
         self._holders -= 1
         if not self._holders:
-            self._timer = asyncio.get_running_loop().call_later(self._timing.idle_seconds, self._idle)
+            self._timer = asyncio.get_running_loop().call_later(self._timing.idle_seconds, self._become_idle)
+
+    @property
+    def is_in_use(self) -> bool:
+        """True if a turn is using the server or has used it recently."""
+        return self._holders > 0 or self._timer is not None
+
+    def _become_idle(self) -> None:
+        self._timer = None
+        self._idle()
 
     def connection(self) -> Connection:
-        """Return the connection that is usable or starting; open a new one if there is none.
+        """Return the connection that is usable or starting. Open a new connection if there is none.
 
         After a failed start, the failed connection is returned until it is time to retry.
         """

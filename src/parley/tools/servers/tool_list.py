@@ -1,6 +1,6 @@
 """The tools of a tool server that can be offered to a model.
 
-Accepts any list that a server sends: an invalid tool is left out and does not affect the others.
+Any list that a server sends is accepted. An invalid tool is left out and does not affect the others.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from parley.tools.servers.schemas import reduced
 __all__ = ["MAX_BYTES", "MAX_TOOLS", "ToolList"]
 
 MAX_TOOLS: Final = 1000
-"""How many tools one server may offer: more than a model can use."""
+"""The maximum number of tools that one server may offer. Further tools are left out, because a model could not use
+so many.
+"""
 
 MAX_BYTES: Final = 1024 * 1024
-"""The size of all descriptions and schemas together: they are part of every request to a model."""
+"""The maximum total size, in bytes, of the descriptions and schemas of one server. The size is limited because they
+are part of every request to a model.
+"""
 
 MAX_NAMED: Final = 5
 MAX_NAME_CHARACTERS: Final = 80
-"""How many of the tools that were left out are named, and the length of a name that is shown."""
+"""The maximum length, in characters, of the name of an omitted tool in the message about omitted tools. The message
+names at most `MAX_NAMED` tools.
+"""
 
 
 class ToolList:
@@ -31,7 +37,7 @@ class ToolList:
 
     def __init__(self) -> None:
         self.tools: list[ToolSpec] = []
-        """Under the server's names."""
+        """The tools that were accepted, with the names that the server gave."""
         self._bytes = self._unusable = self._beyond = 0
         self._named: list[str] = []
 
@@ -41,7 +47,7 @@ class ToolList:
 
     @property
     def complaint(self) -> str:
-        """The text that names the tools that were left out; empty if there are none."""
+        """A message about the tools that were left out; empty if no tool was left out."""
         parts: list[str] = []
         if self._unusable:
             named = ", ".join(self._named)

@@ -1,1 +1,1 @@
-"""HTTP: connections, requests and streams of server-sent events. Knows no message and no session."""
+"""HTTP connections, requests and streams of server-sent events. Messages and sessions are in `server/http`."""

@@ -1,10 +1,11 @@
-"""One connection of an HTTP client, with deadlines and a limit for headers.
+"""One connection of an HTTP client, with deadlines and a size limit for headers.
 
-The HTTP library has no deadline for the headers of a request and allows them to be large. A connection is closed if
-the headers of a request do not arrive within `HEADER_SECONDS`, or no further request begins within `IDLE_SECONDS`.
+The HTTP library has no deadline for the headers of a request and allows large headers. A connection is closed if
+the headers of a request do not arrive within `header_seconds`, or if no further request begins within
+`idle_seconds`.
 
-What follows the headers is withheld from the library until the client is authenticated: a stranger's body of many
-small chunks would take it much time.
+The library does not get the body of a request until the client is authenticated, because parsing a body of many
+small chunks takes a long time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from parley.wire.http import HEADERS
+
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
 
@@ -24,7 +27,7 @@ __all__ = ["Connection", "Connections"]
 
 MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_LINE_BYTES: Final = 8 * 1024
-"""The longest request line."""
+"""The maximum length of a request line, in bytes."""
 MOST_HEADERS: Final = 100
 
 _HEADERS_END: Final = b"\r\n\r\n"
@@ -39,7 +42,7 @@ class Deadlines(Protocol):
 
 
 class Connections(Protocol):
-    """The interface that a connection reports to."""
+    """The callbacks through which a connection reports to its listener."""
 
     log: LimitedLog
 
@@ -47,9 +50,11 @@ class Connections(Protocol):
 
     def ended(self, connection: Connection) -> None: ...
 
+    def may_open(self, limited_as: str) -> bool: ...
+
 
 class Connection(RequestHandler):
-    """The protocol of one connection."""
+    """The protocol of one HTTP connection, which adds deadlines and limits to the HTTP library."""
 
     __slots__ = (
         "_connections",
@@ -63,19 +68,20 @@ class Connection(RequestHandler):
         "_unwritten",
         "_withheld",
         "is_trusted",
+        "limited_as",
     )
 
     def __init__(self, server: web.Server, connections: Connections, deadlines: Deadlines) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=24 * 3600,  # our own deadlines close idle connections
+            keepalive_timeout=24 * 3600,  # disables the library's timeout; our own deadlines close idle connections
             lingering_time=0,
-            access_log=None,  # type: ignore[arg-type] # the library accepts it, its types do not
+            access_log=None,  # type: ignore[arg-type] # the library accepts None, its types do not
             max_line_size=MOST_LINE_BYTES,
             max_field_size=MOST_HEADER_BYTES,
             max_headers=MOST_HEADERS,
-            auto_decompress=False,  # a small body could become a large one
+            auto_decompress=False,  # a small compressed body could expand to a large one
         )
         self._connections, self._deadlines = connections, deadlines
         self._deadline: asyncio.TimerHandle | None = None
@@ -84,12 +90,15 @@ class Connection(RequestHandler):
         self._unwritten = 0
         self._in_request = False
         self._withheld: bytes | None = None
-        """What has arrived behind the headers of a request that is not authenticated yet. None if there is none."""
+        """The bytes after the headers of a request that is not authenticated yet; None if there is no such request.
+        """
         self._discardable = 0
-        """How many bytes may be discarded before the connection is closed."""
+        """The number of bytes that may still be discarded before the connection is closed."""
         self._discarded = asyncio.Event()
         self.is_trusted = False
-        """True when a request on this connection was authenticated."""
+        """True if a request on this connection was authenticated."""
+        self.limited_as: str | None = None
+        """The principal whose connections are limited; None for a stranger or an admin."""
 
     # --- the life of a connection ------------------------------------------------------
 
@@ -109,22 +118,22 @@ class Connection(RequestHandler):
             self._withhold(data)
             return
         if data and not self._in_request:
-            behind = self._count_headers(data)
-            if behind is None:
+            rest = self._count_headers(data)
+            if rest is None:
                 self._connections.log.warning(
                     "closed a connection: the headers of a request are larger than %d bytes", MOST_HEADER_BYTES
                 )
                 self.abort()
                 return
-            if self._header_bytes < 0:  # they are complete
-                end = len(data) - behind
+            if self._header_bytes < 0:  # the headers are complete
+                end = len(data) - rest
                 self._withheld = b""
                 self._withhold(data[end:])
                 data = data[:end]
         super().data_received(data)
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         if (transport := self.transport) is not None:
             transport.abort()
 
@@ -143,11 +152,18 @@ class Connection(RequestHandler):
 
     @property
     def is_withholding(self) -> bool:
-        """True if the body of the request was not asked for."""
+        """True if the endpoint has not asked for the body of the request."""
         return self._withheld is not None
 
+    def trust(self, limited_as: str | None) -> bool:
+        """Record that a request was authenticated. Return False if its principal has too many connections."""
+        if limited_as not in (None, self.limited_as) and not self._connections.may_open(limited_as):
+            return False
+        self.is_trusted, self.limited_as = True, limited_as
+        return True
+
     def read_body(self) -> None:
-        """Read what follows the headers of the request."""
+        """Pass the body of the request to the HTTP library from now on."""
         if self._withheld is None:
             return
         withheld, self._withheld = self._withheld, None
@@ -157,9 +173,10 @@ class Connection(RequestHandler):
             super().data_received(withheld)
 
     async def discard(self, most: int, length: int | None) -> None:
-        """Discard a body of some length that was not read, so that a client that still sends sees the answer.
+        """Discard an unread body of `length` bytes, so that a client that is still sending can read the answer.
 
-        Return when the client has left, or has sent the body or `most` bytes.
+        Return when the client has disconnected, has sent the whole body, or has sent `most` bytes. `length` is None
+        if it is unknown.
         """
         left = most if length is None else min(most, length)
         self._discardable = left - len(self._withheld or b"")
@@ -168,7 +185,7 @@ class Connection(RequestHandler):
         if self._discardable <= 0 or transport is None:
             return
         if transport.can_write_eof():
-            transport.write_eof()  # a client that waits for the end of the answer need not wait longer
+            transport.write_eof()  # the client may be waiting for the end of the answer
         transport.resume_reading()
         await self._discarded.wait()
 
@@ -179,15 +196,15 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that the library could not read or handle. Neither the answer nor the log repeats
-        text of the client.
+        """Answer a request that the library could not read or handle. The answer and the log contain no text from
+        the client.
         """
         why = type(exc).__name__ if exc is not None else "failed"
         self._connections.log.warning("answered a request with %d: %s", status, why)
         self.request_began()
-        response = web.Response(status=status, headers={"Server": "parley", "Cache-Control": "no-store"})
+        response = web.Response(status=status, headers=HEADERS)
         response.force_close()
-        self._close_after(self._deadlines.idle_seconds)  # the client may not read
+        self._close_after(self._deadlines.idle_seconds)  # the client may never read the answer
         return response
 
     # --- limits ------------------------------------------------------------------------
@@ -204,9 +221,11 @@ class Connection(RequestHandler):
             self.transport.pause_reading()
 
     def _count_headers(self, data: bytes) -> int | None:
-        """Return how many bytes follow the headers of the next request, or None if these are too large."""
+        """Return the number of bytes that follow the headers of the next request, or None if the headers are too
+        large.
+        """
         if self._header_bytes < 0:
-            return 0  # they are complete, and the request begins in a moment
+            return 0  # the headers are complete, and the library is about to begin the request
         joined = self._seen + data
         if not self._seen:
             joined = joined.lstrip(b"\r\n")  # empty lines before a request are ignored

@@ -1,7 +1,8 @@
 """A stream of server-sent events to one HTTP client, as an outbox.
 
-Sending never waits: the stream buffers what the client has not read. Its sender waits while more than the
-    high-water mark is unread. So a client that does not read uses little memory and does not delay other clients.
+Sending never waits: the stream buffers the bytes that the client has not read. The sender of events waits while
+more bytes than the high-water mark are unread. So a client that does not read uses little memory and does not delay
+other clients.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from typing import Final
 __all__ = ["COMMENT_SECONDS", "EventStream"]
 
 HIGH_WATER_BYTES: Final = 256 * 1024
-"""Above this many unread bytes, events wait. Lower than on stdio: there may be a thousand streams."""
+"""The high-water mark in bytes: while more bytes than this are unread, events wait. It is lower than on stdio,
+because there may be a thousand streams.
+"""
 LOW_WATER_BYTES: Final = 64 * 1024
 MOST_UNREAD_BYTES: Final = 160 * 1024 * 1024
-"""A stream with more unread bytes is closed. Only messages that cannot wait, such as answers, can reach this
-size.
+"""The maximum number of unread bytes. A stream that exceeds it is closed. Only messages that cannot wait, such as
+answers, can exceed it.
 """
 WRITE_BYTES: Final = 256 * 1024
-"""How many bytes are written before the stream checks whether the client has read them."""
+"""The maximum number of bytes that are written before the stream checks whether the client has read them."""
 COMMENT_SECONDS: Final = 15.0
-"""A comment is sent after this time without a message, so that proxies keep the connection."""
+"""Seconds without a message after which a comment is sent, so that proxies keep the connection open."""
 
 
 class EventStream:
-    """The outbox. `run` writes it to a connection."""
+    """The outbox of one HTTP stream. `run` writes its messages to a connection."""
 
     def __init__(self, *, comment_seconds: float = COMMENT_SECONDS) -> None:
         self.closed = False
@@ -39,7 +42,7 @@ class EventStream:
         self._ending = False
         self._frame: _OpenFrame | None = None
         self._held: list[tuple[bytes, str | None]] = []
-        """Messages that wait for the end of the one that is sent in parts."""
+        """Messages that are waiting for the end of the message that is being sent in parts."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._on_closed: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
@@ -49,6 +52,11 @@ class EventStream:
     @property
     def writable(self) -> bool:
         return not self._full and self._frame is None
+
+    @property
+    def is_in_message(self) -> bool:
+        """True while a message is being sent in parts."""
+        return self._frame is not None
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
         """Send one message. A client that reconnects names the last `event_id` that it received."""
@@ -61,18 +69,18 @@ class EventStream:
         self._append(b"%b%b\n\n" % (prefix, frame))
 
     def begin_frame(self, event_id: str | None = None) -> _OpenFrame:
-        """Begin a message that is sent in parts. Messages that are sent meanwhile wait for its end."""
+        """Begin a message that is sent in parts. Messages that are sent in the meantime wait until it ends."""
         assert self.writable
         frame = self._frame = _OpenFrame(self, event_id)
         return frame
 
     def write_part(self, part: bytes) -> None:
-        """Send bytes of the message that is sent in parts."""
+        """Send the next part of the open message."""
         if not self.closed:
             self._append(part)
 
     def end_frame(self) -> None:
-        """End the message that is sent in parts, and send the messages that waited for its end."""
+        """End the open message, and send the messages that were waiting for its end."""
         self._frame = None
         held, self._held = self._held, []
         for frame, event_id in held:
@@ -83,7 +91,7 @@ class EventStream:
 
     @property
     def is_behind(self) -> bool:
-        """True if the client has not read enough for the next part of a message."""
+        """True if the client has not read enough of the open message for the next part to be sent."""
         return self._unread > LOW_WATER_BYTES
 
     def _append(self, data: bytes) -> None:
@@ -104,23 +112,23 @@ class EventStream:
             self._loop.call_soon(self._wake)
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` once, when the stream closes; at once if it is closed."""
+        """Call `do` once when the stream closes, or immediately if it is already closed."""
         if self.closed:
             do()
         else:
             self._on_closed.append(do)
 
     async def flush(self) -> None:
-        """Wait until everything was written, or the stream is closed."""
+        """Wait until all messages have been written or the stream is closed."""
         await self._drained.wait()
 
     def end(self) -> None:
-        """Close the stream when everything was written."""
+        """Close the stream after all messages have been written."""
         self._ending = True
         self._changed.set()
 
     def close(self) -> None:
-        """Send nothing more and discard unwritten bytes."""
+        """Discard unwritten bytes and send nothing more."""
         if self.closed:
             return
         self.closed, self._full, self._unread = True, False, 0
@@ -137,9 +145,9 @@ class EventStream:
             do()
 
     async def run(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write the events until the stream ends. `write` returns when the connection has taken the bytes."""
+        """Write the events until the stream ends. `write` returns when the connection has accepted the bytes."""
         try:
-            await write(b":\n\n")  # the client sees at once that the stream is open
+            await write(b":\n\n")  # shows the client immediately that the stream is open
             while not self.closed:
                 if self._events:
                     await self._write(write)
@@ -174,11 +182,11 @@ class EventStream:
             async with asyncio.timeout(self._comment_seconds):
                 await self._changed.wait()
         except TimeoutError:
-            if self._frame is None:  # a comment in the middle of a message would be part of it
+            if self._frame is None:  # a comment in the middle of a message would corrupt the message
                 await write(b":\n\n")
 
     def _wake(self) -> None:
-        """Wake the senders that wait for room, one after another, until there is no room."""
+        """Wake the senders that are waiting for space, one after another, until the buffer is full."""
         for _ in range(len(self._waiting)):
             if not self.writable or not self._waiting:
                 return
@@ -186,7 +194,7 @@ class EventStream:
 
 
 class _OpenFrame:
-    """One message that is sent in parts."""
+    """A message that is sent in parts."""
 
     def __init__(self, stream: EventStream, event_id: str | None) -> None:
         self._stream, self._room = stream, asyncio.Event()
@@ -200,7 +208,7 @@ class _OpenFrame:
         self._stream.write_part(part)
 
     async def room(self) -> None:
-        await asyncio.sleep(0)  # others may have something to do
+        await asyncio.sleep(0)  # let other tasks run
         while not self._stream.closed and self._stream.is_behind:
             self._room.clear()
             await self._room.wait()

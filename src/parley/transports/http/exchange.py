@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,7 @@ from aiohttp.web_exceptions import HTTPException
 
 from parley.errors import BodyTooLarge, BodyUnreadable
 from parley.transports.http.event_stream import EventStream
-from parley.wire.http import HttpAnswer
+from parley.wire.http import HEADERS, HttpAnswer
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
@@ -22,29 +23,25 @@ if TYPE_CHECKING:
 __all__ = ["HttpExchange", "send_answer"]
 
 BODY_SECONDS: Final = 30.0
-"""How long the body of a request may take."""
+"""The maximum number of seconds that the body of a request may take to arrive."""
 DISCARD_SECONDS: Final = 2.0
-"""How long the rest of a body is read and discarded, so that a client that is still sending gets the answer."""
-
-HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Server": "parley",
-    "X-Content-Type-Options": "nosniff",
-}
-"""Sent with every answer."""
+"""The maximum number of seconds for which the rest of a body is read and discarded, so that a client that is still
+sending gets the answer.
+"""
 
 
 class HttpExchange:
-    """A request. The endpoint returns its answer: an `HttpAnswer` or an `EventStream`."""
+    """One HTTP request. The endpoint returns its answer, which is an `HttpAnswer` or an `EventStream`."""
 
     def __init__(self, request: BaseRequest, connection: Connection, *, body_seconds: float) -> None:
         self.method, self.target = request.method, request.raw_path
         self._request, self._connection, self._body_seconds = request, connection, body_seconds
-        self._stream_headers: dict[str, str] = {}
+        self.answer_headers: dict[str, str] = {}
+        """Headers that are sent with the answer, in addition to its own."""
 
     @property
     def remote(self) -> str:
-        """The address of the client."""
+        """The IP address of the client."""
         return self._request.remote or ""
 
     @property
@@ -55,44 +52,47 @@ class HttpExchange:
         """Return all values of a header."""
         return list(self._request.headers.getall(name, ()))
 
-    def authenticated(self) -> None:
-        """Record that the client is authenticated: its connection is kept when there are too many connections."""
-        self._connection.is_trusted = True
+    def authenticated(self, limited_as: str | None = None) -> bool:
+        """Record that the client is authenticated. Its connection is then kept when there are too many
+        connections.
+
+        `limited_as` names a principal that may have at most half of all connections; None for no such limit. Return
+        False, and record nothing, if the principal has them already.
+        """
+        if not self._connection.trust(limited_as):
+            return False
         self._connection.read_body()
+        return True
 
     async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read the body.
+        """Read and return the body.
 
         Raises:
-            BodyTooLarge: it is larger than `most` bytes, or there is no memory for it.
-            BodyUnreadable: it did not arrive in time or completely.
+            BodyTooLarge: the body is larger than `most` bytes, or `why_too_large` gives a reason to reject it.
+            BodyUnreadable: the body did not arrive completely or in time.
         """
         length = self._request.content_length or 0
-        if length > most or why_too_large(length) is not None:
-            raise BodyTooLarge(most)
+        _refuse_too_large(length, most, why_too_large)
         self._connection.read_body()
-        pieces, size = [], 0
+        body, size = io.BytesIO(), 0
         try:
             async with asyncio.timeout(self._body_seconds):
                 while piece := await self._request.content.readany():
-                    pieces.append(piece)
-                    size += len(piece)
-                    if size > most or (size > length and why_too_large(size) is not None):
-                        raise BodyTooLarge(most)
+                    size += body.write(piece)
+                    _refuse_too_large(size, most, why_too_large if size > length else lambda size: None)
         except TimeoutError:
             raise BodyUnreadable("it did not arrive in time") from None
         except (OSError, ValueError, HTTPException, web.PayloadAccessError):
             raise BodyUnreadable("it is not complete") from None
-        return b"".join(pieces)
+        return body.getvalue()  # without a copy
 
-    def open_stream(self, headers: Mapping[str, str] | None = None) -> EventStream:
-        """Return a stream for the answer. `headers` are sent with it."""
-        self._stream_headers = dict(headers or {})
+    def add_headers(self, headers: Mapping[str, str]) -> None:
+        """Send these headers with the answer, in addition to its own."""
+        self.answer_headers.update(headers)
+
+    def open_stream(self) -> EventStream:
+        """Return an event stream for the answer."""
         return EventStream()
-
-    @property
-    def stream_headers(self) -> Mapping[str, str]:
-        return self._stream_headers
 
 
 async def send_answer(
@@ -103,17 +103,20 @@ async def send_answer(
     *,
     most_discarded: int,
 ) -> web.StreamResponse:
-    """Send the answer; return when the client has read a stream to its end.
+    """Send the answer. For a stream, return when the client has read the whole stream.
 
-    The connection is closed after the answer to a stranger, or to a request whose body was not read.
+    The connection is closed after the answer to an unauthenticated client, or to a request whose body was not read.
     """
     if isinstance(answer, EventStream):
         return await _send_stream(request, exchange, answer)
-    response = web.Response(status=answer.status, body=answer.body, headers={**HEADERS, **answer.headers})
+    response = web.Response(
+        status=answer.status, body=answer.body, headers={**HEADERS, **exchange.answer_headers, **answer.headers}
+    )
     if connection.is_withholding or not request.content.at_eof():
         response.force_close()
     await response.prepare(request)
     await response.write_eof()
+    response.body = None  # it may be large, and an idle connection keeps its last response
     if not request.content.at_eof():
         await _discard(request, connection, most_discarded)
     return response
@@ -124,21 +127,31 @@ async def _send_stream(request: BaseRequest, exchange: HttpExchange, stream: Eve
         **HEADERS,
         "Content-Type": "text/event-stream",
         "X-Accel-Buffering": "no",
-        **exchange.stream_headers,
+        **exchange.answer_headers,
     }
     response = web.StreamResponse(status=200, headers=headers)
     try:
-        await response.prepare(request)
-        await stream.run(response.write)
-        with suppress(ConnectionError):
+        with suppress(ConnectionError):  # the client has disconnected
+            await response.prepare(request)
+            await stream.run(response.write)
             await response.write_eof()
     finally:
         stream.close()
     return response
 
 
+def _refuse_too_large(size: int, most: int, why_too_large: Callable[[int], str | None]) -> None:
+    """Raise `BodyTooLarge` if a body of `size` bytes exceeds the limit `most`, or if `why_too_large` gives a reason
+    to reject it.
+    """
+    if size > most:
+        raise BodyTooLarge(f"it is larger than {most} bytes (serve.max_body_bytes)")
+    if (why := why_too_large(size)) is not None:
+        raise BodyTooLarge(why)
+
+
 async def _discard(request: BaseRequest, connection: Connection, most: int) -> None:
-    """Read the rest of a body, within limits."""
+    """Read and discard the rest of a body, up to `most` bytes and `DISCARD_SECONDS`."""
     size = 0
     with suppress(TimeoutError, OSError, ValueError, HTTPException, web.PayloadAccessError):
         async with asyncio.timeout(DISCARD_SECONDS):

@@ -1,7 +1,8 @@
 """Accepts HTTP connections, limits their number, and passes requests to an endpoint.
 
-One bad request or connection never affects another. When there are too many connections, the oldest one without an
-authenticated request is closed first, so that strangers cannot keep clients out.
+A failing request or connection never affects another one. When there are too many connections, the oldest
+connection without an authenticated request is closed. So unauthenticated connections cannot prevent clients from
+connecting.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 512
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""When to accept connections again after the process ran out of descriptors."""
+"""Seconds to wait before accepting connections again after the process ran out of descriptors."""
 HANDSHAKE_SECONDS: Final = 10.0
 
 Endpoint = Callable[[HttpExchange], Awaitable[object]]
-"""Returns an `HttpAnswer`, or the stream that the exchange has opened."""
+"""A function that handles a request. It returns an `HttpAnswer`, or the stream that the exchange has opened."""
 
 
 class HttpListenerOptions(Struct, frozen=True, kw_only=True):
@@ -44,15 +45,15 @@ class HttpListenerOptions(Struct, frozen=True, kw_only=True):
     max_connections: int = 1024
     max_unauthenticated_body_bytes: int = 4 * 1024 * 1024
     header_seconds: float = 10.0
-    """How long the headers of a request may take."""
+    """The maximum number of seconds that the headers of a request may take to arrive."""
     idle_seconds: float = 5.0
-    """How long a connection may stay open without a request."""
+    """The maximum number of seconds for which a connection may stay open without a request."""
     body_seconds: float = BODY_SECONDS
     tls: ssl.SSLContext | None = None
 
 
 class HttpListener:
-    """Listens on the addresses of a host."""
+    """A server that listens on all addresses of a host."""
 
     def __init__(self, endpoint: Endpoint, options: HttpListenerOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -63,12 +64,16 @@ class HttpListener:
         self._starting: dict[asyncio.Task[None], None] = {}
         """Connections whose TLS handshake is not complete."""
         self._open: dict[Connection, None] = {}
-        """In the order in which they were opened."""
+        """The open connections, in the order in which they were opened."""
+
+    def apply(self, options: HttpListenerOptions) -> None:
+        """Use the limits and the certificate of `options` for new connections."""
+        self._options = options
 
     # --- listening ---------------------------------------------------------------------
 
     def listen(self, host: str, port: int) -> int:
-        """Listen on all addresses of a host and return the port. Raises OSError."""
+        """Listen on all addresses of a host and return the port. Raise `OSError` if the system refuses."""
         try:
             for family, _, _, _, address in _addresses(host, port):
                 self._sockets.append(_bound(family, (*address[:1], port, *address[2:])))
@@ -81,13 +86,13 @@ class HttpListener:
         return port
 
     def stop_accepting(self) -> None:
-        """Accept no more connections; open ones go on."""
+        """Accept no more connections. Open connections continue."""
         for task in self._accepting:
             task.cancel()
         self._close_sockets()
 
     async def close(self, grace_seconds: float) -> None:
-        """Close all connections, after requests in progress had some time to be answered."""
+        """Close all connections, after waiting up to `grace_seconds` for requests in progress."""
         self.stop_accepting()
         for task in self._starting:
             task.cancel()
@@ -125,7 +130,7 @@ class HttpListener:
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
             )
-        except OSError as error:  # a failed handshake, too
+        except OSError as error:  # includes a failed TLS handshake
             log.debug("an HTTP connection could not be opened: %s", type(error).__name__)
             channel.close()
         except asyncio.CancelledError:
@@ -140,8 +145,15 @@ class HttpListener:
     def ended(self, connection: Connection) -> None:
         self._open.pop(connection, None)
 
+    def may_open(self, limited_as: str) -> bool:
+        """Return whether a principal has less than half of all connections."""
+        most = self._options.max_connections // 2
+        return len(self._open) < most or sum(one.limited_as == limited_as for one in self._open) < most
+
     def _make_room(self) -> bool:
-        """Close an unauthenticated connection if there are too many; return whether one more may be opened."""
+        """Close an unauthenticated connection if there are too many connections. Return whether one more connection
+        may be opened.
+        """
         most = self._options.max_connections
         if len(self._starting) >= max(1, most // 4):
             next(iter(self._starting)).cancel()
@@ -172,7 +184,7 @@ class HttpListener:
 
 def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, int, int, str, tuple[str, int]]]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list({one[4][0]: one for one in found}.values())  # type: ignore[arg-type] # host and port come first
+    return list({one[4][0]: one for one in found}.values())  # type: ignore[arg-type] # an address begins with host and port
 
 
 def _bound(family: socket.AddressFamily, address: tuple[str | int, ...]) -> socket.socket:

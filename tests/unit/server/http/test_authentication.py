@@ -48,7 +48,7 @@ def test_a_token_names_its_principal() -> None:
 
 
 @pytest.mark.parametrize("values", [(), ("Bearer ",), ("Bearer x",), ("x",), ("Bearer \udcff",)])
-def test_anything_else_names_nobody(values: tuple[str, ...]) -> None:
+def test_anything_else_names_no_principal(values: tuple[str, ...]) -> None:
     known = Authenticator()
     known.add("x" * 32, READER)
 

@@ -23,14 +23,14 @@ def last_id(stream: EventStream) -> str:
 async def test_after_a_reconnect_an_id_has_only_what_was_received_of_the_other_streams() -> None:
     ids, push, stream = EventIds(b"key"), PushOutbox(), EventStream()
     cursors = StreamCursors(push, ids, "session")
-    outboxes = {name: cursors.outbox(name) for name in (FIRST, SECOND)}
+    outboxes = {name: cursors.outbox(name, 7) for name in (FIRST, SECOND)}
     push.attach(stream)
     for name in (FIRST, SECOND):
         outboxes[name].send_at(b"sent, and lost", Position(9))
 
-    cursors.restart({FIRST: Position(3), SECOND: Position(4)})
+    cursors.restart({FIRST: Position(3, 0, 7), SECOND: Position(4, 0, 7)})
     outboxes[FIRST].send_at(b"sent again", Position(5))
 
     opened = ids.open("session", last_id(stream))
     assert opened is not None
-    assert opened.streams == {FIRST: Position(5), SECOND: Position(4)}
+    assert opened.streams == {FIRST: Position(5, 0, 7), SECOND: Position(4, 0, 7)}

@@ -12,14 +12,12 @@ from typing import TypeVar
 import pytest
 
 from kit.builders.entries import everything_in, said, summary
-from kit.system.commands import resident_bytes
+from kit.system.commands import PATIENCE_SECONDS, resident_bytes
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease
 from parley.stores.sqlite.batch import AT_ONCE
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, ConversationId
-
-PATIENCE_SECONDS = 90.0
 
 T = TypeVar("T")
 
@@ -136,6 +134,36 @@ async def test_a_refused_append_affects_no_other(store: SqliteStore) -> None:
         LeaseLost,
     ]
     assert [[entry.seq for entry in log] for log in kept] == [[1], [], [], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("many", [1, 2, AT_ONCE + 1])
+async def test_appends_to_logs_that_another_process_has_taken_are_refused(store: SqliteStore, many: int) -> None:
+    *taken, kept = await begun(store, many + 1)
+    opened = store._writer.opened
+    assert opened is not None
+    with opened.lock:
+        opened.writer.execute("UPDATE conversations SET epoch = epoch + 100 WHERE id <> ?", (kept.conversation_id,))
+    together = [store.append(lease, [said(1, "text")], summary()) for lease in (*taken, kept)]
+    done = await asyncio.gather(*together, return_exceptions=True)
+
+    assert [type(one) for one in done] == [LeaseLost] * many + [type(None)]
+    assert [(await store.head(lease.conversation_id)).last for lease in (*taken, kept)] == [0] * many + [1]
+
+
+async def test_a_lost_lease_is_found_by_a_single_append_and_reported(store: SqliteStore) -> None:
+    told = asyncio.Event()
+    name = ConversationId("0000")
+    await store.create(name, [], summary())
+    lease = await store.acquire(name, address="here", on_lost=told.set)
+    opened = store._writer.opened
+    assert opened is not None
+    with opened.lock:
+        opened.writer.execute("UPDATE conversations SET epoch = epoch + 100")
+    with pytest.raises(LeaseLost):
+        await store.append(lease, [said(1, "text")], summary())
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await told.wait()
 
 
 async def test_a_missing_conversation_does_not_fail_other_leases(store: SqliteStore) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kit.builders.entries import FIRST, OTHER, said, summary
 from parley.errors import StoreFailed
-from parley.ports.store import Query
+from parley.ports.store import Query, Viewer
 from parley.stores.sqlite import maintenance, queries
 from parley.stores.sqlite.files import DATABASE
 from parley.stores.sqlite.store import SqliteStore
@@ -44,3 +45,29 @@ async def test_a_look_that_fails_does_not_keep_the_log_from_being_folded_in(
     await store.close()
 
     assert (is_kept, str(failed.value)) == (0, str(StoreFailed("the locks cannot be read")))
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (Query(state="asking", archived=None), "conversations_asking"),
+        (Query(state="asking", archived=None, after=(1.0, FIRST)), "conversations_asking"),
+        (Query(unread="failed", viewer=Viewer(identity="local")), "conversations_ended"),
+        (Query(unread="finished", viewer=Viewer(identity="local"), after=(1.0, FIRST)), "conversations_ended"),
+    ],
+)
+async def test_conversations_that_need_attention_are_found_by_an_index(
+    tmp_path: Path, query: Query, index: str
+) -> None:
+    store = SqliteStore(str(tmp_path))
+    await store.create(FIRST, [], summary())
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as db:
+        asked: list[str] = []
+        db.set_trace_callback(asked.append)
+        queries.find(db, query, lambda row: False)
+        db.set_trace_callback(None)
+        plan = " ".join(str(row) for row in db.execute(f"EXPLAIN QUERY PLAN {asked[0]}"))
+
+    assert f"INDEX {index}" in plan
+    assert "TEMP B-TREE" not in plan

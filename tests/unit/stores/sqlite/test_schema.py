@@ -7,10 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kit.builders.entries import FIRST, asked, everything_in, said, summary
+from parley.conversation.state import TurnOutcome
 from parley.errors import BadHome
-from parley.ports.store import Query
+from parley.ports.store import Query, Viewer
 from parley.stores.sqlite.salvage import salvaged
 from parley.stores.sqlite.schema import MIGRATIONS
 from parley.stores.sqlite.store import SqliteStore
@@ -47,6 +49,19 @@ async def test_a_database_of_the_first_version_gets_nodes_keys_and_checkpoints(f
     assert owner is not None
     assert owner.node != ""
     assert len((await store.find(Query())).items) == 1
+    await store.close()
+
+
+async def test_turns_that_ended_before_the_migration_count_as_read(first_version: Path) -> None:
+    store, viewer = SqliteStore(str(first_version)), Viewer(identity="local")
+    lease = await store.acquire(FIRST, address="")
+    before = TurnOutcome(seq=Seq(2), at=1.0, reason="done")
+    await store.append(lease, [said(3, "renamed")], replace(summary(), outcome=before))
+    (renamed,) = (await store.find(Query(viewer=viewer))).items
+    await store.append(lease, [said(4, "next")], replace(summary(), outcome=replace(before, seq=Seq(4))))
+    (ended,) = (await store.find(Query(viewer=viewer))).items
+
+    assert (renamed.unread, ended.unread) == (False, True)
     await store.close()
 
 

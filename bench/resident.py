@@ -1,0 +1,166 @@
+"""A resident server to measure, and its clients over HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+import selectors
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from bench.pipe import Gone
+from bench.servers import MODEL, Parley
+
+__all__ = ["HttpPeer", "Resident", "resident", "until_all_ended"]
+
+READ_BYTES: Final = 1024 * 1024
+PATIENCE_SECONDS: Final = 120.0
+DELTA: Final = b'"method":"agent_message_delta"'
+END: Final = b'"method":"task_complete"'
+_SETTINGS: Final = ("serve.requests_per_second=0", "serve.max_connections=4096")
+
+
+class Resident:
+    """A running `parley serve`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], environ: dict[str, str], work: Path) -> None:
+        assert process.stdout is not None
+        self.environ, self.work, self.pid = environ, work, process.pid
+        if not (line := process.stdout.readline()):
+            raise Gone("parley serve did not start")
+        self.url, self.token = (json.loads(line)[name] for name in ("url", "token"))
+
+    def resident_kib(self) -> int:
+        """The memory that the process holds."""
+        return int(Path(f"/proc/{self.pid}/status").read_text().partition("VmRSS:")[2].split()[0])
+
+
+@contextmanager
+def resident(base_url: str) -> Iterator[Resident]:
+    """Start a resident server with a fresh home."""
+    overrides = [word for setting in _SETTINGS for word in ("-c", setting)]
+    with Parley().home(base_url) as (environ, work), (work.parent / "serve.log").open("wb") as errors:
+        process = subprocess.Popen(
+            (sys.executable, "-P", "-m", "parley", "serve", "--json", *overrides),
+            env=environ,
+            cwd=work,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        try:
+            yield Resident(process, environ, work)
+        finally:
+            process.terminate()
+            process.terminate()
+            process.wait(timeout=PATIENCE_SECONDS)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+class HttpPeer:
+    """One HTTP client: a connection for requests, and one for the GET stream. Reads as little as it can."""
+
+    def __init__(self, server: Resident) -> None:
+        parts = urlsplit(server.url)
+        self._address = (parts.hostname or "", parts.port or 0)
+        self._head = (
+            f"Host: {parts.netloc}\r\nAuthorization: Bearer {server.token}\r\nContent-Type: application/json\r\n"
+            "Accept: application/json, text/event-stream\r\n"
+        )
+        self._id = 0
+        self._requests = self._connect()
+        self.stream: socket.socket | None = None
+        self._tail = b""
+        client = {"name": "bench", "version": "1"}
+        self.call("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._requests.close()
+        if self.stream is not None:
+            self.stream.close()
+
+    def call(self, method: str, params: object) -> Any:
+        """Send a request and return its result."""
+        self._id += 1
+        message = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}
+        body = json.dumps(message).encode()
+        head = f"POST /mcp HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
+        self._requests.sendall(head.encode() + body)
+        answer = self._until(self._requests, b"\r\n\r\n")
+        found, _, rest = answer.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", found)
+        if not found.startswith(b"HTTP/1.1 200") or length is None:
+            raise Gone(f"HTTP: {answer[:200]!r}")
+        while len(rest) < int(length[1]):
+            rest += self._requests.recv(READ_BYTES)
+        if session := re.search(rb"(?i)mcp-session-id: (\S+)", found):
+            self._head += f"Mcp-Session-Id: {session[1].decode()}\r\n"
+        return json.loads(rest)["result"]
+
+    def tool(self, name: str, **arguments: Any) -> Any:
+        return self.call("tools/call", {"name": name, "arguments": arguments})["structuredContent"]
+
+    def create(self, work: Path) -> str:
+        return str(self.tool("conversationCreate", prompt="", model=MODEL, cwd=str(work))["conversation_id"])
+
+    def follow(self, conversation: str) -> None:
+        """Stream a conversation, and return when its snapshot has come."""
+        self.tool("conversationStream", conversation_id=conversation)
+        self.stream = self._connect()
+        self.stream.sendall(f"GET /mcp HTTP/1.1\r\n{self._head}\r\n".encode())
+        self._until(self.stream, b"initial_state")
+
+    def say(self, conversation: str, text: str) -> None:
+        content = [{"type": "text", "text": text}]
+        self.tool("conversationSendMessage", conversation_id=conversation, content=content)
+
+    def read(self) -> tuple[int, int]:
+        """Read what is there: how many deltas and ends of turns."""
+        assert self.stream is not None
+        data = self.stream.recv(READ_BYTES)
+        if not data:
+            raise Gone("the server ended a stream")
+        data, known = self._tail + data, len(self._tail)
+        counts = tuple(data.count(marker) - data[:known].count(marker) for marker in (DELTA, END))
+        self._tail = data[-max(len(DELTA), len(END)) + 1 :]
+        return counts[0], counts[1]
+
+    def _connect(self) -> socket.socket:
+        channel = socket.create_connection(self._address, timeout=PATIENCE_SECONDS)
+        channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return channel
+
+    def _until(self, channel: socket.socket, marker: bytes) -> bytes:
+        received = b""
+        while marker not in received:
+            data = channel.recv(READ_BYTES)
+            if not data:
+                raise Gone("the server closed a connection")
+            received += data
+        return received
+
+
+def until_all_ended(peers: Sequence[HttpPeer]) -> list[int]:
+    """Read all streams until each has the end of a turn; how many deltas each had."""
+    deltas, left = dict.fromkeys(peers, 0), len(peers)
+    with selectors.DefaultSelector() as selector:
+        for peer in peers:
+            assert peer.stream is not None
+            selector.register(peer.stream, selectors.EVENT_READ, peer)
+        while left:
+            if not (ready := selector.select(PATIENCE_SECONDS)):
+                raise Gone("the streams are silent")
+            for key, _ in ready:
+                some, ends = key.data.read()
+                deltas[key.data] += some
+                left -= ends
+    return list(deltas.values())

@@ -1,0 +1,26 @@
+"""Configures how often Python's cyclic garbage collector runs (docs/decisions/rare-garbage-collection.md)."""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+__all__ = ["collect_rarely", "skip_final_collection"]
+
+COLLECT_AFTER: Final = (50_000, 50, 50)
+"""The thresholds of the garbage collector: the number of new objects before a collection of the youngest
+generation, and the number of collections of a generation before a collection of the next.
+"""
+
+
+def collect_rarely() -> None:
+    """Enable the collector with high thresholds. `parley mcp` disables it while it imports the server."""
+    gc.set_threshold(*COLLECT_AFTER)
+    gc.enable()
+
+
+def skip_final_collection() -> None:
+    """Exclude all objects from the garbage collection at exit, because the end of the process frees all memory at
+    once.
+    """
+    gc.freeze()

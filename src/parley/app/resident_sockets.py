@@ -1,0 +1,80 @@
+"""The Unix sockets of the resident server. A socket whose file has been removed is bound again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from parley.common.home import SOCKET
+from parley.common.limited_log import LimitedLog
+from parley.transports.unix import Listener
+
+__all__ = ["LOOK_SECONDS", "ResidentSockets"]
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 5.0
+"""The interval in seconds between checks of whether the files of the sockets exist."""
+
+
+class ResidentSockets:
+    """The socket in the home directory, and a second socket if the user has requested one."""
+
+    def __init__(
+        self,
+        home: str,
+        path: str | None,
+        *,
+        on_channel: Callable[[socket.socket], None],
+        on_bound_again: Callable[[], None] = lambda: None,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """Listen in the home directory and, if `path` is given, at `path`.
+
+        `on_channel` is called with each new connection. `on_bound_again` is called after a missing socket file has
+        been created again.
+
+        Raises:
+            OSError: the server cannot listen on one of the sockets.
+        """
+        self._home_path = os.path.join(home, SOCKET)
+        self.path: Final = path or self._home_path
+        self._on_bound_again, self._look_seconds = on_bound_again, look_seconds
+        self._log = LimitedLog(log)
+        self._look: asyncio.TimerHandle | None = None
+        self._listeners: list[Listener] = []
+        try:
+            for one in dict.fromkeys((self._home_path, self.path)):
+                self._listeners.append(Listener(*os.path.split(one), on_channel=on_channel))
+        except OSError:
+            self.close()
+            raise
+        self._look = self._look_later()
+
+    def close(self) -> None:
+        """Stop accepting connections."""
+        if self._look is not None:
+            self._look.cancel()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def _look_later(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._look_seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = self._look_later()
+        removed = [one for one in self._listeners if one.is_removed]
+        try:
+            for listener in removed:
+                self._log.warning("the file of the socket %s was removed; listening again", listener.name)
+                listener.bind_again()
+        except OSError as error:
+            self._log.warning("cannot listen again: %s", error)
+            return
+        if removed:
+            self._on_bound_again()

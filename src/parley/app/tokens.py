@@ -1,0 +1,126 @@
+"""Creates, lists and revokes the bearer tokens of a home directory, for `parley token`."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from typing import Any, Final
+
+from parley.common.resident_socket import NoResident, Refused, ask, connect
+from parley.config.load import Loader
+from parley.errors import ParleyError
+from parley.ports.store import Query, RoleName, Store, StoredToken
+from parley.server.context import RESERVED_NAMES
+from parley.server.http.endpoint import PATH
+from parley.server.http.tokens import token_digest
+from parley.wire.ids import ConversationId
+
+__all__ = ["BadTokenName", "all_conversations", "create_token", "described", "http_address", "tell_resident"]
+
+MOST_NAME_CHARACTERS: Final = 64
+PAGE: Final = 1000
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+
+
+class BadTokenName(ParleyError):
+    """Raised when the name of a new token is invalid or in use."""
+
+
+async def create_token(
+    store: Store,
+    name: str,
+    role: RoleName,
+    *,
+    conversation_id: ConversationId | None = None,
+    valid_seconds: float | None = None,
+) -> tuple[str, StoredToken]:
+    """Create a token and store its digest. Return the token itself, which is not stored, and its stored form.
+
+    With `conversation_id`, the token gives access only to this conversation. `valid_seconds` is the time until it
+    expires; None means no limit.
+
+    Raises:
+        BadTokenName: the name is in use or invalid.
+        StoreError: the token cannot be stored.
+    """
+    if len(name) > MOST_NAME_CHARACTERS or not _NAME.fullmatch(name):
+        raise BadTokenName(
+            f"invalid name {name[:MOST_NAME_CHARACTERS]!r} (use at most {MOST_NAME_CHARACTERS} letters, digits, "
+            "and . _ @ - after the first)"
+        )
+    if name.lower() in RESERVED_NAMES:
+        raise BadTokenName(f"the name {name!r} is reserved")
+    token, now = secrets.token_urlsafe(32), time.time()
+    stored = StoredToken(
+        name=name,
+        digest=token_digest(token),
+        role=role,
+        conversation_id=conversation_id,
+        created_at=now,
+        expires_at=None if valid_seconds is None else now + valid_seconds,
+    )
+    if not await store.add_token(stored):
+        raise BadTokenName(f"there is a token {name!r} already; revoke it first, or choose another name")
+    return token, stored
+
+
+def described(token: StoredToken) -> dict[str, Any]:
+    """Return the stored fields of a token as JSON values, without its digest."""
+    return {
+        "type": "token",
+        "name": token.name,
+        "role": token.role,
+        "conversation_id": token.conversation_id,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "used_at": token.used_at,
+    }
+
+
+async def all_conversations(store: Store) -> list[ConversationId]:
+    """Return the ids of all conversations, including archived ones."""
+    found: list[ConversationId] = []
+    query = Query(archived=None, limit=PAGE)
+    while True:
+        page = await store.find(query)
+        found += [one.conversation_id for one in page.items]
+        if not page.more:
+            return found
+        query = Query(archived=None, limit=PAGE, after=page.items[-1].cursor)
+
+
+def tell_resident(home: str) -> bool:
+    """Make the resident server of the home directory load its tokens again.
+
+    Return False if no server is running or it does not answer. In the latter case, it loads the tokens within half
+    a minute.
+    """
+    try:
+        with connect(home) as channel:
+            ask(channel, "reload")
+    except (NoResident, Refused):
+        return False
+    return True
+
+
+def http_address(loader: Loader) -> str | None:
+    """Return the URL of the server for HTTP clients; None if it is not known.
+
+    Raises:
+        ConfigError: the settings cannot be read.
+    """
+    settings = loader.serve_settings()
+    if settings.public_url is not None:
+        return settings.public_url.rstrip("/") + PATH
+    try:
+        with connect(loader.home) as channel:
+            url = ask(channel, "status").get("url")
+    except (NoResident, Refused):
+        url = None
+    if url is None and settings.port:
+        scheme = "http" if settings.tls_cert is None else "https"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        url = f"{scheme}://{host}:{settings.port}{PATH}"
+    return None if url is None else str(url)

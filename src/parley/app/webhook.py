@@ -1,0 +1,194 @@
+"""Notifies the receiver of `[webhook]` when a conversation of this process begins to wait for a person, has failed
+or has finished.
+
+A notification contains none of the conversation's content. It is sent in the background, so no turn or client waits
+for it or is affected by a failure. The headers follow the Standard Webhooks specification.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from parley.common.limited_log import LimitedLog
+from parley.config.types import Webhook
+from parley.errors import ConfigError, ModelError
+from parley.models.http import Http
+from parley.ports.clock import Clock
+from parley.server.times import iso
+from parley.wire.ids import ConversationId
+from parley.wire.tools import AttentionState
+
+__all__ = ["WebhookSender", "signature"]
+
+log = logging.getLogger(__name__)
+
+MOST_CONVERSATIONS: Final = 1000
+"""The maximum number of conversations with an undelivered notification."""
+MOST_AT_ONCE: Final = 4
+"""The maximum number of notifications that are sent at the same time."""
+MOST_ATTEMPTS: Final = 10
+SHORTEST_DELAY_SECONDS: Final = 1.0
+LONGEST_DELAY_SECONDS: Final = 60.0
+"""The maximum delay before a retry, in seconds. The first delay is the minimum, and each retry doubles
+the delay.
+"""
+ATTEMPT_SECONDS: Final = 10.0
+"""The timeout for the receiver's answer, in seconds."""
+DRAIN_SECONDS: Final = 1.0
+"""The maximum time in seconds that a server that is shutting down waits for attempts in progress."""
+
+
+class _Notification(Struct, frozen=True, kw_only=True):
+    """The body of a webhook request."""
+
+    delivery_id: str
+    conversation_id: ConversationId
+    state: AttentionState
+    timestamp: str
+
+
+def signature(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> str:
+    """Return the value of the header `webhook-signature`."""
+    import base64  # few homes have a webhook
+    import hashlib
+    import hmac
+
+    digest = hmac.new(key, f"{delivery_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+class WebhookSender:
+    """Sends the newest notification of each conversation.
+
+    It retries if the receiver does not accept a notification.
+    """
+
+    def __init__(
+        self, load: Callable[[], Webhook | None], http: Http, clock: Clock, environ: Mapping[str, str]
+    ) -> None:
+        """Create the sender.
+
+        `load` returns the webhook of the current settings. `environ` contains the proxy variables.
+        """
+        self._load, self._http, self._clock, self._environ = load, http, clock, environ
+        self._due: dict[ConversationId, _Notification] = {}
+        """The newest undelivered notification of each conversation."""
+        self._tasks: dict[ConversationId, asyncio.Task[None]] = {}
+        self._delayed: set[ConversationId] = set()
+        """The conversations whose next attempt is not due yet."""
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._closed = False
+        self._log = LimitedLog(log)
+
+    def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:
+        """Notify the receiver about the state of a conversation. The call returns at once and never raises."""
+        webhook = self._webhook()
+        if webhook is None or state not in webhook.events or self._closed:
+            return
+        if conversation_id not in self._due and len(self._due) >= MOST_CONVERSATIONS:
+            self._log.warning("a webhook notification is dropped: %d conversations have one", len(self._due))
+            return
+        self._due[conversation_id] = _Notification(
+            delivery_id=f"msg_{uuid4().hex}",
+            conversation_id=conversation_id,
+            state=state,
+            timestamp=iso(self._clock.now()),
+        )
+        if conversation_id not in self._tasks:
+            self._tasks[conversation_id] = asyncio.get_running_loop().create_task(self._deliver(conversation_id))
+
+    async def close(self, *, seconds: float = DRAIN_SECONDS) -> None:
+        """Wait for attempts in progress for at most `seconds` or `DRAIN_SECONDS`, whichever is less, and drop all
+        other notifications.
+        """
+        self._closed = True
+        for conversation_id in self._delayed:
+            self._tasks[conversation_id].cancel()
+        if tasks := tuple(self._tasks.values()):
+            await asyncio.wait(tasks, timeout=min(seconds, DRAIN_SECONDS))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._due:
+            self._log.warning("%d webhook notifications are given up, because the server stops", len(self._due))
+
+    def _webhook(self) -> Webhook | None:
+        try:
+            return self._load()
+        except ConfigError as error:
+            self._log.warning("the webhook is not notified: %s", error)
+        except Exception:  # a bug; it must not affect conversations
+            log.exception("the webhook is not notified")
+        return None
+
+    async def _deliver(self, conversation_id: ConversationId) -> None:
+        """Send the notifications of a conversation until the newest one is delivered or dropped."""
+        try:
+            await self._deliver_all(conversation_id)
+        finally:
+            del self._tasks[conversation_id]
+
+    async def _deliver_all(self, conversation_id: ConversationId) -> None:
+        sent, attempts = None, 0
+        while conversation_id in self._due:
+            waits = self._room.locked()
+            async with self._room:
+                if waits and self._closed:
+                    return
+                due = self._due[conversation_id]  # the newest notification, after waiting for room
+                if due is not sent:
+                    sent, attempts = due, 0
+                trouble = await self._attempt(due)
+            attempts += 1
+            if self._due.get(conversation_id) is not due:
+                continue  # send the newer notification
+            if trouble is None or attempts == MOST_ATTEMPTS or self._closed:
+                del self._due[conversation_id]
+                if trouble is not None:
+                    self._log.warning("a webhook notification is given up after %d attempts: %s", attempts, trouble)
+                continue
+            self._delayed.add(conversation_id)
+            try:
+                await self._clock.sleep(min(LONGEST_DELAY_SECONDS, SHORTEST_DELAY_SECONDS * 2 ** (attempts - 1)))
+            finally:
+                self._delayed.discard(conversation_id)
+
+    async def _attempt(self, due: _Notification) -> str | None:
+        """Send a notification once.
+
+        Return None if it was accepted or the webhook has been removed; otherwise return a description of the
+        problem.
+        """
+        webhook = self._webhook()
+        if webhook is None:
+            return None
+        body, sent_at = msgspec.json.encode(due), str(int(self._clock.now()))
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": due.delivery_id,
+            "webhook-timestamp": sent_at,
+            "webhook-signature": signature(webhook.key, due.delivery_id, sent_at, body),
+        }
+        # A request over http never leaves this computer.
+        proxies = self._environ if webhook.url.lower().startswith("https:") else {}
+        try:
+            async with asyncio.timeout(ATTEMPT_SECONDS):
+                reply = await self._http.post(
+                    webhook.url, headers=headers, body=body, idle_seconds=2 * ATTEMPT_SECONDS, environ=proxies
+                )
+        except ModelError as error:
+            return str(getattr(error, "detail", "no answer"))  # without the address: its path may be a secret
+        except (OSError, TimeoutError) as error:
+            return str(error) or "no answer in time"
+        except Exception as error:  # a bug; it must not affect conversations
+            log.exception("a webhook notification cannot be sent")
+            return type(error).__name__
+        reply.close()
+        return None if 200 <= reply.status < 300 else f"status {reply.status}"

@@ -1,0 +1,239 @@
+"""The transport to a server over Streamable HTTP.
+
+Each message is a separate HTTP request. So a call can fail without affecting others, and results can arrive in any
+order. An interrupted stream is resumed in the same session. If the session is lost, `restart` begins a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from parley.client.errors import ClientError, RequestFailed, ServerRefused, ServerUnreachable, shown_url
+from parley.client.transport import OnFailed
+from parley.rpc.errors import CannotReach, HttpRefused, Redirected, SessionError, SessionLost, UnreadableAnswer
+from parley.rpc.session import Outgoing
+from parley.rpc.streamable_http import Reopening, StreamableHttp
+from parley.wire.jsonrpc import INTERNAL_ERROR, RequestId, decode_lenient, decode_message, encode, notification
+from parley.wire.mcp import Cancelled, Initialized, InitializeParams
+
+__all__ = ["RemoteServer"]
+
+CLOSE_SECONDS: Final = 3.0
+"""The maximum number of seconds to wait for the server to accept the end of the session."""
+
+FLUSH_SECONDS: Final = 0.5
+"""The maximum number of seconds to wait for the last messages to reach the server."""
+
+IDLE_SECONDS: Final = 60.0
+"""Seconds without any bytes after which a stream counts as broken. A server sends a comment every 15 seconds."""
+
+REOPENING: Final = Reopening(seconds=0.05, least_seconds=0.05, attempts=3)
+
+
+class _Negotiated(Struct, rename="camel"):
+    protocol_version: str = ""
+
+
+_negotiated_decoder: Final = msgspec.json.Decoder(_Negotiated)
+_cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
+
+
+class RemoteServer:
+    """A connection to the server at a URL, such as `http://127.0.0.1:8080/mcp`."""
+
+    def __init__(self, url: str, *, token: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        """Create a connection. The token is sent only to this URL: redirects are not followed.
+
+        `env` contains the proxy variables; by default it is the environment of this process.
+        """
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ValueError("the token contains characters that are not allowed in a token")
+        self.url = url
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._env = os.environ if env is None else env
+        self._http: StreamableHttp | None = None
+        self._receiver: _Receiver | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def start(
+        self,
+        *,
+        on_message: Callable[[bytes], None],
+        on_end: Callable[[int | None], None],
+        on_failed: OnFailed = lambda request_id, error: None,
+    ) -> None:
+        """Prepare a session. The connection is made when the first message is sent."""
+        self._on_message, self._on_end, self._on_failed = on_message, on_end, on_failed
+        await self.restart()
+
+    async def restart(self) -> None:
+        """Prepare a new session in place of the lost session."""
+        self._drop()
+        receiver = _Receiver(self)
+        http = StreamableHttp(
+            self.url,
+            receiver,
+            headers=self._headers,
+            environ=self._env,
+            reopening=REOPENING,
+            idle_seconds=IDLE_SECONDS,
+            on_gone=receiver.end,
+            on_stream_lost=lambda error: receiver.end(),
+        )
+        await http.start()
+        self._http, self._receiver = http, receiver
+
+    def send(self, data: bytes) -> None:
+        if self._http is None or self._receiver is None:
+            return
+        message = decode_message(data)
+        if message.method == Cancelled.METHOD and message.params is not UNSET:
+            request_id = decode_lenient(_cancelled_decoder, message.params).request_id
+            self._receiver.forget(request_id)
+            self._http.cancel(request_id, data)
+            return
+        is_request = isinstance(message.method, str) and message.id is not UNSET
+        if message.method == InitializeParams.METHOD and message.id is not UNSET:
+            self._receiver.greeting = message.id
+        elif message.method == Initialized.METHOD:
+            self._http.set_version(self._receiver.version, is_modern=False)
+        self._http.send(Outgoing(data, message.id if is_request and message.id is not UNSET else None))
+        if message.method == Initialized.METHOD:
+            self._http.listen()
+
+    def deliver_first(self, request_id: RequestId) -> None:
+        """Deliver the result of this request before any message that belongs to no request."""
+        if self._receiver is not None:
+            self._receiver.first.add(request_id)
+
+    async def close(self) -> None:
+        self._drop()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _drop(self) -> None:
+        """Close the session in the background."""
+        if self._http is not None and self._receiver is not None:
+            task = asyncio.create_task(_close(self._http, self._receiver))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        self._http = self._receiver = None
+
+    # --- called by the receiver ------------------------------------------------------------
+
+    def received(self, frame: bytes) -> None:
+        self._on_message(frame)
+
+    def ended(self) -> None:
+        self._on_end(None)
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Cancel a stream request whose result was lost. The server may have opened the stream. The next stream
+        would then replace it, and the client would attribute the server's notice of this to the wrong stream.
+        """
+        if self._http is not None:
+            notice = encode(Cancelled(request_id=request_id))
+            self._http.send(Outgoing(notification(Cancelled.METHOD, notice)))
+
+    def failed(self, request_id: RequestId, error: SessionError) -> None:
+        self._on_failed(request_id, _client_error(self.url, error))
+
+
+async def _close(http: StreamableHttp, receiver: _Receiver) -> None:
+    try:
+        if not receiver.has_ended:
+            await http.flush(within_seconds=FLUSH_SECONDS)
+    finally:
+        receiver.end()
+        await http.close(within_seconds=CLOSE_SECONDS)
+
+
+class _Receiver:
+    """The messages of one session, delivered in the order that the client needs."""
+
+    limit: int | None = None
+    """The size limit for a message in bytes. None means no limit: the server is trusted, and the snapshot of a long
+    conversation is one message.
+    """
+
+    def __init__(self, server: RemoteServer) -> None:
+        self._server: RemoteServer | None = server
+        self.greeting: RequestId | None = None
+        """The id of the `initialize` request."""
+        self.version = ""
+        self.first: set[RequestId] = set()
+        """The ids of requests whose results are delivered before messages that belong to no request."""
+        self._held: deque[bytes] = deque()
+
+    def receive(self, frame: bytes, *, of_request: RequestId | None = None) -> bool:
+        try:
+            message = decode_message(frame)
+        except msgspec.DecodeError:
+            raise UnreadableAnswer from None
+        is_answer = not isinstance(message.method, str)
+        if of_request is None and not is_answer and self.first:
+            self._held.append(frame)
+            return False
+        if is_answer and of_request is not None and of_request == self.greeting and message.result is not UNSET:
+            self.version = decode_lenient(_negotiated_decoder, message.result).protocol_version
+        self._deliver(frame)
+        if is_answer and of_request is not None:
+            self.forget(of_request)
+        return is_answer
+
+    def fail(self, request_id: RequestId, error: SessionError) -> None:
+        if self._server is None:
+            return
+        if not self.version and isinstance(error, SessionLost) and not isinstance(error, CannotReach):
+            error = CannotReach("the connection was closed before an answer")
+        if isinstance(error, CannotReach) and self.version:
+            self.end()  # the server has ended, and all its calls are lost
+        else:
+            if request_id in self.first and isinstance(error, SessionLost):
+                self._server.cancel(request_id)
+            self._server.failed(request_id, error)
+            self.forget(request_id)
+
+    def forget(self, request_id: RequestId) -> None:
+        """Deliver the messages that were waiting for the result of a request."""
+        self.first.discard(request_id)
+        while self._held and not self.first:
+            self._deliver(self._held.popleft())
+
+    @property
+    def has_ended(self) -> bool:
+        return self._server is None
+
+    def end(self) -> None:
+        """Report the end of the session. Later calls do nothing."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.ended()
+
+    def _deliver(self, frame: bytes) -> None:
+        if self._server is not None:
+            self._server.received(frame)
+
+
+def _client_error(url: str, error: SessionError) -> ClientError | None:
+    """Return the error for the caller of a request, or None if the connection was lost."""
+    match error:
+        case CannotReach():
+            return ServerUnreachable(url, error.detail)
+        case SessionLost():
+            return None
+        case HttpRefused():
+            return ServerRefused(url, error.status, error.reason)
+        case Redirected():
+            return ServerRefused(url, HTTPStatus.TEMPORARY_REDIRECT, str(error))
+        case _:
+            hint = f"{error}; is {shown_url(url)} the URL of an MCP server?"
+            return RequestFailed(INTERNAL_ERROR, hint)

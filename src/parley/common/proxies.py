@@ -1,0 +1,38 @@
+"""Finds the HTTP proxy that an environment names for a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["proxy_for"]
+
+
+def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
+    """Return the proxy that an environment names for a URL, or None if it names none. A variable in lower case
+    takes precedence.
+
+    The HTTP library's own look-up is not used: it reads the environment of this process and passwords from
+    `~/.netrc`, and rejects requests with an API key.
+    """
+    named = {name: value for name, value in environ.items() if value and name[-6:].lower() == "_proxy"}
+    if not named:
+        return None
+    from urllib.parse import urlsplit  # start-up does not need it
+
+    proxies = {name[:-6].lower(): value for name, value in sorted(named.items())}  # upper case sorts first
+    if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
+        proxies.pop("http", None)  # in a CGI program, `HTTP_PROXY` comes from a request header
+    parts = urlsplit(url)
+    if parts.hostname is None or _needs_no_proxy(parts.hostname, parts.netloc, proxies.get("no", "")):
+        return None
+    return proxies.get(parts.scheme)
+
+
+def _needs_no_proxy(host: str, host_with_port: str, without: str) -> bool:
+    """Return whether the `no_proxy` list `without` contains a host or one of its parent domains. `*` matches every
+    host.
+    """
+    for name in (one.strip().lstrip(".").lower() for one in without.split(",")):
+        if name == "*" or (name and any(f".{one}".endswith(f".{name}") for one in (host, host_with_port.lower()))):
+            return True
+    return False

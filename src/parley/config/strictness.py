@@ -1,0 +1,45 @@
+"""Compares settings by strictness: whether one allows a turn to do more than another."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from parley.config.types import ResolvedSettings, Settings
+
+__all__ = ["RestrictedSetting", "looser_setting", "values_within"]
+
+RestrictedSetting = Literal["sandbox_mode", "approval_policy"]
+"""The name of a setting whose values are ordered by strictness."""
+
+STRICTEST_FIRST: Final[dict[RestrictedSetting, tuple[str, ...]]] = {
+    "sandbox_mode": ("read-only", "workspace-write", "danger-full-access"),
+    "approval_policy": ("untrusted", "on-request", "on-failure", "never"),
+}
+_HARMLESS: Final = frozenset({"model", "cwd", *STRICTEST_FIRST})
+"""The names of the settings that `looser_setting` does not compare for equality."""
+
+
+def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
+    """Return the values of a setting that are at least as strict as the value in `limit`; the strictest is first.
+
+    If `limit` uses a sandbox, the policy `never` keeps every command in the sandbox. No other policy is as strict,
+    because an approval can then let a command leave the sandbox.
+    """
+    value = getattr(limit, name)
+    if name == "approval_policy" and value == "never" and limit.sandbox_mode != "danger-full-access":
+        return (value,)
+    values = STRICTEST_FIRST[name]
+    return values[: values.index(value) + 1]
+
+
+def looser_setting(chosen: ResolvedSettings, limit: ResolvedSettings) -> str | None:
+    """Return the name of a setting that may allow more than `limit` allows; None if there is none.
+
+    `sandbox_mode` and `approval_policy` may be stricter. The model may differ. All other settings must be equal.
+    The working directory is not compared, because the caller checks it.
+    """
+    for name in STRICTEST_FIRST:
+        if getattr(chosen.settings, name) not in values_within(name, limit.settings):
+            return name
+    names = (chosen.values.keys() | limit.values.keys()) - _HARMLESS
+    return next((name for name in sorted(names) if chosen.values.get(name) != limit.values.get(name)), None)

@@ -1,0 +1,31 @@
+"""The TLS files of this process: the certificates and private keys that its HTTP server has loaded.
+
+They belong to the process and not to the settings, because a server can load other files while conversations are
+open. Files that were loaded earlier stay hidden until the server closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+__all__ = ["forget_tls_files", "hidden_tls_files", "hide_tls_files"]
+
+_hidden: Final[dict[str, None]] = {}
+
+
+def hide_tls_files(paths: Iterable[str]) -> None:
+    """Hide files from all commands that start after this call."""
+    _hidden.update(dict.fromkeys(paths))
+
+
+def forget_tls_files() -> None:
+    """Forget all files. Call this when the HTTP server of this process has closed and no command can start any
+    more.
+    """
+    _hidden.clear()
+
+
+def hidden_tls_files() -> tuple[str, ...]:
+    """Return the absolute paths of all TLS files that this process has loaded."""
+    return tuple(_hidden)

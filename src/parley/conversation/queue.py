@@ -1,0 +1,124 @@
+"""The queue of one conversation. Each queued message begins a turn when the turns before it have ended.
+
+The queue is a projection: each entry updates it when it is appended. It contains positions, not texts.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from parley.conversation.log import LogPayload
+from parley.conversation.records import (
+    MessageQueued,
+    QueuedMessageEdited,
+    QueuedMessageRemoved,
+    QueuePaused,
+    QueueResumed,
+    TurnEnded,
+    TurnStarted,
+)
+from parley.wire.events import QueueChanged, UserMessage
+from parley.wire.ids import MessageId, Seq
+from parley.wire.principals import PrincipalRef, name_of
+
+__all__ = ["Queue", "QueuedMessage", "SavedQueue"]
+
+
+class QueuedMessage(Struct, frozen=True, array_like=True):
+    """The log positions of a queued message, and its principal."""
+
+    queued: Seq
+    """The position of the record that queued the message. The record contains the settings."""
+    content: Seq
+    """The position of the record with the current content: the record that queued the message, or its last edit."""
+    principal: PrincipalRef | None = None
+    """The principal that queued the message or edited it last; None in logs of older versions."""
+    has_settings: bool = False
+    """True if the message gives settings."""
+
+
+class SavedQueue(Struct, frozen=True, array_like=True):
+    """The queue as stored in a checkpoint."""
+
+    waiting: dict[MessageId, QueuedMessage]
+    is_paused: bool
+
+
+class Queue:
+    """The projection of the queue of one log."""
+
+    __slots__ = ("is_paused", "known", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[MessageId, QueuedMessage] = {}
+        """The queued messages, by id; the next message is first."""
+        self.is_paused = False
+        """True after a turn that did not complete, until a turn begins, a message is queued or the queue is
+        resumed.
+        """
+        self.known: dict[MessageId, Seq] = {}
+        """The positions of the records that queued messages, by message id. Older positions can be looked up by key
+        in the store.
+        """
+
+    def saved(self) -> SavedQueue:
+        """Return the queue for a checkpoint."""
+        return SavedQueue(self.waiting, self.is_paused)
+
+    @classmethod
+    def restored(cls, saved: SavedQueue) -> Queue:
+        """Return the queue from a checkpoint."""
+        queue = cls()
+        queue.waiting, queue.is_paused = saved.waiting, saved.is_paused
+        return queue
+
+    def copy(self) -> Queue:
+        """Return an independent copy."""
+        queue = Queue()
+        queue.waiting, queue.is_paused, queue.known = dict(self.waiting), self.is_paused, dict(self.known)
+        return queue
+
+    def forget(self, last: Seq) -> None:
+        """Remove the positions in `known` that are not after `last`."""
+        for message_id in [one for one, _ in takewhile(lambda item: item[1] <= last, self.known.items())]:
+            del self.known[message_id]
+
+    def changed(
+        self,
+        *,
+        added: MessageId | None = None,
+        removed: MessageId | None = None,
+        principal: PrincipalRef | None = None,
+    ) -> QueueChanged:
+        """Return the event that shows the queue after `principal` has added or removed a message, or has made
+        another change.
+        """
+        ids = [one for one in self.waiting if one != removed] + ([] if added is None else [added])
+        paused = self.is_paused and added is None and bool(ids)
+        return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
+
+    def apply(self, payload: LogPayload, seq: Seq) -> None:
+        """Update the projection with one entry."""
+        match payload:
+            case MessageQueued(message_id=message_id, principal=principal, asked=asked):
+                if message_id:  # a copy of a conversation has no queue
+                    self.waiting[message_id] = QueuedMessage(seq, seq, principal, asked is not None)
+                    self.known[message_id] = seq
+                    self.is_paused = False
+            case QueuedMessageEdited(message_id=message_id, principal=principal):
+                if message_id in self.waiting:
+                    place = self.waiting[message_id]
+                    self.waiting[message_id] = replace(place, content=seq, principal=principal)
+            case QueuedMessageRemoved(message_id=message_id) | UserMessage(message_id=message_id):
+                self.waiting.pop(message_id, None)
+            case QueuePaused():
+                self.is_paused = True
+            case QueueResumed() | TurnStarted():
+                self.is_paused = False
+            case TurnEnded(why=why):
+                self.is_paused = why != "done"
+            case _:
+                pass

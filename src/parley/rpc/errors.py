@@ -1,0 +1,87 @@
+"""Errors of a session with an MCP server."""
+
+from __future__ import annotations
+
+from parley.errors import ParleyError
+
+__all__ = [
+    "CannotReach",
+    "HttpRefused",
+    "Redirected",
+    "RequestRefused",
+    "SessionError",
+    "SessionLost",
+    "TooLarge",
+    "UnreadableAnswer",
+    "UnsupportedVersion",
+]
+
+
+class SessionError(ParleyError):
+    """Raised if a request to an MCP server has no result."""
+
+
+class RequestRefused(SessionError):
+    """Raised if the server answers with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code, self.message = code, message
+
+
+class UnreadableAnswer(SessionError):
+    """Raised if an answer is not a JSON-RPC message, or does not have the shape that the protocol requires."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer cannot be read")
+
+
+class TooLarge(SessionError):
+    """Raised if the server's answer exceeds a limit."""
+
+    def __init__(self, limit: int, unit: str) -> None:
+        super().__init__(f"the answer has more than {limit} {unit}")
+        self.limit, self.unit = limit, unit
+
+
+class UnsupportedVersion(SessionError):
+    """Raised if the server chooses a protocol version that this client does not support."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"Unsupported protocol version from the server: {version}")
+        self.version = version
+
+
+class SessionLost(SessionError):
+    """Raised if the connection ended before the result arrived. The server may have completed the request."""
+
+    def __init__(self) -> None:
+        super().__init__("the connection was lost")
+
+
+class CannotReach(SessionLost):
+    """Raised if the client cannot connect, so that the server does not get the request."""
+
+    def __init__(self, detail: str) -> None:
+        SessionError.__init__(self, detail)
+        self.detail = detail
+
+
+class HttpRefused(SessionError):
+    """Raised if the server answers with an HTTP status instead of a JSON-RPC message."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"the server answered {status} {reason}".strip())
+        self.status, self.reason = status, reason
+
+
+class Redirected(SessionError):
+    """Raised if the server redirects to another URL. The redirect is not followed, because another server could
+    receive the token.
+    """
+
+    def __init__(self, location: str) -> None:
+        super().__init__(
+            f"Redirect to {location} not followed; use that URL as the endpoint if it is the intended server"
+        )
+        self.location = location

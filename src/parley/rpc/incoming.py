@@ -1,0 +1,70 @@
+"""Decodes the messages of an untrusted server. Size limits are checked before decoding.
+
+A limit on bytes alone does not limit memory: two bytes such as `{}` become an object of 64 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from parley.rpc.depth import cut_nesting
+from parley.rpc.errors import TooLarge, UnreadableAnswer
+from parley.wire.jsonrpc import Message, NestedTooDeeply, decode_lenient, decode_message
+
+__all__ = ["MAX_VALUES", "check_size", "decode", "decode_object"]
+
+MAX_VALUES: Final = 2_000_000
+"""The maximum number of JSON values that a message may contain. Each value takes at most about 150 bytes of memory
+in addition to its text.
+"""
+
+_object_decoder: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])
+
+
+def decode(frame: bytes, max_bytes: int | None) -> Message:
+    """Decode a message of at most `max_bytes` bytes; None means no limit. Its params and its result stay encoded.
+    Values that are nested too deeply become null.
+
+    Raises:
+        TooLarge: the message exceeds a limit and was not decoded.
+        UnreadableAnswer: the frame is not a message.
+    """
+    check_size(frame, max_bytes)
+    try:
+        try:
+            return decode_message(frame)
+        except NestedTooDeeply:
+            return decode_message(cut_nesting(frame))
+    except msgspec.DecodeError:
+        raise UnreadableAnswer from None
+
+
+def check_size(frame: bytes, max_bytes: int | None) -> None:
+    """Raise `TooLarge` if a message exceeds `max_bytes` or `MAX_VALUES`. If `max_bytes` is None, neither limit
+    applies.
+    """
+    if max_bytes is None:
+        return
+    if len(frame) > max_bytes:
+        raise TooLarge(max_bytes, "bytes")
+    if _values(frame) > MAX_VALUES:
+        raise TooLarge(MAX_VALUES, "values")
+
+
+def decode_object(encoded: bytes | msgspec.Raw) -> dict[str, Any]:
+    """Decode the params or the result of a message.
+
+    Raises:
+        UnreadableAnswer: the value is not an object.
+    """
+    try:
+        return decode_lenient(_object_decoder, encoded)
+    except msgspec.DecodeError:
+        raise UnreadableAnswer from None
+
+
+def _values(data: bytes) -> int:
+    """Return an upper bound on the number of JSON values in `data`. Characters inside strings count as well."""
+    return data.count(b",") + data.count(b"{") + data.count(b"[")

@@ -1,0 +1,95 @@
+"""The additions to each request to a server of MCP 2026-07-28: client data in `_meta`, and headers over HTTP."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from parley.version import __version__
+from parley.wire.http import METHOD, NAME, PROTOCOL_VERSION
+from parley.wire.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from parley.wire.mcp import CallToolParams
+from parley.wire.modern import HEADER_MISMATCH, MODERN_VERSION, UNSUPPORTED_VERSION
+
+__all__ = ["CLIENT_INFO", "NO_INITIALIZE", "HeaderNames", "header_names", "modern_headers", "modern_meta"]
+
+CLIENT_INFO: Final = {"name": "parley", "version": __version__}
+
+NO_INITIALIZE: Final = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, METHOD_NOT_FOUND, INVALID_PARAMS})
+"""The error codes with which a server of MCP 2026-07-28 refuses `initialize`."""
+
+HeaderNames = Mapping[tuple[str, ...], str]
+"""The names of headers that repeat arguments of a tool, keyed by the path of the argument."""
+
+MOST_HEADERS: Final = 32
+MOST_HEADER_BYTES: Final = 4096
+"""The maximum size, in bytes, of an argument that a header repeats. Servers accept only a few kilobytes of headers.
+"""
+
+_META: Final = "io.modelcontextprotocol/"
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+
+
+def modern_meta() -> dict[str, Any]:
+    return {
+        f"{_META}protocolVersion": MODERN_VERSION,
+        f"{_META}clientInfo": CLIENT_INFO,
+        f"{_META}clientCapabilities": {},
+    }
+
+
+def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -> dict[str, str]:
+    """Return the headers of a request. `names` contains the headers that repeat arguments of a tool."""
+    headers = {PROTOCOL_VERSION: MODERN_VERSION, METHOD: method}
+    if method == CallToolParams.METHOD:
+        headers[NAME] = _value(str(params.get("name", "")))
+        for path, name in names.items():
+            text = _text(_at(params.get("arguments"), path))
+            if text is not None and len(text) <= MOST_HEADER_BYTES:
+                headers[f"Mcp-Param-{name}"] = _value(text)
+    return headers
+
+
+def header_names(schema: Any) -> HeaderNames:
+    """Return the headers that a tool requests with `x-mcp-header` in its input schema."""
+    names: dict[tuple[str, ...], str] = {}
+    for path, name in _annotations(schema, ()):
+        if len(names) < MOST_HEADERS and _TOKEN.fullmatch(name):
+            names[path] = name
+    return names
+
+
+def _annotations(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if not isinstance(schema, dict) or len(path) > MOST_HEADERS:
+        return
+    if path and isinstance(name := schema.get("x-mcp-header"), str):
+        yield path, name
+    properties = schema.get("properties")
+    for key, value in properties.items() if isinstance(properties, dict) else ():
+        yield from _annotations(value, (*path, key))
+
+
+def _at(arguments: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        arguments = arguments.get(key) if isinstance(arguments, dict) else None
+    return arguments
+
+
+def _text(value: Any) -> str | None:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value
+        case int() if abs(value) < 10**MOST_HEADERS:
+            return str(value)
+        case _:
+            return None
+
+
+def _value(text: str) -> str:
+    """Return a string as a header value. It is encoded in base64 if sending it unencoded could change it."""
+    is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?")
+    return text if is_plain else f"=?base64?{b64encode(text.encode('utf-8', 'replace')).decode()}?="

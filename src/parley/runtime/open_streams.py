@@ -1,0 +1,51 @@
+"""The streams of one conversation to clients of this process. Another client can take them over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from parley.ports.clock import Clock
+
+__all__ = ["OpenStreams"]
+
+
+class OpenStreams:
+    """The open streams, each with the time when it was opened."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._streams: dict[Hashable, tuple[float, Callable[[str], None]]] = {}
+
+    def add(self, stream: Hashable, end: Callable[[str], None]) -> None:
+        """Add a stream. `end` is called with the name of a principal when this principal takes over the stream."""
+        self._streams[stream] = self._clock.now(), end
+
+    def remove(self, stream: Hashable) -> None:
+        """Remove a stream. Do nothing if it is not open."""
+        self._streams.pop(stream, None)
+
+    def take_over(self, stream: Hashable, by: str) -> float:
+        """End all other streams of the conversation in this process, because the principal `by` is taking over.
+
+        Return the time when `stream` was opened, in seconds since the epoch. Other processes use it as the time of
+        the takeover.
+        """
+        opened_at, _ = self._streams[stream]
+        for other in tuple(self._streams):
+            if other is not stream:
+                self._end(other, by)
+        return opened_at
+
+    def end(self, by: str, *, opened_before: float) -> None:
+        """End the streams that were opened before the principal `by` took over in another process.
+
+        A stream that was opened later is not ended, because it has itself taken over or may be open together with
+        the exclusive stream.
+        """
+        for stream, (opened_at, _) in tuple(self._streams.items()):
+            if opened_at < opened_before:
+                self._end(stream, by)
+
+    def _end(self, stream: Hashable, by: str) -> None:
+        if (found := self._streams.pop(stream, None)) is not None:
+            found[1](by)

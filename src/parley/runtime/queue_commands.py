@@ -1,0 +1,127 @@
+"""The commands on the queue of one conversation, and their effects in the process that owns the conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from parley.conversation.queue import QueuedMessage
+from parley.runtime.commands import Command, Local, SubmitMessage
+from parley.runtime.deadline import Deadline
+from parley.runtime.message_queue import Waiting
+from parley.wire.ids import MessageId
+from parley.wire.items import InputItem
+from parley.wire.peers import EditQueued, Enqueue, RemoveQueued, ResumeQueue, Submit
+
+__all__ = ["BeginQueued", "EditMessage", "QueueMessage", "RemoveMessage", "Resume"]
+
+
+class QueueMessage(SubmitMessage):
+    """Queues a message until the turns before it have ended. If no turn is running, the message begins one."""
+
+    def apply(self, local: Local) -> asyncio.Future[None] | None:
+        before = local.intake.accepted_before(self.message, self.stored, self.queued)
+        if before is None and local.queue.takes():
+            return local.queue.add(self.message, read=self.files, until=self.deadline.at, accepted=self.accepted)
+        return super().apply(local)
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> Enqueue:
+        message = self.message
+        return Enqueue(
+            conversation_id=message.conversation_id,
+            content=message.content,
+            message_id=message.message_id,
+            wanted=message.wanted,
+            principal=message.principal,
+            is_limited=message.is_limited,
+        )
+
+
+class EditMessage(Command):
+    """Replaces the content of a queued message."""
+
+    waits_for_write_lock = True
+
+    def __init__(self, wanted: EditQueued, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+        super().__init__(deadline, is_from_peer=is_from_peer)
+        self._wanted = wanted
+        self._files: tuple[InputItem, ...] | None = None
+
+    def _message(self) -> Submit:
+        wanted = self._wanted
+        return Submit(
+            conversation_id=wanted.conversation_id,
+            content=wanted.content,
+            message_id=wanted.message_id,
+            principal=wanted.principal,
+            is_limited=wanted.is_limited,
+        )
+
+    def needs_files(self, local: Local) -> bool:
+        return self._files is None and local.intake.needs_files(self._message())
+
+    async def read_files(self, local: Local) -> None:
+        self._files = await local.intake.read_named(self._message())
+
+    def apply(self, local: Local) -> asyncio.Future[None]:
+        return local.queue.edit(self._message(), read=self._files, until=self.deadline.at)
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> EditQueued:
+        return self._wanted
+
+
+class RemoveMessage(Command):
+    """Removes a queued message."""
+
+    waits_for_write_lock = True
+
+    def __init__(self, wanted: RemoveQueued, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+        super().__init__(deadline, is_from_peer=is_from_peer)
+        self._wanted = wanted
+
+    def apply(self, local: Local) -> asyncio.Future[None]:
+        wanted = self._wanted
+        return local.queue.remove(wanted.message_id, principal=wanted.principal, until=self.deadline.at)
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> RemoveQueued:
+        return self._wanted
+
+
+class Resume(Command):
+    """Resumes a paused queue. The mailbox then begins the next turn."""
+
+    starts_turn = waits_for_write_lock = True
+
+    def __init__(self, wanted: ResumeQueue, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+        super().__init__(deadline, is_from_peer=is_from_peer)
+        self._wanted = wanted
+
+    def apply(self, local: Local) -> asyncio.Future[None] | None:
+        return local.queue.resume(principal=self._wanted.principal, until=self.deadline.at)
+
+    def request(self, local: Local, unanswered: Collection[MessageId]) -> ResumeQueue:
+        return self._wanted
+
+
+class BeginQueued(Command):
+    """Begins a turn with the next queued message, unless the queue is paused. The mailbox posts this command."""
+
+    starts_turn = waits_for_write_lock = True
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__(deadline)
+        self._place: tuple[MessageId, QueuedMessage] | None = None
+        self._message: Waiting | None = None
+
+    def needs_lookup(self, local: Local) -> bool:
+        return local.queue.is_pending and local.queue.next != self._place
+
+    async def look_up(self, local: Local) -> None:
+        place = local.queue.next
+        self._message = None if place is None else await local.queue.read(*place)
+        self._place = place
+
+    def apply(self, local: Local) -> asyncio.Future[None] | None:
+        if not local.queue.is_pending or self._message is None:
+            return None
+        return local.queue.begin(self._message, until=self.deadline.at)

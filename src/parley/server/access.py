@@ -1,0 +1,189 @@
+"""Decides what a principal may do and see. All access checks of tools, resources and tasks are here."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from msgspec.structs import replace
+
+from parley.config.load import Loader
+from parley.config.strictness import STRICTEST_FIRST, RestrictedSetting, values_within
+from parley.config.types import Settings, SettingsOverrides
+from parley.conversation.approvals import PendingApproval
+from parley.errors import SettingNotAllowed, UnknownConversation
+from parley.server.context import Principal, Role
+from parley.server.errors import AccessTooNarrow, RoleTooLow
+from parley.server.hosts import Features
+from parley.wire.ids import ConversationId
+
+__all__ = [
+    "allowed_overrides",
+    "allowed_roots",
+    "allowed_values",
+    "may_answer",
+    "may_call_approval_answer",
+    "may_interrupt",
+    "may_see",
+    "require_all_conversations",
+    "require_conversation",
+    "require_role",
+]
+
+ADMIN_SETTINGS: Final = ("config", "profile", "base_instructions", "developer_instructions", "compact_prompt")
+"""The overrides that need the role admin. They can change any setting, or replace the server's own instructions."""
+RESTRICTED: Final[dict[str, RestrictedSetting]] = {"sandbox": "sandbox_mode", "approval_policy": "approval_policy"}
+"""The arguments that a principal below admin may only make stricter, with the settings that they override."""
+
+
+def require_role(principal: Principal, needed: Role) -> None:
+    """Check that the role of the principal is at least `needed`.
+
+    Raises:
+        RoleTooLow: the role is lower.
+    """
+    if principal.role < needed:
+        raise RoleTooLow(needed.label, name=principal.name, role=principal.role.label)
+
+
+def may_see(principal: Principal, conversation_id: ConversationId) -> bool:
+    """Return whether the principal may see a conversation. A principal that is bound to one conversation sees no
+    other.
+    """
+    return principal.conversation is None or principal.conversation == conversation_id
+
+
+def require_conversation(principal: Principal, conversation_id: ConversationId) -> None:
+    """Check that the principal may see a conversation.
+
+    Raises:
+        UnknownConversation: the principal is not allowed to see it. The error is the same as for a missing
+            conversation.
+    """
+    if not may_see(principal, conversation_id):
+        raise UnknownConversation(conversation_id)
+
+
+def require_all_conversations(principal: Principal) -> None:
+    """Check that the principal has access to all conversations.
+
+    Raises:
+        AccessTooNarrow: the principal is bound to one conversation.
+    """
+    if principal.conversation is not None:
+        raise AccessTooNarrow(principal.name)
+
+
+def may_answer(principal: Principal, approval: PendingApproval | None = None) -> bool:
+    """Return whether the principal may be asked for an approval and may decide it.
+
+    If `approval` is None, return whether the role of the principal allows it to decide approvals.
+
+    The process that is running the turn checks each answer again (`runtime/turn_runner.py`), according to
+    `[approvals] from`.
+    """
+    is_allowed = approval is None or approval.may_be_answered_by(principal.ref)
+    return is_allowed and principal.role >= Role.APPROVER
+
+
+def may_interrupt(principal: Principal) -> bool:
+    """Return whether the principal may interrupt a turn. Only such principals count as readers of an approval."""
+    return principal.role >= Role.DRIVER
+
+
+def may_call_approval_answer(
+    principal: Principal, features: Features, approval: PendingApproval | None = None
+) -> bool:
+    """Return whether a client may use the tool `approvalAnswer` for an approval.
+
+    The tool must be offered to the client, and its principal must be allowed to answer. If `approval` is None, only
+    the role of the principal is checked.
+    """
+    return features.may_answer_approvals and may_answer(principal, approval)
+
+
+def allowed_overrides(
+    principal: Principal, wanted: SettingsOverrides, loader: Loader, *, current: Settings | None = None
+) -> SettingsOverrides:
+    """Check that the principal may choose the overrides of a call, and return them with a resolved `cwd`.
+
+    `current` are the settings of the conversation that the call changes; None if the call creates a conversation.
+
+    Raises:
+        SettingNotAllowed: the principal is not allowed to choose one of the settings.
+        ConfigError: the settings of the server cannot be used.
+    """
+    if principal.role >= Role.ADMIN:
+        return wanted
+    for name in ADMIN_SETTINGS:
+        if getattr(wanted, name) not in (None, {}):
+            raise SettingNotAllowed(name, f"needs the role {Role.ADMIN.label}; {_role_of(principal)}")
+    for name, setting in RESTRICTED.items():
+        given, allowed = getattr(wanted, name), allowed_values(principal, name, loader, current=current)
+        if given in STRICTEST_FIRST[setting] and given not in allowed:
+            raise SettingNotAllowed(
+                name,
+                f"must be {' or '.join(map(repr, allowed))}: it may not be looser than the value of the server and "
+                f"of the conversation; {_role_of(principal)}",
+            )
+    return _with_allowed_directory(principal, wanted, loader, current)
+
+
+def allowed_values(
+    principal: Principal, name: str, loader: Loader, *, current: Settings | None = None
+) -> tuple[str, ...]:
+    """Return the values of `sandbox` or `approval_policy` that the principal may choose, in order of decreasing
+    strictness.
+
+    `current` are the settings of the conversation that the call changes, as for `allowed_overrides`.
+
+    Raises:
+        ConfigError: the settings of the server cannot be used.
+    """
+    setting = RESTRICTED[name]
+    if principal.role >= Role.ADMIN:
+        return STRICTEST_FIRST[setting]
+    allowed = values_within(setting, loader.choose(SettingsOverrides()).settings)
+    if current is None:
+        return allowed
+    within = values_within(setting, current)
+    # The server may allow only `never`, and the conversation only other policies: it then keeps its policy.
+    return tuple(value for value in allowed if value in within) or (getattr(current, setting),)
+
+
+def _with_allowed_directory(
+    principal: Principal, wanted: SettingsOverrides, loader: Loader, current: Settings | None
+) -> SettingsOverrides:
+    roots = loader.serve_settings().roots
+    if wanted.cwd is None and not (current is None and roots):
+        return wanted
+    cwd = os.path.realpath(loader.choose(SettingsOverrides(cwd=wanted.cwd)).settings.cwd)
+    if current is not None and principal.conversation is not None:
+        if cwd == os.path.realpath(current.cwd):
+            return replace(wanted, cwd=None)
+        raise SettingNotAllowed("cwd", f"must stay {current.cwd}: {principal.name} is bound to the conversation")
+    if not roots:
+        own = loader.choose(SettingsOverrides()).settings.cwd
+        if cwd == os.path.realpath(own):
+            return wanted
+        raise SettingNotAllowed("cwd", f"must be {own} while serve.roots is not set; {_role_of(principal)}")
+    if any(os.path.commonpath((cwd, root)) == root for root in allowed_roots(loader)):
+        return replace(wanted, cwd=cwd)
+    raise SettingNotAllowed("cwd", f"must lie below {' or '.join(roots)} (serve.roots); {_role_of(principal)}")
+
+
+def allowed_roots(loader: Loader) -> tuple[str, ...]:
+    """Return the directories that must contain a working directory chosen by a principal below admin, with symbolic
+    links resolved.
+
+    If there are none, such a principal can only use the directory of the server.
+
+    Raises:
+        ConfigError: the settings of the server cannot be used.
+    """
+    roots = loader.serve_settings().roots
+    return tuple(os.path.realpath(os.path.expanduser(root)) for root in roots)
+
+
+def _role_of(principal: Principal) -> str:
+    return f"{principal.name} has the role {principal.role.label}"

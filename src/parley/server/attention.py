@@ -1,0 +1,109 @@
+"""Finds the conversations that need the attention of a person: those that are waiting for an answer, have failed,
+or are unread.
+
+The store finds them by an index. Only waiting conversations are loaded, because approvals are not in the index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, get_args
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from parley.conversation.state import TurnOutcome
+from parley.ports.store import ConversationListing, PageCursor, Query, UnreadEnd
+from parley.runtime.registry import ConversationRegistry
+from parley.server.approval_text import listed as listed_approval
+from parley.server.context import Principal
+from parley.server.times import iso
+from parley.wire.tools import AttentionItem, AttentionState
+
+__all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
+
+STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
+"""The states in the order of the list."""
+MOST_ORPHANED: Final = 1000
+"""The maximum number of running turns whose owner is checked. The owner of an orphaned turn has been killed."""
+
+AttentionPosition = tuple[AttentionState, PageCursor | None]
+"""A position in the list: a state, and a position among the conversations in this state. None means the first of
+them.
+"""
+
+POSITIONS: Final[msgspec.json.Decoder[AttentionPosition]] = msgspec.json.Decoder(AttentionPosition)
+
+
+class AttentionPage(NamedTuple):
+    """A page of the list of conversations that need attention."""
+
+    items: tuple[AttentionItem, ...]
+    rest: AttentionPosition | None
+    """The position of the next page; None if there is none."""
+
+
+async def attention(
+    conversations: ConversationRegistry, principal: Principal, *, after: AttentionPosition | None = None, limit: int
+) -> AttentionPage:
+    """Return a page of the conversations that need attention and that a principal may see.
+
+    `after` is the position of the page; None means the first page. `limit` is the maximum number of conversations.
+
+    Raises:
+        StoreError: the store cannot be searched.
+    """
+    mine = Query(conversation=principal.conversation, viewer=principal.viewer)
+    if after is None:
+        # `page` records the end of turns whose process was killed. Until then they count as running.
+        await conversations.page(replace(mine, state="running", archived=None, limit=MOST_ORPHANED))
+    first, place = ("waiting", None) if after is None else after
+    items: list[AttentionItem] = []
+    left = limit
+    for state in STATES[STATES.index(first) :]:
+        query = replace(mine, after=place, limit=left)
+        if state == "waiting":
+            found = await conversations.page(replace(query, state="asking", archived=None))
+            items += await _waiting(conversations, found.items)
+        else:
+            found = await conversations.page(replace(query, unread=state))
+            items += [_ended(one, state, one.summary.outcome) for one in found.items if one.summary.outcome]
+        if found.more:
+            return AttentionPage(tuple(items), (state, found.items[-1].cursor if found.items else None))
+        left, place = left - len(found.items), None
+    return AttentionPage(tuple(items), None)
+
+
+async def _waiting(
+    conversations: ConversationRegistry, found: Sequence[ConversationListing]
+) -> Iterator[AttentionItem]:
+    # Run concurrently, because a conversation whose owner does not answer takes seconds.
+    loaded = await asyncio.gather(*(conversations.find_if_possible(one.conversation_id) for one in found))
+    return (
+        AttentionItem(
+            conversation_id=one.conversation_id,
+            title=one.summary.title,
+            cwd=one.summary.cwd,
+            state="waiting",
+            since=iso(approval.at),
+            approval=listed_approval(approval, one.conversation_id),
+        )
+        for one, conversation in zip(found, loaded, strict=True)
+        if conversation is not None and (approval := conversation.open_approval) is not None
+    )
+
+
+def _ended(one: ConversationListing, state: UnreadEnd, outcome: TurnOutcome) -> AttentionItem:
+    return AttentionItem(
+        conversation_id=one.conversation_id,
+        title=one.summary.title,
+        cwd=one.summary.cwd,
+        state=state,
+        since=iso(outcome.at),
+        reason=outcome.reason,
+        message=outcome.text or UNSET,
+        code=outcome.code or UNSET,
+        seq=outcome.seq,
+    )

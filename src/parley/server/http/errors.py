@@ -1,0 +1,140 @@
+"""Errors that are answered with an HTTP error status and a JSON-RPC error."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar, Final
+
+from parley.server.errors import RequestRefused
+from parley.wire.http import LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID
+from parley.wire.jsonrpc import INVALID_REQUEST
+from parley.wire.modern import HEADER_MISMATCH
+
+__all__ = [
+    "PARSE_ERROR",
+    "ArrayNotAllowed",
+    "BadBody",
+    "HeaderMismatch",
+    "HttpRefused",
+    "NotAcceptable",
+    "RequestBodyTooLarge",
+    "RequestBodyUnreadable",
+    "SessionMissing",
+    "TooManySessions",
+    "UnknownEventId",
+    "UnknownSession",
+    "UnsupportedMediaType",
+    "VersionMismatch",
+]
+
+PARSE_ERROR: Final = -32700
+
+
+class HttpRefused(RequestRefused):
+    """Raised to answer an HTTP request with an error status."""
+
+    number = INVALID_REQUEST
+    status: ClassVar[HTTPStatus] = HTTPStatus.BAD_REQUEST
+
+
+class UnsupportedMediaType(HttpRefused):
+    """Raised when the body is not plain JSON."""
+
+    code, status = "unsupported_media_type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+
+    def __init__(self) -> None:
+        super().__init__("the body must be plain application/json")
+
+
+class NotAcceptable(HttpRefused):
+    """Raised when the client does not accept the media type of the answer."""
+
+    code, status = "not_acceptable", HTTPStatus.NOT_ACCEPTABLE
+
+    def __init__(self, media_type: str) -> None:
+        super().__init__(f"the client must accept {media_type}")
+
+
+class RequestBodyTooLarge(HttpRefused):
+    """Raised when the body is larger than the limit or than the available memory."""
+
+    code, status = "body_too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+class RequestBodyUnreadable(HttpRefused):
+    """Raised when the body did not arrive completely or in time."""
+
+    code, status = "body_unreadable", HTTPStatus.REQUEST_TIMEOUT
+
+
+class BadBody(HttpRefused):
+    """Raised when the body is not a JSON-RPC message."""
+
+    code = "bad_body"
+
+    def __init__(self, message: str, *, number: int = INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+class ArrayNotAllowed(HttpRefused):
+    """Raised when the body is an array of messages, which the version of the session does not allow."""
+
+    code = "array_not_allowed"
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"arrays of messages are for clients at {version} only")
+
+
+class SessionMissing(HttpRefused):
+    """Raised when a request names no session."""
+
+    code = "session_missing"
+
+    def __init__(self) -> None:
+        super().__init__(f"the header {SESSION_ID} is missing; begin with `initialize`")
+
+
+class UnknownSession(HttpRefused):
+    """Raised when the session does not exist or belongs to another token."""
+
+    code, status = "unknown_session", HTTPStatus.NOT_FOUND
+
+    def __init__(self) -> None:
+        super().__init__("the session does not exist; begin with `initialize`")
+
+
+class TooManySessions(HttpRefused):
+    """Raised when the server has reached its maximum number of sessions, and all are in use."""
+
+    code, status = "too_many_sessions", HTTPStatus.SERVICE_UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("there are too many sessions")
+
+
+class VersionMismatch(HttpRefused):
+    """Raised when a request names a version other than the one that the session negotiated."""
+
+    code = "version_mismatch"
+
+    def __init__(self) -> None:
+        super().__init__(f"{PROTOCOL_VERSION} is not the version that the session negotiated")
+
+
+class UnknownEventId(HttpRefused):
+    """Raised when a client resumes a stream with an id that the server did not send in this session."""
+
+    code = "unknown_event_id"
+
+    def __init__(self) -> None:
+        super().__init__(f"{LAST_EVENT_ID} is not an id of this session")
+
+
+class HeaderMismatch(HttpRefused):
+    """Raised when a header that repeats a value of the body differs from the body."""
+
+    code, number = "header_mismatch", HEADER_MISMATCH
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"Header mismatch: {detail}")

@@ -1,0 +1,56 @@
+"""The part of an HTTP session that is stored, so that the session survives a restart of the server.
+
+The cursors of the streams are not stored, because the client names them with `Last-Event-ID`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from parley.server.streams import StreamState
+from parley.wire.mcp import InitializeParams, LogLevel
+
+__all__ = ["MOST_STATE_BYTES", "SessionState", "decode_state", "encode_state", "session_digest"]
+
+MOST_STATE_BYTES: Final = 1024 * 1024
+"""The maximum size of a stored state, in bytes. A larger state, for example one with a very long client name, is
+not stored.
+"""
+
+
+class SessionState(Struct, frozen=True, kw_only=True):
+    """The negotiated parameters of a session, its streams, and its subscriptions."""
+
+    initialize: InitializeParams
+    log_level: LogLevel = "info"
+    streams: tuple[StreamState, ...] = ()
+    resources: tuple[str, ...] = ()
+    """The addresses of the resources to which the client has subscribed."""
+    has_listed_resources: bool = False
+    """True if the client is notified when the list of resources changes."""
+
+
+_decoder: Final = msgspec.json.Decoder(SessionState)
+
+
+def encode_state(state: SessionState) -> bytes | None:
+    """Encode a state; return None if it is too large to be stored."""
+    data = msgspec.json.encode(state)
+    return data if len(data) <= MOST_STATE_BYTES else None
+
+
+def decode_state(data: bytes) -> SessionState | None:
+    """Decode a stored state; return None if another version of Parley has stored it in another format."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def session_digest(session_id: str) -> bytes:
+    """Return the key under which a session is stored. The session id itself is a secret of the client."""
+    return hashlib.sha256(session_id.encode(errors="surrogateescape")).digest()

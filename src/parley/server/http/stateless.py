@@ -1,0 +1,304 @@
+"""HTTP requests at version 2026-07-28. Each POST is independent: it has no session, and the server remembers
+nothing about it.
+
+For the server core, a POST is a client that sends one request and leaves when it has the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from parley.ports.http import HttpRequest, MessageStream
+from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
+from parley.server.context import Principal, Reply
+from parley.server.errors import RequestRefused
+from parley.server.http.authentication import UNAUTHORIZED
+from parley.server.http.errors import HeaderMismatch, NotAcceptable
+from parley.server.http.messages import JSON, PostedMessage, refusal
+from parley.server.http.replies import JsonReply, first_of
+from parley.server.modern.requests import checked_meta
+from parley.server.serve import ClientConnection, ServerCore
+from parley.server.session import SILENT
+from parley.wire.framing import Overlong
+from parley.wire.http import METHOD, NAME, PROTOCOL_VERSION, HttpAnswer
+from parley.wire.ids import ConversationId
+from parley.wire.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RequestId, decode_lenient
+from parley.wire.mcp import CallToolParams
+from parley.wire.modern import MISSING_CAPABILITY, MODERN_VERSION, UNSUPPORTED_VERSION
+
+__all__ = ["StatelessRequests"]
+
+log = logging.getLogger(__name__)
+
+STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply", "conversationStream"})
+STREAMED_METHODS: Final = frozenset({"subscriptions/listen"})
+NAMED_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The methods whose `name` or `uri` is also in a header."""
+
+_STATUSES: Final = {
+    METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    INVALID_PARAMS: HTTPStatus.BAD_REQUEST,
+    MISSING_CAPABILITY: HTTPStatus.BAD_REQUEST,
+    UNSUPPORTED_VERSION: HTTPStatus.BAD_REQUEST,
+}
+"""The HTTP status of an error answer, by error code. Other errors have the status 200."""
+
+
+class _Error(Struct):
+    code: int = 0
+
+
+class _Answer(Struct):
+    error: _Error | UnsetType = UNSET
+
+
+_answer_decoder: Final = msgspec.json.Decoder(_Answer)
+
+
+class StatelessRequests:
+    """Answers POST requests at version 2026-07-28."""
+
+    def __init__(self, core: ServerCore, *, on_ended: Callable[[], None] = lambda: None) -> None:
+        """Create the set of requests. `on_ended` is called when a request has ended."""
+        self._core, self._on_ended = core, on_ended
+        self._posts: dict[asyncio.Task[None], _Post] = {}
+        """The requests in progress, by the tasks that serve them."""
+        self._revoked: set[Principal] = set()
+        """The principals whose token is no longer valid. They are remembered because a body may arrive long after
+        its token was checked.
+        """
+
+    def __len__(self) -> int:
+        """Return the number of requests in progress."""
+        return len(self._posts)
+
+    @staticmethod
+    def is_for(request: HttpRequest, message: PostedMessage) -> bool:
+        """Return whether a message belongs to version 2026-07-28: its `_meta` names a version, or its header names
+        this version.
+        """
+        header = request.header(PROTOCOL_VERSION)
+        return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)
+
+    async def answer(
+        self, request: HttpRequest, message: PostedMessage, principal: Principal, *, accepts_stream: bool
+    ) -> HttpAnswer | MessageStream:
+        """Return the answer to one request. A notification is ignored and gets an empty answer.
+
+        `accepts_stream` is True if the client accepts a stream of messages as the answer.
+        """
+        if message.id is None:
+            return HttpAnswer(status=HTTPStatus.ACCEPTED)
+        if (refused := _refusal(request, message, message.id)) is not None:
+            return refused
+        if principal in self._revoked:
+            return UNAUTHORIZED
+        post = _Post(principal)
+        task = asyncio.get_running_loop().create_task(self._serve(post))
+        self._posts[task] = post
+        task.add_done_callback(self._ended)
+        try:
+            await post.connected.wait()
+        except asyncio.CancelledError:  # the client has left
+            post.end()
+            raise
+        if principal in self._revoked:
+            return UNAUTHORIZED
+        calls_streamed_tool = message.method == CallToolParams.METHOD and message.name in STREAMED_TOOLS
+        if message.method in STREAMED_METHODS or calls_streamed_tool:
+            if not accepts_stream:
+                post.end()
+                return refusal(NotAcceptable("text/event-stream"), message.id)
+            stream = request.open_stream()
+            stream.on_closed(post.end)
+            post.outbox.send_to(stream)
+            post.take(message.frame, _StreamReply(stream))
+            return stream
+        reply = JsonReply(1, SILENT)
+        try:
+            post.take(message.frame, reply)
+            del message  # the message may be large, and its call may take long
+            await first_of(reply.done(), post.wait_ended())
+        finally:
+            post.end()
+        if principal in self._revoked:
+            return UNAUTHORIZED
+        if not reply.answers:
+            return HttpAnswer(status=HTTPStatus.ACCEPTED)
+        return HttpAnswer(status=_status(reply.answers[0]), body=reply.answers[0], headers=JSON)
+
+    def accept_again(self, principal: Principal) -> None:
+        """Accept requests of a principal whose token is valid, even if it was not before."""
+        self._revoked.discard(principal)
+
+    def end_all_of(self, principal: Principal) -> None:
+        """End the requests of a principal whose token is no longer valid. Their turns continue."""
+        self._revoked.add(principal)
+        for post in tuple(self._posts.values()):
+            if post.principal == principal:
+                post.cut_off()
+
+    async def close(self) -> None:
+        """Wait until all requests have ended. The server core must have shut down first."""
+        if self._posts:
+            await asyncio.wait(self._posts)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._posts[task]
+        self._on_ended()
+
+    async def _serve(self, post: _Post) -> None:
+        try:
+            await self._core.serve_client(post, post.principal, connected=post.connect)
+        except Exception:
+            log.exception("an HTTP request failed")
+            post.end()
+
+
+class _PostOutbox:
+    """The outbox of one request. It discards messages until the request has a stream. Closing it lets the client
+    read what has already been sent.
+    """
+
+    def __init__(self) -> None:
+        self._out: FrameOutbox = SILENT
+        self._stream: MessageStream | None = None
+
+    def send_to(self, stream: MessageStream) -> None:
+        self._out = self._stream = stream
+
+    @property
+    def writable(self) -> bool:
+        return self._out.writable
+
+    def send(self, frame: bytes) -> None:
+        self._out.send(frame)
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        self._out.when_writable(wake)
+
+    def begin_frame(self) -> OpenFrame:
+        return self._out.begin_frame()
+
+    async def flush(self) -> None:
+        if self._stream is not None:
+            await self._stream.flush()
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.end()
+
+    def cut_off(self) -> None:
+        """Close the stream and discard what the client has not read."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+class _Post:
+    """One request, as a connection that ends with the answer."""
+
+    def __init__(self, principal: Principal) -> None:
+        self.principal: Final = principal
+        self.outbox = _PostOutbox()
+        self.connected = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._client: ClientConnection | None = None
+
+    def connect(self, client: ClientConnection) -> None:
+        self._client = client
+        self.connected.set()
+
+    def take(self, frame: bytes, reply: Reply) -> None:
+        assert self._client is not None
+        self._client.take(frame, reply)
+
+    def end(self) -> None:
+        self.connected.set()
+        self._ended.set()
+
+    def cut_off(self) -> None:
+        """End the request at once. Nothing more is sent to its client."""
+        if self._client is not None:
+            self._client.remove()
+        self.outbox.cut_off()
+        self.end()
+
+    async def wait_ended(self) -> None:
+        await self._ended.wait()
+
+    async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
+        """Wait until the request has ended. Its message comes from the body, so nothing is read here."""
+        await self._ended.wait()
+
+
+class _StreamReply:
+    """Sends everything that belongs to one request on a stream. The stream ends with the answer."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        self.notifications: Outbox = stream
+        self.server_requests: Outbox = SILENT
+        self._stream = stream
+
+    def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
+        return self._stream
+
+    def on_closed(self, do: Callable[[], None]) -> None:
+        self._stream.on_closed(do)
+
+    def answer(self, frame: bytes | None) -> None:
+        if frame is not None:
+            self._stream.send(frame)
+        self._stream.end()
+
+
+def _refusal(request: HttpRequest, message: PostedMessage, request_id: RequestId) -> HttpAnswer | None:
+    """Return the answer to a request whose headers or `_meta` are invalid; None if they are valid."""
+    try:
+        if message.names_version and (wrong := _wrong_header(request, message)) is not None:
+            raise HeaderMismatch(wrong)
+        checked_meta(message.params)
+    except RequestRefused as refused:
+        return refusal(refused, request_id)
+    return None
+
+
+def _wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
+    """Return a description of the first invalid header that repeats a value of the body; None if all are valid."""
+    expected = {PROTOCOL_VERSION: message.version, METHOD: message.method}
+    if message.method in NAMED_METHODS:
+        expected[NAME] = message.name
+    for header, value in expected.items():
+        given = request.header(header)
+        if len(given) != 1:
+            return f"{header} is missing or repeated"
+        if (_decoded(given[0]) if header == NAME else given[0].strip()) != value:
+            return f"{header} is not the value in the body"
+    return None
+
+
+def _decoded(value: str) -> str | None:
+    """Return the value of a header, which may be encoded as Base64; None if the encoding is invalid."""
+    value = value.strip()
+    if not (value.startswith("=?base64?") and value.endswith("?=")):
+        return value
+    try:
+        return base64.b64decode(value[len("=?base64?") : -len("?=")], validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _status(answer: bytes) -> HTTPStatus:
+    try:
+        error = decode_lenient(_answer_decoder, answer).error
+    except msgspec.DecodeError:  # the result is nested too deeply
+        return HTTPStatus.OK
+    return HTTPStatus.OK if isinstance(error, UnsetType) else _STATUSES.get(error.code, HTTPStatus.OK)

@@ -1,0 +1,151 @@
+"""The bearer tokens of the home directory in the memory of the server.
+
+They are loaded when the server starts, on `reload`, and every half minute. A token that another process created or
+removed is therefore effective soon, even if that process could not reach the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+from parley.common.limited_log import LimitedLog
+from parley.errors import StoreError
+from parley.ports.store import StoredToken
+from parley.server.context import Principal, Role
+
+__all__ = ["StoredTokens", "TokenStore", "token_digest"]
+
+log = LimitedLog(logging.getLogger(__name__))
+
+REFRESH_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 1.0
+"""The minimum time in seconds between a reload that failed and the next one."""
+USE_SECONDS: Final = 600.0
+"""The minimum time in seconds between two writes of the last use of a token."""
+
+
+class TokenStore(Protocol):
+    """The methods of the store that manage tokens."""
+
+    async def tokens(self) -> list[StoredToken]: ...
+
+    async def note_tokens_used(self, used: Mapping[bytes, float]) -> None: ...
+
+
+def token_digest(token: str) -> bytes:
+    """Return the digest under which a token is stored."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
+
+class StoredTokens:
+    """The currently valid tokens of the home directory."""
+
+    def __init__(self, store: TokenStore, *, now: Callable[[], float] = time.time) -> None:
+        self._store, self._now = store, now
+        self._tokens: dict[bytes, StoredToken] = {}
+        self._principals: dict[bytes, Principal] = {}
+        self._used: dict[bytes, float] = {}
+        """The times of use that are not stored yet, by digest."""
+        self._wake = asyncio.Event()
+        self._on_revoked: list[Callable[[Principal], None]] = []
+        self._on_valid: list[Callable[[Principal], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._principals)
+
+    def find(self, digest: bytes) -> Principal | None:
+        """Return the principal of a token; None for an unknown token.
+
+        The call takes the same time for every unknown token.
+        """
+        found: StoredToken | None = None
+        for known, token in self._tokens.items():
+            if hmac.compare_digest(known, digest):
+                found = token
+        if found is None or self._has_expired(found):
+            return None
+        now = self._now()
+        if found.digest not in self._used and now - (found.used_at or 0.0) >= USE_SECONDS:
+            self._used[found.digest] = now
+            self._wake.set()
+        return self._principals[found.digest]
+
+    def on_revoked(self, do: Callable[[Principal], None]) -> None:
+        """Call `do` for each valid token that is removed or expires."""
+        self._on_revoked.append(do)
+
+    def on_valid(self, do: Callable[[Principal], None]) -> None:
+        """Call `do` for each token that becomes valid, even again after it had expired."""
+        self._on_valid.append(do)
+
+    async def reload(self) -> None:
+        """Load the tokens from the store, and report those that are no longer valid and those that became valid.
+
+        If the tokens cannot be read, those that were valid before stay valid until they expire.
+        """
+        try:
+            read = await self._store.tokens()
+        except StoreError as error:
+            log.warning("the tokens of the home cannot be read: %s", error)
+            read = list(self._tokens.values())
+        self._tokens = {token.digest: token for token in read if not self._has_expired(token)}
+        before, self._principals = self._principals, {}
+        became_valid: list[Principal] = []
+        for digest, token in self._tokens.items():
+            if digest not in before:
+                became_valid.append(_principal(token))
+            self._principals[digest] = before.pop(digest) if digest in before else became_valid[-1]
+        for principal in before.values():
+            for do in self._on_revoked:
+                do(principal)
+        for principal in became_valid:
+            for do in self._on_valid:
+                do(principal)
+
+    async def keep_current(self) -> None:
+        """Load the tokens periodically, and store the times when they were used."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_to_reload()):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                if self._used:
+                    await self._store_uses()
+                await self.reload()
+            except Exception as error:  # a bug; a removed token must still become invalid later
+                log.warning("the tokens cannot be reloaded: %s: %s", type(error).__name__, error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _store_uses(self) -> None:
+        used = dict(self._used)
+        try:
+            await self._store.note_tokens_used(used)
+        except StoreError as error:
+            log.warning("the last use of tokens cannot be stored: %s", error)
+        for digest in used:
+            self._used.pop(digest, None)
+
+    def _seconds_to_reload(self) -> float:
+        ends = [token.expires_at for token in self._tokens.values() if token.expires_at is not None]
+        return max(0.0, min([REFRESH_SECONDS, *(end - self._now() for end in ends)]))
+
+    def _has_expired(self, token: StoredToken) -> bool:
+        return token.expires_at is not None and token.expires_at <= self._now()
+
+
+def _principal(token: StoredToken) -> Principal:
+    return Principal(
+        name=token.name,
+        role=Role[token.role.upper()],
+        conversation=token.conversation_id,
+        token_id=token.token_id,
+        since=token.created_at,
+    )

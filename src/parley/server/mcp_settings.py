@@ -1,0 +1,22 @@
+"""The settings for MCP clients. An unreadable settings file does not stop the server."""
+
+from __future__ import annotations
+
+import logging
+
+from parley.config.load import Loader
+from parley.config.types import McpSettings
+from parley.errors import ConfigError
+
+__all__ = ["mcp_settings"]
+
+log = logging.getLogger(__name__)
+
+
+def mcp_settings(loader: Loader) -> McpSettings:
+    """Return the settings for MCP clients, or the defaults if the file cannot be read."""
+    try:
+        return loader.mcp_settings()
+    except ConfigError as error:
+        log.warning("cannot read the settings for clients, using their defaults: %s", error)
+        return McpSettings()

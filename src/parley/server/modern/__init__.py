@@ -1,0 +1,1 @@
+"""MCP 2026-07-28, in which each request is independent of earlier requests."""

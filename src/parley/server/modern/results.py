@@ -1,0 +1,44 @@
+"""Completes the results at version 2026-07-28 with their type, the server's name and version, and the
+caching time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from parley.version import __version__
+from parley.wire.jsonrpc import encode
+from parley.wire.mcp import SERVER_NAME, SERVER_TITLE, ListToolsResult
+from parley.wire.modern import CacheScope, DiscoverResult
+
+__all__ = ["ResultType", "completed"]
+
+ResultType = Literal["complete", "input_required", "task"]
+
+STATIC_SECONDS: Final = 3600
+"""The caching time of results that depend only on the installed version, in seconds."""
+
+_CACHING: Final[Mapping[str, tuple[int, CacheScope]]] = {
+    DiscoverResult.METHOD: (STATIC_SECONDS, "private"),
+    ListToolsResult.METHOD: (STATIC_SECONDS, "private"),
+    "prompts/list": (STATIC_SECONDS, "private"),
+    "resources/templates/list": (STATIC_SECONDS, "private"),
+    "resources/list": (0, "private"),
+    "resources/read": (0, "private"),
+}
+"""The caching time in seconds and the cache scope of a result, by method. The scope is private because the results
+depend on the principal.
+"""
+
+_META: Final = b'"_meta":{"io.modelcontextprotocol/serverInfo":%b}' % encode(
+    {"name": SERVER_NAME, "title": SERVER_TITLE, "version": __version__}
+)
+
+
+def completed(method: str, result: bytes, result_type: ResultType = "complete") -> bytes:
+    """Add the members that this version requires to an encoded result. The result must not have a `_meta`."""
+    head = b'{"resultType":"%b",%b' % (result_type.encode(), _META)
+    if result_type == "complete" and (caching := _CACHING.get(method)) is not None:
+        head += b',"ttlMs":%d,"cacheScope":"%b"' % (caching[0] * 1000, caching[1].encode())
+    return head + b"}" if result == b"{}" else b"%b,%b" % (head, result[1:])

@@ -1,0 +1,268 @@
+"""Approvals at version 2026-07-28: a call ends with an approval request, and the client repeats the call with the
+answer.
+
+The request carries a sealed state, which contains everything that is needed to continue the call. The seal covers
+the principal, the tool and its arguments, and the state expires. So the server remembers nothing between the two
+calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.conversation.approvals import PendingApproval
+from parley.errors import ApprovalIsSettled
+from parley.ports.outbox import Outbox
+from parley.runtime.conversation import Conversation
+from parley.runtime.errors import UnknownApproval
+from parley.server.access import require_role
+from parley.server.approval_text import decision_of, elicitation
+from parley.server.context import Principal, Role
+from parley.server.errors import InvalidParams
+from parley.server.hosts import Features
+from parley.server.sealing import Sealer
+from parley.wire.elicitation import ElicitationParams, has_known_decision
+from parley.wire.ids import START, ApprovalId, EventId, Seq
+from parley.wire.jsonrpc import Message, decode_lenient, encode
+from parley.wire.mcp import CallToolParams
+
+__all__ = ["MOST_ROUNDS", "OnAsk", "RequestStates", "RoundElicitor", "RoundState", "Rounds"]
+
+MOST_ROUNDS: Final = 9
+"""The maximum number of approval requests for one call. It is limited because the official clients give up at the
+tenth.
+"""
+STATE_SECONDS: Final = 24 * 3600
+"""The time in seconds within which an approval request can be answered by repeating the call."""
+LONG_BYTES: Final = 64 * 1024
+"""The size in bytes above which an argument is compared byte by byte, instead of as decoded JSON."""
+
+
+class RoundState(Struct, frozen=True, array_like=True):
+    """The state with which a call continues after its approval request has been answered."""
+
+    principal: str
+    """The key of the principal that was asked."""
+    request: bytes
+    """The digest of the tool and its arguments."""
+    expires: float
+    conversation: str
+    seq: int
+    """The position of the last entry that the client has received."""
+    event_id: str
+    approval: str
+    rounds: int
+    """The number of approval requests for the call so far."""
+    before: int
+    """The position before the turn of a `codex` or `codex-reply` call."""
+
+
+_state_encoder: Final = msgspec.msgpack.Encoder()
+_state_decoder: Final = msgspec.msgpack.Decoder(RoundState)
+_any_decoder: Final = msgspec.json.Decoder()
+_members_decoder: Final = msgspec.json.Decoder(dict[str, Raw])
+_responses_decoder: Final = msgspec.json.Decoder(dict[str, Raw])
+_canonical: Final = msgspec.json.Encoder(order="sorted")
+
+
+class RequestStates:
+    """Seals and opens states with a key."""
+
+    def __init__(self, key: bytes, *, now: Callable[[], float] = time.time) -> None:
+        self._sealer, self.now = Sealer(key, b"request state"), now
+
+    def seal(self, state: RoundState) -> str:
+        return self._sealer.seal(_state_encoder.encode(state))
+
+    def open(self, text: str) -> RoundState | None:
+        """Return the state in a sealed string; None if this server has not sealed it or the state has expired."""
+        if (content := self._sealer.open(text)) is None:
+            return None
+        try:
+            state = _state_decoder.decode(content)
+        except msgspec.DecodeError:
+            return None
+        return state if self.now() < state.expires else None
+
+
+OnAsk = Callable[[PendingApproval, str], None]
+"""A function that ends a call with an approval request. Its second argument is the id of the client's first
+request that concerned the conversation.
+"""
+
+
+class RoundElicitor:
+    """Asks the client by ending the open call."""
+
+    can_ask = True
+
+    def __init__(self, on_ask: OnAsk) -> None:
+        self._on_ask = on_ask
+
+    def ask(
+        self,
+        conversation: Conversation,
+        approval: PendingApproval,
+        *,
+        request: str,
+        out: Outbox,
+        task_id: str | None = None,
+    ) -> None:
+        self._on_ask(approval, request)
+
+    def withdraw(self, conversation: Conversation, *, reason: str) -> None:
+        pass  # an approval request ends its call, so none is open
+
+    def close(self) -> None:
+        pass
+
+
+class Rounds:
+    """The approval requests for one call."""
+
+    def __init__(
+        self, states: RequestStates, params: CallToolParams, *, principal: Principal, features: Features
+    ) -> None:
+        """Read the state of an earlier call from the parameters.
+
+        Raises:
+            InvalidParams: the state is forged, has expired, or belongs to another call.
+        """
+        self._states, self._principal, self._features = states, principal, features
+        self._request = _digest(params.name, params.arguments)
+        self._responses = _responses(params.input_responses)
+        self.previous: RoundState | None = None
+        """The state of the call that this call repeats; None for a first call."""
+        if params.request_state is not UNSET and params.request_state is not None:
+            text = params.request_state
+            state = states.open(text) if isinstance(text, str) else None
+            if state is None or (state.principal, state.request) != (principal.key, self._request):
+                raise InvalidParams("requestState is not valid for this request")
+            self.previous = state
+
+    async def settle(self, conversation: Conversation) -> None:
+        """Settle the approval with the client's answer.
+
+        Without a valid answer, the approval stays open and the client is asked again. An approval that was settled
+        meanwhile does not change.
+
+        Raises:
+            RoleTooLow: the role of the principal is too low.
+            MayNotAnswer: the setting `[approvals] from` does not allow the principal to answer.
+            StoreError: the answer could not be stored.
+        """
+        assert self.previous is not None
+        require_role(self._principal, Role.APPROVER)
+        answer = self._answer(self.previous.approval)
+        if answer is None:
+            return
+        decision, reason = decision_of(answer, self._features)
+        approval_id = ApprovalId(self.previous.approval)
+        try:
+            await conversation.answer(
+                approval_id,
+                decision,
+                by="client",
+                principal=self._principal.ref,
+                reason=reason,
+            )
+        except (ApprovalIsSettled, UnknownApproval):
+            pass
+
+    def _answer(self, approval_id: str) -> Message | None:
+        """Return the answer to an approval request; None if there is none or it does not fit the form."""
+        if (given := self._responses.get(approval_id)) is None:
+            return None
+        answer = Message(result=given)
+        return answer if has_known_decision(answer) else None
+
+    def input_request(
+        self,
+        conversation: Conversation,
+        approval: PendingApproval,
+        *,
+        seq: Seq,
+        event_id: EventId,
+        request: str,
+        before: Seq = START,
+    ) -> bytes | None:
+        """Return the result that asks for an approval; None if the call has asked too often.
+
+        `seq` is the position of the last entry that the client has received, and `event_id` is the id of the turn.
+        `request` is the id of the client's first request that concerned the conversation. `before` is the position
+        before the turn, for a call that waits for the end of the turn.
+        """
+        rounds = 1 + (0 if self.previous is None else self.previous.rounds)
+        if rounds > MOST_ROUNDS:
+            return None
+        asked = elicitation(
+            approval,
+            conversation.id,
+            request=request,
+            features=self._features,
+            session_first=rounds == MOST_ROUNDS,
+        )
+        state = RoundState(
+            principal=self._principal.key,
+            request=self._request,
+            expires=self._states.now() + STATE_SECONDS,
+            conversation=conversation.id,
+            seq=seq,
+            event_id=event_id,
+            approval=approval.approval_id,
+            rounds=rounds,
+            before=before,
+        )
+        conversation.await_retry(approval.approval_id)
+        params: dict[str, object] = {
+            "mode": "form",
+            "message": asked.message,
+            "requestedSchema": asked.requested_schema,
+        }
+        if asked.meta is not UNSET:
+            params["_meta"] = asked.meta
+        requests = {approval.approval_id: {"method": ElicitationParams.METHOD, "params": params}}
+        return encode({"inputRequests": requests, "requestState": self._states.seal(state)})
+
+
+def _digest(tool: str, arguments: Raw | UnsetType) -> bytes:
+    """Return the digest of a tool and its arguments. The digest does not depend on the order of members, except
+    inside a long argument, because decoding such an argument would take several times its size in memory.
+    """
+    digest = hashlib.sha256()
+
+    def add(part: bytes | memoryview) -> None:
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+
+    add(tool.encode())
+    given = b"{}" if isinstance(arguments, UnsetType) else arguments
+    try:
+        for name, value in sorted(decode_lenient(_members_decoder, given).items()):
+            add(name.encode())
+            add(memoryview(value) if len(memoryview(value)) > LONG_BYTES else _canonical_form(value))
+    except msgspec.DecodeError:
+        add(memoryview(given))
+    return digest.digest()
+
+
+def _canonical_form(value: Raw) -> bytes:
+    try:
+        return _canonical.encode(decode_lenient(_any_decoder, value))
+    except (msgspec.DecodeError, RecursionError):
+        return bytes(value)
+
+
+def _responses(given: Any) -> dict[str, Raw]:
+    if not isinstance(given, Raw):
+        return {}
+    try:
+        return decode_lenient(_responses_decoder, given)
+    except msgspec.DecodeError:
+        return {}

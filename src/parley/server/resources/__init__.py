@@ -1,0 +1,1 @@
+"""MCP resources: conversations that a client lists, reads and subscribes to."""

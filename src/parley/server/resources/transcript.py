@@ -1,0 +1,172 @@
+"""Writes a conversation as Markdown.
+
+Everything that a model, a command or a person wrote is a block quote, so it cannot imitate a heading of the
+transcript. Invisible characters and control characters in it are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from parley.conversation.log import Entry
+from parley.server.sanitize import one_line, quoted_command
+from parley.wire.events import (
+    AgentMessage,
+    ApplyPatchApprovalRequest,
+    ApprovalSettled,
+    ErrorEvent,
+    EventBase,
+    ExecApprovalRequest,
+    ExecCommandBegin,
+    ExecCommandEnd,
+    FileChange,
+    LimitReached,
+    McpToolCallBegin,
+    PatchApplyBegin,
+    PatchApplyEnd,
+    PlanUpdate,
+    UserMessage,
+    event_type,
+)
+from parley.wire.items import ImageItem, InputItem, LocalImageItem, TextItem
+from parley.wire.jsonrpc import decode_lenient, encode
+from parley.wire.principals import LOCAL
+from parley.wire.text import quoted, unseen
+
+__all__ = ["SHOWN_EVENTS", "section", "transcript_head"]
+
+TEXT_LENGTH: Final = 20_000
+"""The maximum number of characters of each text in the transcript."""
+OUTPUT_LENGTH: Final = 4_000
+"""The maximum number of characters of one command's output in the transcript: its beginning and its end."""
+LARGE_BYTES: Final = 1024 * 1024
+"""The size of an event in bytes above which it is not decoded, because that would block the event loop."""
+
+_SHOWN: Final[tuple[type[EventBase], ...]] = (
+    UserMessage,
+    AgentMessage,
+    ErrorEvent,
+    ExecCommandBegin,
+    ExecCommandEnd,
+    ExecApprovalRequest,
+    ApplyPatchApprovalRequest,
+    PatchApplyBegin,
+    PatchApplyEnd,
+    PlanUpdate,
+    McpToolCallBegin,
+    ApprovalSettled,
+    LimitReached,
+)
+_DECODERS: Final = {event_type(cls): msgspec.json.Decoder(cls) for cls in _SHOWN}
+SHOWN_EVENTS: Final = frozenset(_DECODERS)
+"""The event types that a transcript shows."""
+
+_STEPS: Final = {"pending": "[ ]", "in_progress": "[~]", "completed": "[x]"}
+
+
+def transcript_head(*, title: str, facts: Iterable[str], is_complete: bool) -> str:
+    """Return the first lines of a transcript: the title, the `facts` and, unless `is_complete` is true, a note."""
+    lines = [f"# {one_line(title) or 'Conversation'}", "", *(f"- {one_line(fact)}" for fact in facts)]
+    if not is_complete:
+        lines += ["", "The beginning is left out, because the conversation is long. `conversationRead` returns it."]
+    return "\n".join(lines)
+
+
+def section(entry: Entry) -> str | None:
+    """Return the section of an entry; None if a transcript does not show the entry."""
+    if not entry.is_event or (decoder := _DECODERS.get(entry.type)) is None:
+        return None
+    if entry.size > LARGE_BYTES:
+        return f"## {entry.type}, {entry.size} bytes, left out"
+    return _section(decode_lenient(decoder, entry.encoded))
+
+
+def _section(event: EventBase) -> str | None:
+    match event:
+        case UserMessage(content=content, principal=principal):
+            return _text(f"## User{_by(principal)}", _words(content))
+        case AgentMessage(message=message):
+            return _text("## Agent", message)
+        case ErrorEvent(message=message, principal=principal):
+            return _text(f"## Error{_by(principal)}", message.strip())
+        case ExecCommandBegin(command=command, cwd=cwd):
+            return _text("### Command", f"{quoted_command(command)}\nin {quoted(cwd)}")
+        case ExecCommandEnd(stdout=stdout, stderr=stderr, exit_code=exit_code):
+            output = "\n".join(filter(None, (stdout.rstrip("\n"), stderr.rstrip("\n"))))
+            return _text(f"### Exit code {exit_code}", _middle_cut(output))
+        case ExecApprovalRequest(command=command):
+            return _text("### Approval requested", quoted_command(command))
+        case ApplyPatchApprovalRequest(changes=changes):
+            return _text("### Approval requested", _files(changes))
+        case LimitReached(limit=limit, used=used, allowed=allowed):
+            return _text("### Limit reached", f"{limit}: {used} of {allowed}")
+        case ApprovalSettled(decision=decision, by=by, reason=reason, principal=principal):
+            heading = f"### Approval {decision}, by {by}{_by(principal)}"
+            return _text(heading, reason if isinstance(reason, str) else "")
+        case PatchApplyBegin(changes=changes):
+            return _text("### Patch", _files(changes))
+        case PatchApplyEnd(success=False, stderr=stderr):
+            return _text("### Patch failed", _middle_cut(stderr))
+        case PlanUpdate(plan=plan):
+            return _text("### Plan", "\n".join(f"{_STEPS[one.status]} {one.step}" for one in plan))
+        case McpToolCallBegin(invocation=called):
+            arguments = "" if called.arguments is None else encode(called.arguments).decode()
+            return _text("### Tool", f"{called.server}.{called.tool} {_middle_cut(arguments)}".rstrip())
+        case _:
+            return None
+
+
+def _by(principal: str | UnsetType) -> str:
+    """Return the principal in parentheses for a heading; empty for local clients."""
+    return "" if principal is UNSET or principal == LOCAL.name else f" ({one_line(principal)})"
+
+
+def _words(content: tuple[InputItem, ...]) -> str:
+    """Return a message as text, with a line for each image and file."""
+    parts: list[str] = []
+    size = 0
+    for item in content:
+        if size > TEXT_LENGTH:
+            break
+        match item:
+            case TextItem(text=text):
+                parts.append(text)
+            case ImageItem() | LocalImageItem():
+                parts.append("\n(an image)\n")
+            case _:
+                parts.append("\n(a file)\n")
+        size += len(parts[-1])
+    return "".join(parts).strip("\n")
+
+
+def _files(changes: dict[str, FileChange]) -> str:
+    return "\n".join(f"{_change(change)} {quoted(path)}" for path, change in changes.items())
+
+
+def _change(change: FileChange) -> str:
+    if isinstance(change, str):
+        return "deleted"
+    return "changed" if change.update else "added"
+
+
+def _text(heading: str, text: str) -> str:
+    """Return a heading, followed by `text` as a block quote."""
+    more = len(text) - TEXT_LENGTH
+    if more > 0:
+        text = f"{text[:TEXT_LENGTH]}\n[{more} more characters]"
+    if not text:
+        return heading
+    escaped = text.translate({code: how for code, how in unseen(text).items() if chr(code) not in "\n\t"})
+    return "\n".join((heading, "", *(f"> {line}".rstrip() for line in escaped.split("\n"))))
+
+
+def _middle_cut(text: str) -> str:
+    left_out = len(text) - OUTPUT_LENGTH
+    if left_out <= 0:
+        return text
+    half = OUTPUT_LENGTH // 2
+    return f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"

@@ -1,0 +1,196 @@
+"""Detects changes to a resource, and notifies a client at a limited rate.
+
+A conversation is watched by a reader of its log, so nothing is polled. While a client is not reading, only one flag
+is stored for each resource.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from parley.conversation.log import Cursor, Delta, Entry
+from parley.conversation.output import OutputDelta
+from parley.ports.outbox import Outbox
+from parley.runtime.conversation import Conversation
+from parley.runtime.readers import Reader
+from parley.runtime.registry import ConversationRegistry
+from parley.server.access import may_see, require_conversation
+from parley.server.context import Principal
+from parley.server.resources.uris import Address, ResourceKind
+from parley.wire.events import TurnDiff, event_type
+from parley.wire.ids import ConversationId
+
+__all__ = ["CoalescedNotification", "ResourceWatch", "watch_resource"]
+
+INTERVAL_SECONDS: Final = 1.0
+"""The minimum time in seconds between two notifications about the same resource to one client."""
+
+_DIFF: Final = event_type(TurnDiff)
+
+
+class CoalescedNotification:
+    """A notification that is sent after changes, at most once every `INTERVAL_SECONDS` and only while the client is
+    reading.
+
+    The last change is always followed by a notification.
+    """
+
+    def __init__(self, out: Outbox, frame: bytes) -> None:
+        self._out, self._frame = out, frame
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+        self._waits_for_room = False
+        self._closed = False
+
+    def send(self) -> None:
+        """Send the notification now, or as soon as it may be sent."""
+        self._is_due = True
+        if self._timer is None and not self._waits_for_room:
+            self._send_if_due()
+
+    def close(self) -> None:
+        """Stop sending."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _send_if_due(self) -> None:
+        self._timer, self._waits_for_room = None, False
+        if self._closed or not self._is_due:
+            return
+        if self._out.writable:
+            self._is_due = False
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._send_if_due)
+            self._out.send(self._frame)
+        else:
+            self._waits_for_room = True
+            self._out.when_writable(self._send_if_due)
+
+
+class ResourceWatch(Protocol):
+    """Calls a function after each change to a resource."""
+
+    def close(self) -> None:
+        """Stop calling the function."""
+        ...
+
+
+async def watch_resource(
+    address: Address, conversations: ConversationRegistry, principal: Principal, changed: Callable[[], None]
+) -> ResourceWatch:
+    """Call `changed` after each change to a resource, until the watch is closed.
+
+    Raises:
+        UnknownConversation: the conversation does not exist, or the principal is not allowed to see it.
+        StoreError: the conversation cannot be read.
+    """
+    if address.conversation is None:
+        watch = ListWatch(conversations, principal, changed)
+        await watch.begin()
+        return watch
+    require_conversation(principal, address.conversation)
+    conversation = await conversations.find(address.conversation)
+    return _ConversationWatch(conversation, address.kind, changed)
+
+
+class ListWatch:
+    """Watches two lists of the conversations that a principal may see: all, and those that need attention."""
+
+    def __init__(
+        self,
+        conversations: ConversationRegistry,
+        principal: Principal,
+        changed: Callable[[], None],
+        *,
+        ignores_states: bool = False,
+    ) -> None:
+        """Create the watch. `changed` is called after each change.
+
+        With `ignores_states`, only changes to titles and to the set of listed conversations count.
+        """
+        self._conversations, self._principal = conversations, principal
+        self._changed, self._ignores_states = changed, ignores_states
+        self._closed = False
+
+    async def begin(self) -> None:
+        """Begin to watch the lists. Raises StoreError if the store cannot be searched."""
+        await self._conversations.watch(self, self._on_activity)
+        if self._closed:
+            self._conversations.unwatch(self)
+
+    def close(self) -> None:
+        self._closed = True
+        self._conversations.unwatch(self)
+
+    def _on_activity(self, conversation_id: ConversationId, changes_list: bool, read_by: str | None) -> None:
+        concerns = may_see(self._principal, conversation_id) and read_by in (None, self._principal.identity)
+        if concerns and (changes_list or not self._ignores_states):
+            self._changed()
+
+
+class _ConversationWatch:
+    """Watches one conversation."""
+
+    def __init__(self, conversation: Conversation, kind: ResourceKind, changed: Callable[[], None]) -> None:
+        self._conversation, self._changed = conversation, changed
+        log = conversation.log
+        only = _DIFF if kind is ResourceKind.DIFF else None
+        self._reader = _ChangeReader(
+            log, Cursor.of_records(log.durable), _NO_OUTBOX, _ChangeEncoder(changed, only), on_dropped=changed
+        )
+        conversation.attach(self._reader)
+        self._reader.pump()
+        conversation.on_deleted(self, self._deleted)
+
+    def close(self) -> None:
+        self._conversation.detach(self._reader)
+        self._conversation.cancel_on_deleted(self)
+
+    def _deleted(self) -> None:
+        self._conversation.detach(self._reader)
+        self._changed()
+
+
+class _ChangeEncoder:
+    """An encoder that reports entries instead of encoding them."""
+
+    hidden: frozenset[str] = frozenset()
+    sends_records = True
+
+    def __init__(self, changed: Callable[[], None], only: str | None) -> None:
+        self._changed, self._only = changed, only
+
+    def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
+        if self._only is None or (entry.is_event and entry.type == self._only):
+            self._changed()
+
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
+        pass
+
+
+class _ChangeReader(Reader):
+    """A reader that ignores deltas."""
+
+    @property
+    def keeps_up(self) -> bool:
+        return False
+
+    def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
+        pass
+
+
+class _NoOutbox:
+    """An outbox to which nothing is sent."""
+
+    writable = True
+
+    def send(self, frame: bytes) -> None:
+        pass
+
+    def when_writable(self, wake: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(wake)
+
+
+_NO_OUTBOX: Final = _NoOutbox()

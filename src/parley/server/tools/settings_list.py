@@ -1,0 +1,87 @@
+"""`settingsList`: return the settings that a client can choose for a new conversation, and the defaults."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, cast
+from uuid import UUID
+
+from parley.config.load import Loader
+from parley.config.types import Settings, SettingsOverrides
+from parley.server.access import allowed_roots, allowed_values
+from parley.server.context import Principal, Role
+from parley.server.toolcall import ToolCall
+from parley.wire.mcp import CallToolResult, typed_result
+from parley.wire.tools import (
+    ApprovalPolicy,
+    ListedProfile,
+    SandboxMode,
+    SettingsListArguments,
+    SettingsListResult,
+)
+
+__all__ = ["list_settings"]
+
+_SHOWN: Final = frozenset(ListedProfile.__struct_fields__) - {"name"}
+
+
+async def list_settings(call: ToolCall, args: SettingsListArguments) -> CallToolResult:
+    principal, loader = call.principal, call.session.loader
+    bound = None
+    if principal.conversation is not None:
+        bound = (await call.conversation(UUID(principal.conversation))).settings
+    return typed_result(_listed(principal, loader, bound))
+
+
+def _listed(principal: Principal, loader: Loader, bound: Settings | None) -> SettingsListResult:
+    """Return the settings that a principal may choose.
+
+    `bound` are the settings of the conversation to which the principal is bound; None if it is not bound.
+
+    Raises:
+        ConfigError: the settings cannot be used.
+    """
+    chosen = loader.choose(SettingsOverrides())
+    default = bound or chosen.settings
+    is_admin, may_choose = principal.role >= Role.ADMIN, principal.role >= Role.DRIVER
+    profiles, roots = loader.profiles(), allowed_roots(loader)
+    policies = allowed_values(principal, "approval_policy", loader, current=bound)
+    modes = allowed_values(principal, "sandbox", loader, current=bound)
+    return SettingsListResult(
+        model=default.model,
+        models=_models(default, profiles) if may_choose else (),
+        model_provider=default.provider.id,
+        model_providers=tuple(dict.fromkeys((default.provider.id, *loader.providers()))) if is_admin else (),
+        profile=chosen.values.get("profile") if is_admin else None,
+        profiles=tuple(_profile(*one) for one in profiles.items()) if is_admin else (),
+        cwd=default.cwd if is_admin or bound else _default_directory(default.cwd, roots),
+        roots=roots if is_admin or (may_choose and bound is None) else (),
+        approval_policy=default.approval_policy,
+        approval_policies=cast(tuple[ApprovalPolicy, ...], policies) if may_choose else (),
+        sandbox=default.sandbox_mode,
+        sandbox_modes=cast(tuple[SandboxMode, ...], modes) if may_choose else (),
+    )
+
+
+def _models(default: Settings, profiles: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    """Return the models that the argument `model` can name: the default model, and the models of the profiles that
+    use the same provider.
+    """
+    own = default.provider.id
+    named = (
+        table["model"]
+        for table in profiles.values()
+        if "model" in table and table.get("model_provider", own) == own
+    )
+    return tuple(dict.fromkeys((default.model, *named)))
+
+
+def _profile(name: str, table: dict[str, Any]) -> ListedProfile:
+    return ListedProfile(name=name, **{key: value for key, value in table.items() if key in _SHOWN})
+
+
+def _default_directory(cwd: str, roots: tuple[str, ...]) -> str:
+    """Return the directory of the server, or the first root if no root contains the directory."""
+    real = os.path.realpath(cwd)
+    is_allowed = not roots or any(os.path.commonpath((real, root)) == root for root in roots)
+    return cwd if is_allowed else roots[0]

@@ -1,0 +1,46 @@
+"""Builds the result of `codex` and `codex-reply` from the end of a turn."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from parley.conversation.records import TurnEnded
+from parley.server.hosts import Features
+from parley.server.result_notes import ResultNotes
+from parley.wire.ids import ConversationId
+from parley.wire.mcp import CallToolResult, TextContent
+from parley.wire.tools import CodexResult
+
+__all__ = ["turn_result"]
+
+
+def turn_result(
+    conversation_id: ConversationId, text: str, ended: TurnEnded | None, notes: ResultNotes, features: Features
+) -> CallToolResult:
+    """Return the result of a call.
+
+    `text` is the last message of the turn. If the turn is waiting for an approval, `ended` is None and `text`
+    describes the approval.
+    """
+    is_error = ended is not None and ended.why != "done"
+    structured: CodexResult | UnsetType = UNSET
+    content: tuple[TextContent, ...] = (TextContent(text=text),)
+    shown = text
+    if features.explains_results:
+        content = (*content, TextContent(text=notes.text))
+        shown = "\n\n".join(filter(None, (text, notes.work_notes)))
+    if features.additions:
+        structured = CodexResult(
+            thread_id=conversation_id,
+            session_id=conversation_id,
+            content=shown,
+            message=text,
+            reason=UNSET if ended is None else ended.why,
+            code=UNSET if ended is None else ended.code,
+        )
+    return CallToolResult(
+        error=text if is_error else UNSET,
+        content=content,
+        is_error=True if is_error else UNSET,
+        structured_content=structured,
+    )

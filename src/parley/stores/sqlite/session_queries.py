@@ -1,0 +1,47 @@
+"""The SQL for the sessions of HTTP clients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from parley.ports.store import StoredSession
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+__all__ = ["note_used", "remove_sessions", "remove_unused", "save_session", "session_of"]
+
+
+def save_session(db: Connection, session: StoredSession) -> None:
+    """Store a session, replacing its earlier state."""
+    db.execute(
+        "INSERT INTO http_sessions (digest, principal, data, used_at) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (digest) DO UPDATE SET principal = excluded.principal, data = excluded.data, "
+        "used_at = excluded.used_at",
+        (session.digest, session.principal, session.data, session.used_at),
+    )
+
+
+def session_of(db: Connection, digest: bytes) -> StoredSession | None:
+    """Return the session with a digest; None if there is no such session."""
+    row = db.execute("SELECT principal, data, used_at FROM http_sessions WHERE digest = ?", (digest,)).fetchone()
+    if row is None:
+        return None
+    principal, data, used_at = row
+    return StoredSession(digest=digest, principal=principal, data=data, used_at=used_at)
+
+
+def remove_sessions(db: Connection, digests: Collection[bytes]) -> None:
+    db.executemany("DELETE FROM http_sessions WHERE digest = ?", [(digest,) for digest in digests])
+
+
+def remove_unused(db: Connection, since: float) -> None:
+    """Remove the sessions that were last used before the given time, in seconds since the epoch."""
+    db.execute("DELETE FROM http_sessions WHERE used_at < ?", (since,))
+
+
+def note_used(db: Connection, used: Mapping[bytes, float]) -> None:
+    """Record the times at which sessions were last used, by digest."""
+    uses = [(at, digest) for digest, at in used.items()]
+    db.executemany("UPDATE http_sessions SET used_at = ? WHERE digest = ?", uses)

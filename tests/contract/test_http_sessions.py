@@ -1,0 +1,59 @@
+"""The sessions of HTTP clients (`parley.stores.sqlite.session_queries`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from parley.ports.store import Store, StoredSession
+from parley.stores.sqlite.store import SqliteStore
+
+ONE = StoredSession(digest=b"1" * 32, principal=":serve", data=bytes(range(256)), used_at=1.0)
+OTHER = StoredSession(digest=b"2" * 32, principal="abc:phone", data=b"", used_at=5.5)
+
+
+async def found(store: Store) -> list[StoredSession | None]:
+    return [await store.session(one.digest) for one in (ONE, OTHER)]
+
+
+async def test_a_session_is_read_as_it_was_saved_last(store: Store) -> None:
+    assert await found(store) == [None, None]
+    await store.save_session(ONE)
+    await store.save_session(OTHER)
+    first = await found(store)
+    changed = replace(ONE, data=b"new", used_at=2.0)
+    await store.save_session(changed)
+
+    assert (first, await found(store)) == ([ONE, OTHER], [changed, OTHER])
+
+
+async def test_sessions_are_removed_by_digest_and_by_their_last_use(store: Store) -> None:
+    await store.save_session(ONE)
+    await store.save_session(OTHER)
+    await store.remove_sessions([OTHER.digest, b"unknown"])
+    one = await found(store)
+    await store.save_session(OTHER)
+    await store.remove_unused_sessions(since=5.5)
+
+    assert (one, await found(store)) == ([ONE, None], [None, OTHER])
+
+
+async def test_the_last_use_is_noted_for_sessions_that_exist(store: Store) -> None:
+    await store.save_session(ONE)
+    await store.note_sessions_used({ONE.digest: 7.0, OTHER.digest: 8.0})
+
+    assert await found(store) == [replace(ONE, used_at=7.0), None]
+
+
+async def test_sessions_are_shared_by_the_stores_of_a_home(
+    new_store: Callable[[Path], Store], tmp_path: Path
+) -> None:
+    store, other = new_store(tmp_path), new_store(tmp_path)
+    await store.save_session(ONE)
+    expected = [ONE, None] if isinstance(store, SqliteStore) else [None, None]
+
+    assert await found(other) == expected
+    await store.close()
+    await other.close()

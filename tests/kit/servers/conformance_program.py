@@ -1,0 +1,49 @@
+"""`parley serve` for the official conformance suite, with its fixtures, and without tokens.
+
+The suite cannot send a token. Everything else is the server as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from kit.servers.conformance_fixtures import with_fixtures
+from parley.cli.main import main
+from parley.ports.http import HttpRequest
+from parley.server import serve
+from parley.server.context import Principal, Role
+from parley.server.dispatch import Handler
+from parley.server.http import messages, stateless
+from parley.server.http.authentication import Authenticator
+from parley.server.methods import methods
+from parley.server.session import Session
+
+EVERYONE = Principal(name="conformance", role=Role.ADMIN)
+STREAMED = {
+    "test_tool_with_progress",
+    "test_tool_with_logging",
+    "test_sampling",
+    "test_elicitation",
+    "test_elicitation_sep1034_defaults",
+    "test_elicitation_sep1330_enums",
+    "test_streaming_elicitation",
+}
+"""Fixtures that send more than their answer."""
+
+
+def accept(authenticator: Authenticator, request: HttpRequest) -> Principal:
+    return EVERYONE
+
+
+def all_methods(session: Session, *parts: Any) -> Mapping[str, Handler]:
+    return with_fixtures(session, methods(session, *parts))
+
+
+if __name__ == "__main__":
+    setattr(Authenticator, "principal", accept)  # noqa: B010
+    setattr(serve, "methods", all_methods)  # noqa: B010
+    for module in (messages, stateless):
+        setattr(module, "STREAMED_TOOLS", module.STREAMED_TOOLS | STREAMED)  # noqa: B010
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,200 @@
+"""A pytest plugin that runs the tests in copies of the process that has collected them.
+
+`--workers N` starts N copies, the workers. Collecting the tests takes seconds, and is done once. Each worker takes
+the tests of one file after the other, so that fixtures of a module are set up once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import traceback
+from collections.abc import Iterator
+from itertools import groupby
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from kit.servers.preloaded import end_preloaded
+
+__all__: list[str] = []
+
+NUMBER_BYTES: Final = 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--workers", type=int, default=0, metavar="N", help="run the tests in N copies of this process"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    number = session.config.getoption("--workers")
+    if not number or session.testsfailed or session.config.option.collectonly:
+        return None
+    with TemporaryFile(buffering=0) as file:
+        _Workers(session, _Queue(file.fileno(), _groups(session.items))).run(number)
+    if session.shouldfail:
+        raise session.Failed(session.shouldfail)
+    if session.shouldstop:
+        raise session.Interrupted(session.shouldstop)
+    return True
+
+
+def _groups(items: list[pytest.Item]) -> list[range]:
+    """Return the positions of tests that one worker runs: those of a file, or a single test that takes long."""
+    positions = (list(group) for _, group in groupby(range(len(items)), lambda number: _group(items[number])))
+    return [range(group[0], group[-1] + 1) for group in positions]
+
+
+def _group(item: pytest.Item) -> object:
+    takes_long = any(item.get_closest_marker(name) for name in ("waits", "long"))
+    return item if takes_long else item.path
+
+
+class _Queue:
+    """Groups of tests that no worker has taken. All workers share the position in an open file."""
+
+    def __init__(self, descriptor: int, groups: list[range]) -> None:
+        self._descriptor, self._groups = descriptor, groups
+        os.pwrite(descriptor, b"".join(number.to_bytes(NUMBER_BYTES) for number in range(len(groups))), 0)
+
+    def take(self) -> range | None:
+        read = os.read(self._descriptor, NUMBER_BYTES)
+        return self._groups[int.from_bytes(read)] if read else None
+
+    def clear(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+
+    @property
+    def is_cleared(self) -> bool:
+        return os.fstat(self._descriptor).st_size == 0
+
+
+class _Running(NamedTuple):
+    """A worker, and the tests of its group from the running test on."""
+
+    pid: int
+    tests: range
+
+
+class _Workers:
+    def __init__(self, session: pytest.Session, queue: _Queue) -> None:
+        self._session, self._config, self._queue = session, session.config, queue
+        self._running: dict[Connection, _Running] = {}
+        self._started = 0
+
+    def run(self, number: int) -> None:
+        """Run all tests, or those until `session.shouldfail`."""
+        try:
+            for _ in range(number):
+                self._start(range(0))
+            while self._running:
+                for connection in wait(list(self._running)):
+                    assert isinstance(connection, Connection)
+                    self._receive(connection)
+                if self._session.shouldfail or self._session.shouldstop:
+                    self._queue.clear()
+        finally:
+            for connection, worker in self._running.items():
+                os.kill(worker.pid, signal.SIGKILL)
+                os.waitpid(worker.pid, 0)
+                connection.close()
+
+    def _start(self, tests: range) -> None:
+        """Start a worker with these tests."""
+        ours, theirs = Pipe(duplex=False)
+        base = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        self._started += 1
+        if not (pid := os.fork()):
+            status = 1
+            try:
+                _Worker(self._session, self._queue, theirs, base / f"worker-{self._started}").run(tests)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        theirs.close()
+        self._running[ours] = _Running(pid, tests)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            tests, reports = connection.recv()
+        except EOFError:
+            self._ended(connection)
+            return
+        self._running[connection] = self._running[connection]._replace(tests=tests)
+        for data in reports:
+            self._report(self._config.hook.pytest_report_from_serializable(config=self._config, data=data))
+
+    def _report(self, report: pytest.TestReport) -> None:
+        self._config.hook.pytest_runtest_logreport(report=report)
+        if report.when == "teardown":
+            self._config.hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
+
+    def _ended(self, connection: Connection) -> None:
+        """Report the test that has ended its worker, and start another worker with the rest of the group."""
+        worker = self._running.pop(connection)
+        connection.close()
+        _, status = os.waitpid(worker.pid, 0)
+        if not worker.tests:
+            return
+        item = self._session.items[worker.tests[0]]
+        why = f"the process of the test has ended (exit code {os.waitstatus_to_exitcode(status)})"
+        for when, outcome, text in (("call", "failed", why), ("teardown", "passed", None)):
+            self._report(
+                pytest.TestReport(item.nodeid, item.location, {}, outcome, text, when)  # type: ignore[arg-type]
+            )
+        self._start(worker.tests[1:])
+
+
+class _Worker:
+    """A copy of the process, in which tests run."""
+
+    def __init__(self, session: pytest.Session, queue: _Queue, connection: Connection, base: Path) -> None:
+        self._session, self._queue, self._connection = session, queue, connection
+        self._config = session.config
+        self._reports: list[Any] = []
+        random.seed()
+        base.mkdir(mode=0o700)
+        self._config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]
+        plugins = self._config.pluginmanager
+        if self._config.option.capture == "fd":
+            # The copies share the open files for what tests print: each needs its own behind the same descriptors.
+            captured = plugins.getplugin("capturemanager")._global_capturing
+            for stream in (captured.out, captured.err):
+                with TemporaryFile() as own:
+                    os.dup2(own.fileno(), stream.tmpfile.fileno(), inheritable=False)
+        plugins.unregister(name="terminalreporter")
+        plugins.register(self)
+
+    def run(self, tests: range) -> None:
+        for group in self._groups(tests):
+            for number in group:
+                if self._queue.is_cleared:
+                    break
+                self._send(range(number, group.stop))
+                item = self._session.items[number]
+                following = self._session.items[number + 1] if number + 1 < group.stop else None
+                self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        self._session._setupstate.teardown_exact(None)  # fixtures of a group that was not completed
+        self._send(range(0))
+        end_preloaded()
+
+    def _groups(self, first: range) -> Iterator[range]:
+        yield first
+        while (group := self._queue.take()) is not None:
+            yield group
+
+    def _send(self, tests: range) -> None:
+        self._connection.send((tests, self._reports))
+        self._reports.clear()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reports.append(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))

@@ -1,0 +1,47 @@
+"""`--workers`, in a pytest run of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = """
+import os
+
+def test_passes(tmp_path):
+    print("not shown")
+
+def test_ends_its_process():
+    os._exit(3)
+
+def test_comes_after_it(tmp_path):
+    print("shown")
+    assert False
+"""
+
+
+def test_every_test_is_reported_even_if_one_ends_its_process(tmp_path: Path) -> None:
+    for name in ("test_one.py", "test_other.py"):
+        (tmp_path / name).write_text(TESTS)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    for variable in ("CI", "BUILD_NUMBER"):  # with these, pytest repeats the reasons in its summary
+        environment.pop(variable, None)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kit.system.workers", "--workers=2"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert run.stdout.splitlines()[-1].startswith("4 failed, 2 passed"), run.stdout
+    assert run.stdout.count("the process of the test has ended (exit code 3)") == 2
+    assert (run.stdout.count("\nshown\n"), "not shown" in run.stdout, run.returncode) == (2, False, 1)

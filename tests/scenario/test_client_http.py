@@ -1,0 +1,409 @@
+"""The Python client over HTTP: its connection, its errors, and what it does when connections are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from kit.clients.reading import positions, until_end, written
+from kit.clients.shared_home import ASKS, events_until, is_
+from kit.clients.shell_turns import sh
+from kit.servers.cutting_port import CuttingPort
+from kit.servers.http_server import HttpServer
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.client import (
+    Approval,
+    CallCancelled,
+    CallLost,
+    Client,
+    Conversation,
+    Disconnected,
+    RemoteServer,
+    RequestFailed,
+    ResidentSocket,
+    ServerRefused,
+    ServerUnreachable,
+    Stream,
+    StreamEvent,
+    connect,
+    events,
+)
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import MODEL
+from parley.wire.events import AgentMessageDelta, ExecApprovalRequest, TaskComplete
+
+
+@pytest_asyncio.fixture
+async def server(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[HttpServer]:
+    async with HttpServer(parley_model, tmp_path / "home") as server, asyncio.timeout(PATIENCE_SECONDS):
+        yield server
+
+
+@pytest_asyncio.fixture
+async def port(server: HttpServer) -> AsyncIterator[CuttingPort]:
+    async with CuttingPort(server.url) as port:
+        yield port
+
+
+async def created(client: Client, server: HttpServer) -> Conversation:
+    return await client.create(cwd=server.work, model=MODEL)
+
+
+async def deltas(stream: Stream, number: int) -> list[StreamEvent]:
+    """Return events until so many deltas were read."""
+    seen = []
+    async for event in stream.detailed():
+        seen.append(event)
+        number -= isinstance(event.msg, AgentMessageDelta)
+        if not number:
+            break
+    return seen
+
+
+# --- connecting ----------------------------------------------------------------------------
+
+
+async def test_a_client_creates_sends_streams_and_lists(server: HttpServer, parley_model: ScriptedModel) -> None:
+    parley_model.says("One, ", "two.")
+    async with connect(url=server.url, token=server.token) as client:
+        conversation = await created(client, server)
+        async with conversation.stream() as stream:
+            turn = await conversation.send("go")
+            seen = await until_end(stream)
+        text = (await turn.result()).text
+        listed = await client.list()
+        await client.ping()
+
+    assert text == "One, two."
+    assert list(written(seen).values()) == ["One, two."]
+    assert [one.conversation_id for one in listed.conversations] == [conversation.id]
+    assert len(server.service.sessions) == 0  # the client has ended its session
+
+
+async def test_many_streams_and_calls_at_the_same_time(server: HttpServer) -> None:
+    async def one(client: Client) -> str:
+        conversation = await created(client, server)
+        async with conversation.stream() as stream:
+            turn = await conversation.send("go")
+            seen = await until_end(stream)
+            assert positions(seen) == sorted(positions(seen))
+        return (await turn.result()).text
+
+    async with connect(url=server.url, token=server.token) as client:
+        assert await asyncio.gather(*(one(client) for _ in range(20))) == ["Done"] * 20
+
+
+async def test_an_approval_is_answered_and_a_call_is_cancelled(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    async def approve(approval: Approval) -> None:
+        await approval.approve()
+
+    parley_model.says(sh("c1", "touch made-by-command"))
+    parley_model.says("Done.")
+    async with connect(url=server.url, token=server.token, on_approval=approve) as client:
+        conversation = await client.create(cwd=server.work, model=MODEL, **ASKS)
+        result = await (await conversation.send("go")).result()
+        parley_model.says("Never ", HOLD)
+        heard: list[object] = []
+        call = client.codex("go", cwd=str(server.work), model=MODEL, on_event=heard.append)
+        await until(lambda: any(isinstance(event, events.AgentMessageDelta) for event in heard))
+        await call.cancel()
+        with pytest.raises(CallCancelled):
+            await call
+        page = await client.list(state="idle")
+
+    assert result.text == "Done."
+    assert "made-by-command" in os.listdir(server.work)
+    assert page.conversations
+
+
+async def test_connect_takes_one_kind_of_server(tmp_path: Path) -> None:
+    for wrong in ({"socket": tmp_path, "url": "http://127.0.0.1/mcp"}, {"token": "t"}):
+        with pytest.raises(TypeError):
+            async with connect(**wrong):
+                pass
+    with pytest.raises(TypeError):
+        async with connect(ResidentSocket(), url="http://127.0.0.1/mcp"):
+            pass
+    with pytest.raises(ValueError, match="token"):
+        RemoteServer("http://127.0.0.1/mcp", token="a\nb")
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+async def refusal(url: str, token: str | None) -> Exception:
+    with pytest.raises((OSError, RequestFailed)) as error:
+        async with asyncio.timeout(PATIENCE_SECONDS), connect(url=url, token=token):
+            pass
+    assert "s3cret" not in str(error.value)
+    return error.value
+
+
+async def test_a_wrong_token_a_wrong_path_and_a_wrong_host_are_named(server: HttpServer) -> None:
+    unauthorized = await refusal(server.url, "s3cret")
+    nobody = await refusal(server.url, None)
+    elsewhere = await refusal(server.url.replace("/mcp", "/other"), server.token)
+    async with CuttingPort(server.url, keeps_host=True) as port:
+        misnamed = await refusal(port.url, server.token)
+
+    assert isinstance(unauthorized, ServerRefused)
+    assert str(unauthorized) == f"{server.url} refused the token, or needs one (401)"
+    assert str(nobody) == str(unauthorized)
+    assert str(elsewhere) == f"there is no MCP server at {server.url.replace('/mcp', '/other')} (404)"
+    assert str(misnamed) == (
+        f"{port.url} refused the host name of the URL (403); use the URL that the server prints"
+    )
+
+
+async def test_no_server_at_the_url_is_an_error_with_its_reason() -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://user:s3cret@127.0.0.1:{taken.getsockname()[1]}/mcp"
+        error = await refusal(url, None)
+
+    assert isinstance(error, ServerUnreachable)
+    assert str(error).endswith("/mcp: Connection refused (os error 111)")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+async def test_a_certificate_that_is_not_trusted_is_an_error_that_says_so(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
+    subprocess.run(  # noqa: ASYNC221 - a moment
+        [*made.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    tls = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    async with tls:
+        port = tls.sockets[0].getsockname()[1]
+        error = await refusal(f"https://localhost:{port}/mcp", "s3cret")
+        plain = await refusal(f"http://127.0.0.1:{port}/mcp", "s3cret")
+
+    assert isinstance(error, ServerUnreachable)
+    assert error.detail == "the certificate is not trusted: self-signed certificate"
+    assert isinstance(plain, ServerUnreachable)
+    assert plain.detail == "the connection was closed before an answer"
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/mcp", "http://", ""])
+async def test_an_invalid_url_is_an_error(url: str) -> None:
+    assert isinstance(await refusal(url, "s3cret"), ServerUnreachable)
+
+
+async def test_a_redirect_is_not_followed_and_the_token_stays_here() -> None:
+    seen: list[str | None] = []
+
+    async def redirect(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": "/elsewhere"})
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.Response(status=500)
+
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(text="<html>", content_type="text/html")
+
+    app = web.Application()
+    app.router.add_post("/mcp", redirect)
+    app.router.add_post("/elsewhere", elsewhere)
+    app.router.add_post("/page", page)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        error, unreadable = await refusal(f"{url}/mcp", "s3cret"), await refusal(f"{url}/page", "s3cret")
+    finally:
+        await runner.cleanup()
+
+    assert isinstance(error, ServerRefused)
+    assert "Redirect to /elsewhere not followed" in str(error)
+    assert seen == []
+    assert f"is {url}/page the URL of an MCP server?" in str(unreadable)
+
+
+# --- connections that are cut ------------------------------------------------------------------
+
+
+async def test_a_text_goes_on_where_its_stream_was_cut(
+    server: HttpServer, port: CuttingPort, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("One, ", "two, ", HOLD, "three, ", HOLD, "four.")
+    async with connect(url=port.url, token=server.token) as client:
+        conversation = await created(client, server)
+        async with conversation.stream() as stream:
+            turn = await conversation.send("go")
+            seen = await deltas(stream, 2)
+            port.cut()
+            parley_model.release()
+            seen += await deltas(stream, 1)
+            port.cut()
+            await parley_model.wait_until_held()
+            parley_model.release()
+            seen += await until_end(stream)
+            text = (await turn.result()).text
+        log = await conversation.read()
+
+    assert text == "One, two, three, four."
+    (shown,) = written(seen).values()
+    assert shown in ("One, two, three, ", text)  # the last piece may have come before the stream went on
+    assert positions(seen) == [event.seq for event in log.events]
+    assert len(server.service.sessions) == 0  # one session, which has ended
+
+
+@pytest.mark.parametrize("every", [2000, 5000])
+async def test_streams_that_are_cut_again_and_again_have_every_event_once(
+    server: HttpServer, parley_model: ScriptedModel, every: int
+) -> None:
+    texts = [f"piece {number}, " for number in range(60)]
+    parley_model.says(*texts)
+    async with (
+        CuttingPort(server.url, every=every) as port,
+        connect(url=port.url, token=server.token, timeout_seconds=PATIENCE_SECONDS) as client,
+        connect(url=server.url, token=server.token) as other,
+    ):
+        conversation = await created(other, server)
+        async with client.conversation(conversation.id).stream() as stream:
+            await conversation.send("go")
+            seen = await until_end(stream)
+        log = await conversation.read()
+
+    assert seen[-1].msg == TaskComplete(last_agent_message="".join(texts))
+    assert positions(seen) == [event.seq for event in log.events]
+    assert all("".join(texts).startswith(text) for text in written(seen).values())
+    assert port.cuts
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))])
+async def test_at_any_cuts_every_conversation_has_every_event_and_every_word_once(
+    server: HttpServer, port: CuttingPort, parley_model: ScriptedModel, seed: int
+) -> None:
+    chance = random.Random(seed)
+
+    async def cut() -> None:
+        for _ in range(100):
+            await asyncio.sleep(chance.random() * 0.05)
+            port.cut()
+
+    async def one(client: Client, conversation: Conversation) -> None:
+        seen: list[StreamEvent] = []
+        async with client.conversation(conversation.id).stream() as stream:
+            for _ in range(2):
+                await client.conversation(conversation.id).send("go")
+                seen += await until_end(stream)
+        written(seen)
+        assert positions(seen) == [event.seq for event in (await conversation.read(limit=1000)).events]
+
+    async with (
+        connect(url=server.url, token=server.token) as other,
+        connect(url=port.url, token=server.token) as client,
+    ):
+        conversations = [await created(other, server) for _ in range(4)]
+        for _ in range(2 * len(conversations)):
+            parley_model.says(*(f"{number} " for number in range(chance.randrange(200))), "end")
+        cutting = asyncio.create_task(cut())
+        await asyncio.gather(*(one(client, conversation) for conversation in conversations))
+        cutting.cancel()
+        await asyncio.wait([cutting])
+
+
+async def test_a_codex_call_that_is_cut_is_joined_again(
+    server: HttpServer, port: CuttingPort, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("One, ", HOLD, "two.")
+    heard: list[object] = []
+    async with connect(url=port.url, token=server.token) as client:
+        call = client.codex("go", cwd=str(server.work), model=MODEL, on_event=heard.append)
+        await until(lambda: any(isinstance(event, events.AgentMessageDelta) for event in heard))
+        port.cut()
+        parley_model.release()
+        result = await call
+
+    assert [part.text for part in result.content] == ["One, two."]
+    assert sum(isinstance(event, events.TaskComplete) for event in heard) == 1
+    assert len(parley_model.requests) == 1
+
+
+async def test_an_approval_is_requested_once_although_its_stream_was_cut(
+    server: HttpServer, port: CuttingPort, parley_model: ScriptedModel
+) -> None:
+    asked: asyncio.Queue[Approval] = asyncio.Queue()
+    parley_model.says(sh("c1", "touch made-by-command"))
+    parley_model.says("Done.")
+    async with connect(url=port.url, token=server.token, on_approval=asked.put) as client:
+        conversation = await client.create(cwd=server.work, model=MODEL, **ASKS)
+        async with conversation.stream() as stream:
+            await conversation.send("go")
+            await events_until(stream, is_(ExecApprovalRequest))
+            approval = await asked.get()
+            port.cut()
+            await client.list()  # sent again if it meets a connection that was cut
+            await approval.approve()
+            await until_end(stream)
+
+    assert asked.empty()
+    assert "made-by-command" in os.listdir(server.work)
+
+
+async def test_a_session_that_the_server_has_forgotten_is_begun_again(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("One, ", HOLD, "two.")
+    async with connect(url=server.url, token=server.token) as client:
+        conversation = await created(client, server)
+        async with conversation.stream() as stream:
+            await conversation.send("go")
+            seen = await deltas(stream, 1)
+            await server.service.sessions.close()
+            parley_model.release()
+            seen += await until_end(stream)
+        log = await conversation.read()
+        assert len(server.service.sessions) == 1
+
+    assert positions(seen) == [event.seq for event in log.events]
+
+
+async def test_a_call_in_flight_is_lost_and_a_message_is_sent_again(
+    server: HttpServer, port: CuttingPort, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Done.")
+    async with connect(url=port.url, token=server.token) as client:
+        conversation = await created(client, server)
+        port.refuses = True
+        port.cut()
+        renaming = asyncio.create_task(conversation.rename("new"))
+        sending = asyncio.create_task(conversation.send("go"))
+        with pytest.raises(CallLost):
+            await renaming
+        port.refuses = False
+        text = (await (await sending).result()).text
+
+    assert text == "Done."
+    assert len(parley_model.requests) == 1
+
+
+async def test_a_client_gives_up_after_its_time(server: HttpServer, port: CuttingPort) -> None:
+    async with connect(url=port.url, token=server.token, reconnect_seconds=0.2) as client:
+        conversation = await created(client, server)
+        async with conversation.stream() as stream:
+            port.refuses = True
+            port.cut()
+            with pytest.raises(Disconnected):
+                await stream.turn()
+        with pytest.raises(Disconnected):
+            await client.list()

@@ -1,0 +1,101 @@
+"""`parley token` (`parley.cli.token`), and what a running server does with new and revoked tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.clients.http_client import HttpClient
+from kit.clients.requests import ping, pong
+from kit.servers.resident_process import ResidentProcess, content_of, parley
+from kit.system.commands import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.child_process
+
+
+async def created(resident: ResidentProcess, *arguments: str) -> dict[str, Any]:
+    code, out, errors = await parley("token", "create", *arguments, "--json", env=resident.environ)
+    assert code == 0, errors
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+@pytest.mark.promises("roles.tokens")
+async def test_a_new_token_works_at_once_and_is_stored_as_a_hash(resident: ResidentProcess, home: Path) -> None:
+    code, out, _ = await parley("token", "create", "phone", "--role", "driver", env=resident.environ)
+    parley_server = json.loads(out)["mcpServers"]["parley"]
+    token = parley_server["headers"]["Authorization"].removeprefix("Bearer ")
+    async with HttpClient(parley_server["url"], token=token) as client:
+        begun = await client.initialize()
+        answered = (await client.post(ping(2))).json
+        listed = await parley("token", "ls", env=resident.environ)
+    content = content_of(home)
+
+    assert (code, begun.status, answered) == (0, 200, pong(2))
+    assert parley_server["type"] == "http"
+    assert listed[1].split()[:2] == ["phone", "driver"]
+    for text in (content, resident.stderr_text().encode(), listed[1].encode()):
+        assert token.encode() not in text
+
+
+@pytest.mark.promises("roles.tokens")
+async def test_a_revoked_token_ends_its_sessions_and_streams_at_once(resident: ResidentProcess) -> None:
+    gone = await created(resident, "gone", "--role", "approver", "--expires", "7d")
+    kept = await created(resident, "kept", "--role", "approver")
+    async with (
+        HttpClient(gone["url"], token=gone["token"]) as client,
+        HttpClient(kept["url"], token=kept["token"]) as other,
+    ):
+        await client.initialize()
+        await other.initialize()
+        async with client.stream() as events:
+            revoked = await parley("token", "revoke", "gone", "--json", env=resident.environ)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                rest = await events.rest()
+        refused = await client.post(ping(2))
+        begin = await client.post(ping(3), Mcp_Session_Id=None)
+        going_on = await other.post(ping(4))
+
+    assert json.loads(revoked[1]) == {"type": "token_revoked", "name": "gone"}
+    assert (rest, refused.status, begin.status) == ([], 401, 401)
+    assert going_on.json == pong(4)
+
+
+@pytest.mark.promises("roles.tokens")
+async def test_mistakes_on_the_command_line(resident: ResidentProcess) -> None:
+    await created(resident, "phone", "--role", "observer")
+    found = [
+        await parley("token", *arguments, env=resident.environ)
+        for arguments in (
+            (),
+            ("create", "tablet"),
+            ("create", "tablet", "--role", "owner"),
+            ("create", "tablet", "--role", "driver", "--expires", "soon"),
+            ("create", "-", "--role", "driver"),
+            ("create", "local", "--role", "driver"),
+            ("create", "phone", "--role", "driver"),
+            ("create", "tablet", "--role", "driver", "--conversation", "00000000"),
+            ("revoke", "tablet"),
+        )
+    ]
+
+    assert [code for code, _, _ in found] == [2, 2, 2, 2, 2, 2, 2, 1, 1]
+    assert [out for _, out, _ in found] == [""] * len(found)
+    assert "already" in found[6][2]
+    assert "no conversation has an id that begins with '00000000'" in found[7][2]
+    assert (await parley("token", "ls", env=resident.environ))[1].count("\n") == 1
+
+
+async def test_a_token_for_one_conversation_is_named_by_a_prefix(resident: ResidentProcess) -> None:
+    told = resident.description
+    async with HttpClient(told["url"], token=told["token"]) as client:
+        await client.initialize()
+        conversation = await client.create()
+    bound = await created(resident, "guest", "--role", "observer", "--conversation", conversation[:8])
+
+    assert bound["conversation_id"] == conversation
+    assert conversation in (await parley("token", "ls", env=resident.environ))[1]
