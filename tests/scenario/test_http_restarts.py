@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 import pytest_asyncio
@@ -16,10 +17,15 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.servers.resident_process import ResidentProcess
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.app.http_choice import HttpChoice
-from parley.server.http.session_state import session_digest
+from parley.errors import OwnerUnresponsive, ShuttingDown, StoreFailed, Unreadable
+from parley.ports.store import StoredSession
+from parley.runtime.conversation import Conversation
+from parley.server.http.session_state import decode_state, session_digest
 from parley.server.http.sessions import USE_SECONDS
 from parley.testing import HOLD, ScriptedModel
+from parley.wire.ids import ConversationId
 
 TOKEN = "t" * 32
 
@@ -78,6 +84,130 @@ async def test_streams_go_on_after_a_restart_with_every_event_once(
                 await until_seen(stream, before, conversation, await logged(client, conversation))
 
     assert not [one for one in (*before, *stream.events) if "disconnected" in str(one.message.get("method"))]
+
+
+class Failing:
+    """A failure of `find` for one conversation."""
+
+    def __init__(self, server: HttpServer, conversation: str) -> None:
+        self._conversations, self._conversation = server.server.core.context.conversations, conversation
+        self._find = self._conversations.find
+        self.error: Exception | None = StoreFailed("the disk is busy")
+        self.is_asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._conversations.find = self  # type: ignore[method-assign]  # a disk cannot be made to fail at this moment
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._conversations.find = self._find  # type: ignore[method-assign]
+
+    async def __call__(self, conversation_id: ConversationId) -> Conversation:
+        if conversation_id == self._conversation:
+            self.is_asked.set()
+            await self.goes_on.wait()
+            if self.error is not None:
+                raise self.error
+        return await self._find(conversation_id)
+
+
+async def with_two_streams(client: HttpClient, server: HttpServer) -> tuple[list[str], StoredSession]:
+    """Begin a session with two streams, and return its conversations and what is stored of it."""
+    await begin(client, server)
+    conversations = [await client.create() for _ in range(2)]
+    for conversation in conversations:
+        await client.call("conversationStream", conversation_id=conversation)
+    assert client.session_id is not None
+    stored = await server.server.store.session(session_digest(client.session_id))
+    assert stored is not None
+    return conversations, stored
+
+
+@pytest.mark.promises("http.restart")
+@pytest.mark.parametrize(
+    "error", [StoreFailed("the disk is busy"), OwnerUnresponsive("process 7"), ShuttingDown()], ids=lambda e: e.code
+)
+async def test_a_session_that_cannot_be_restored_now_keeps_all_its_streams(
+    serving: Restarted, client: HttpClient, parley_model: ScriptedModel, error: Exception
+) -> None:
+    async with serving() as server:
+        conversations, stored = await with_two_streams(client, server)
+    async with serving() as server:
+        client.url = server.url
+        with Failing(server, conversations[1]) as failing:
+            failing.error = error
+            failing.goes_on.set()
+            refused = await client.post(ping(1))
+        kept = await server.server.store.session(stored.digest)
+
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "30")
+        assert refused.json["error"]["data"]["code"] == "session_not_restored"
+        assert kept == stored
+        assert len(server.service.sessions) == 0
+
+        async with client.stream() as stream:
+            for conversation in conversations:
+                parley_model.says("Now.")
+                await client.say(conversation, "go")
+                await until_idle(client, conversation)
+                await until_seen(stream, [], conversation, await logged(client, conversation))
+
+
+@pytest.mark.promises("http.restart")
+async def test_a_session_is_not_stored_while_it_is_restored(serving: Restarted, client: HttpClient) -> None:
+    """A kill at this moment must leave the stored session complete."""
+    async with serving() as server:
+        conversations, stored = await with_two_streams(client, server)
+    async with serving() as server:
+        client.url = server.url
+        with Failing(server, conversations[1]) as failing:
+            failing.error = None
+            request = asyncio.ensure_future(client.post(ping(1)))
+            await failing.is_asked.wait()
+            await server.service.sessions._store_uses()
+
+            assert await server.server.store.session(stored.digest) == stored
+            failing.goes_on.set()
+            assert (await request).json == pong(1)
+
+
+@pytest.mark.promises("http.restart")
+async def test_streams_of_conversations_that_are_gone_do_not_hold_a_session_up(
+    serving: Restarted, client: HttpClient
+) -> None:
+    async with serving() as server:
+        conversations, _ = await with_two_streams(client, server)
+    async with serving() as server:
+        client.url = server.url
+        with Failing(server, conversations[0]) as failing:
+            failing.error = Unreadable(conversations[0], "a damaged page")
+            failing.goes_on.set()
+
+            assert (await client.post(ping(1))).json == pong(1)
+
+
+@pytest.mark.promises("http.restart")
+async def test_a_stream_that_could_not_be_stored_is_stored_later(
+    serving: Restarted, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: object, session: StoredSession) -> None:
+        raise StoreFailed("the disk is busy")
+
+    async with serving() as server:
+        await begin(client, server)
+        conversation = await client.create()
+        with monkeypatch.context() as patched:
+            patched.setattr(type(server.server.store), "save_session", fail)
+            await client.call("conversationStream", conversation_id=conversation)
+            await until(lambda: server.service.sessions._sessions[client.session_id or ""].saving is None)
+        server.service.sessions._look_again()
+        await server.service.sessions._sessions[client.session_id or ""].saved()
+        stored = await server.server.store.session(session_digest(client.session_id or ""))
+
+    assert stored is not None
+    state = decode_state(stored.data)
+    assert state is not None
+    assert [stream.conversation for stream in state.streams] == [conversation]
 
 
 @pytest.mark.promises("http.restart")

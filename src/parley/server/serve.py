@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 from parley.config.load import Loader
-from parley.errors import ParleyError
+from parley.errors import UnknownConversation, Unreadable
 from parley.ports.outbox import FrameOutbox
 from parley.server.access import require_conversation
 from parley.server.context import LOCAL_USER, Principal, Reply, ServerContext
@@ -152,8 +152,11 @@ class ClientConnection:
     ) -> None:
         """Continue a session of an earlier server process.
 
-        Streams of conversations that no longer exist are left out. `has_listed_resources` is True if the client is
-        notified when the list of resources changes.
+        Streams of conversations that no longer exist or are damaged are left out. `has_listed_resources` is True
+        if the client is notified when the list of resources changes.
+
+        Raises:
+            ParleyError: a conversation cannot be read now. The session is only partly restored.
         """
         session = self.session
         session.requests.number_by_time()
@@ -163,7 +166,7 @@ class ClientConnection:
             try:
                 require_conversation(session.principal, stream.conversation)
                 conversation = await self._context.conversations.find(stream.conversation)
-            except ParleyError as error:
+            except (UnknownConversation, Unreadable) as error:
                 log.info("a stream of a session cannot be continued: %s", error)
                 continue
             start = StreamStart(
@@ -181,7 +184,7 @@ class ClientConnection:
         await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
 
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
-        """Send every stream again, after the part that the client has received.
+        """Send again the part of every stream that the client has not received.
 
         `received` are messages that the client has received since it reconnected.
         """

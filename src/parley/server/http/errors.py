@@ -20,6 +20,7 @@ __all__ = [
     "RequestBodyTooLarge",
     "RequestBodyUnreadable",
     "SessionMissing",
+    "SessionNotRestored",
     "TooManySessions",
     "UnknownEventId",
     "UnknownSession",
@@ -104,8 +105,17 @@ class UnknownSession(HttpRefused):
         super().__init__("the session does not exist; begin with `initialize`")
 
 
+class SessionNotRestored(HttpRefused):
+    """Raised when a session of an earlier server process cannot be restored now. The session remains stored."""
+
+    code, status = "session_not_restored", HTTPStatus.SERVICE_UNAVAILABLE
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(f"the session cannot be restored now: {reason}; try again later")
+
+
 class TooManySessions(HttpRefused):
-    """Raised when the server has reached its maximum number of sessions, and all are in use."""
+    """Raised when the server or the principal has too many sessions, and the principal has no idle session."""
 
     code, status = "too_many_sessions", HTTPStatus.SERVICE_UNAVAILABLE
 

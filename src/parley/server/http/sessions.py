@@ -20,7 +20,7 @@ from parley.ports.http import MessageStream
 from parley.ports.store import Store, StoredSession
 from parley.server.context import Principal, Role
 from parley.server.http.cursors import StreamCursors
-from parley.server.http.errors import TooManySessions
+from parley.server.http.errors import SessionNotRestored, TooManySessions
 from parley.server.http.event_ids import CallCursor, EventIds
 from parley.server.http.push import PushOutbox
 from parley.server.http.replies import StreamReply, first_of
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class HttpSession:
-    """The session of one client. For the server core it is a connection that ends with the session."""
+    """The session of one client. The server core treats it as a connection that lasts as long as the session."""
 
     def __init__(self, principal: Principal, ids: EventIds, session_id: str | None = None) -> None:
         """Create the session. `session_id` is the id of a session that continues after a restart of the server."""
@@ -66,8 +66,9 @@ class HttpSession:
         self.is_changed = False
         """True if the state of the session has changed since it was last stored."""
         self.is_restoring = False
-        """True while the streams of an earlier server process are opened one after another. It is not saved
-        meanwhile, because a kill would then leave a row without the streams that are still missing.
+        """True while the streams of an earlier server process are being opened one after another. The session is
+        not saved during this time. Otherwise, if the process were killed, the stored session would lack the streams
+        that were not open yet.
         """
         self.saving: asyncio.Task[None] | None = None
         self._calls: dict[RequestId, MessageStream] = {}
@@ -227,7 +228,8 @@ class HttpSessions:
         """Begin a session.
 
         Raises:
-            TooManySessions: the maximum number of sessions is reached, and all are in use.
+            TooManySessions: the server or the principal has too many sessions, and the principal has no idle
+                session.
         """
         session = HttpSession(principal, self._ids)
         await self._begin(session)
@@ -249,10 +251,13 @@ class HttpSessions:
             self.delete(session)
 
     async def find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Return a session of a principal, even of an earlier server process; None if there is none.
+        """Return a session of a principal; None if there is none.
+
+        A session of an earlier server process is restored from the store.
 
         Raises:
-            TooManySessions: the session belongs to an earlier process, and all sessions are in use.
+            TooManySessions: the session cannot be restored, because the server or the principal has too many
+                sessions and the principal has no idle session.
         """
         restoring = self._restoring.get(session_id)
         session = None if restoring is not None else self._sessions.get(session_id)
@@ -264,7 +269,10 @@ class HttpSessions:
         return session
 
     def delete(self, session: HttpSession) -> asyncio.Task[None] | None:
-        """End a session. Its turns continue. Return a task that ends when the session is removed from the store."""
+        """End a session. Its turns continue.
+
+        Return a task that ends when the session is removed from the store; None if it does not have to be removed.
+        """
         is_known = self._sessions.pop(session.id, None) is not None
         session.end()
         if is_known and self._stores:
@@ -276,7 +284,7 @@ class HttpSessions:
 
     @property
     def _stores(self) -> bool:
-        """True if sessions are stored now. A shutdown does not change the stored sessions."""
+        """True if changes to sessions are stored: there is a store, and the server is not shutting down."""
         return self._store is not None and not self._core.is_shutting_down
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -298,8 +306,7 @@ class HttpSessions:
         try:
             stored = await self._store.session(digest)
         except StoreError as error:
-            self._log.warning("a session cannot be read: %s", error)
-            return None
+            raise SessionNotRestored(error) from error
         if stored is None or stored.principal != principal.key:
             return None
         if self._wall_clock() - stored.used_at > self._idle_seconds + USE_SECONDS:
@@ -311,13 +318,20 @@ class HttpSessions:
         session.stored_at = stored.used_at
         await self._begin(session)
         session.is_restoring = True
-        await session.client.restore(
-            state.initialize,
-            log_level=state.log_level,
-            streams=state.streams,
-            resources=state.resources,
-            has_listed_resources=state.has_listed_resources,
-        )
+        try:
+            await session.client.restore(
+                state.initialize,
+                log_level=state.log_level,
+                streams=state.streams,
+                resources=state.resources,
+                has_listed_resources=state.has_listed_resources,
+            )
+        except BaseException as error:
+            self._sessions.pop(session.id, None)  # the session remains in the store, complete, for the next attempt
+            session.cut_off()
+            if isinstance(error, ParleyError):
+                raise SessionNotRestored(error) from error
+            raise
         session.is_restoring = False
         return session
 
@@ -335,7 +349,8 @@ class HttpSessions:
                 if (stored := self._stored(session)) is not None:
                     await self._store.save_session(stored)
         except StoreError as error:
-            self._log.warning("a session cannot be stored, and will end with the server: %s", error)
+            session.is_changed = True  # `_look_again` stores it
+            self._log.warning("a session cannot be stored, and would end with the server: %s", error)
         finally:
             session.saving = None
 
@@ -396,7 +411,7 @@ class HttpSessions:
     # --- ending ----------------------------------------------------------------------------
 
     def accept_again(self, principal: Principal) -> None:
-        """Accept requests of a principal whose token is valid, even if it was not before."""
+        """Accept requests of a principal, because its token has become valid."""
         self._revoked.discard(principal)
 
     def end_all_of(self, principal: Principal) -> None:
@@ -445,7 +460,7 @@ class HttpSessions:
         self.delete(min(idle, key=lambda one: one.idle_since))
 
     def _has_its_share(self, principal: Principal) -> bool:
-        """Return whether a principal has half of all sessions. An admin may have all."""
+        """Return whether a principal has reached its limit, half of all sessions. An admin has no such limit."""
         if principal.role is Role.ADMIN:
             return False
         return sum(one.principal == principal for one in self._sessions.values()) >= max(1, self._most // 2)
@@ -454,6 +469,9 @@ class HttpSessions:
         self.expire()
         if self._stores:
             self._start(self._store_uses())
+            for session in self._sessions.values():
+                if session.is_changed:
+                    self._save_soon(session)
         waits = bool(self._sessions or self._removing)
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again) if waits else None
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from parley.errors import StoreError, UnknownConversation
+from parley.errors import UnknownConversation, Unreadable
 from parley.server.context import Principal, ServerContext
 from parley.server.errors import RequestRefused, TooManySubscriptions, UnknownResource
 from parley.server.resources.uris import address_of
@@ -25,7 +25,7 @@ a conversation in memory.
 """
 
 MOST_OF_PRINCIPAL: Final = 5000
-"""The maximum number of resources to which all clients of one principal may subscribe."""
+"""The maximum number of resources to which all clients of one principal together may subscribe."""
 
 
 def take_subscriptions(server: ServerContext, principal: Principal, count: int = 1) -> None:
@@ -49,7 +49,7 @@ class ResourceSubscriptions:
     def __init__(self, session: Session, server: ServerContext) -> None:
         self._session, self._server = session, server
         self._subscribed: dict[str, tuple[CoalescedNotification, ResourceWatch | None]] = {}
-        """The subscriptions, by address. The watch is None until it has begun."""
+        """The subscriptions, by address. The watch of a subscription is None until watching has begun."""
         self._list: tuple[CoalescedNotification, ListWatch] | None = None
 
     async def subscribe(self, uri: str, principal: Principal) -> None:
@@ -95,20 +95,21 @@ class ResourceSubscriptions:
         return self._list is not None
 
     async def restore(self, uris: Iterable[str], principal: Principal, *, has_listed: bool) -> None:
-        """Continue the subscriptions of an earlier server process. Resources that no longer exist are left out.
+        """Continue the subscriptions of an earlier server process. Resources that no longer exist or are damaged
+        are left out.
 
         `has_listed` is True if the client is notified when the list of resources changes.
+
+        Raises:
+            StoreError: a resource cannot be read now.
         """
         for uri in uris:
             try:
                 await self.subscribe(uri, principal)
-            except (RequestRefused, StoreError) as error:
+            except (RequestRefused, Unreadable) as error:
                 log.info("a subscription of a session cannot be continued: %s", error)
         if has_listed:
-            try:
-                await self.listed(principal)
-            except StoreError as error:
-                log.info("the list of resources cannot be watched: %s", error)
+            await self.listed(principal)
 
     def unsubscribe(self, uri: str) -> None:
         """Undo `subscribe`. Do nothing if there is no such subscription."""
@@ -125,7 +126,7 @@ class ResourceSubscriptions:
         return removed
 
     async def listed(self, principal: Principal) -> None:
-        """Record that the client has listed the resources. From then on, it is notified of changes to the list.
+        """Record that the client has listed the resources, and notify the client of later changes to the list.
 
         Raises:
             StoreError: the store cannot be searched.
