@@ -44,7 +44,7 @@ activity, in seconds.
 
 
 class _Message(Struct):
-    """The field of a message that a search reads. Other fields are not decoded."""
+    """The fields of a message that a search reads. Other fields are not decoded."""
 
     class Item(Struct):
         text: str = ""
@@ -85,7 +85,7 @@ def match_in(text: str, body: bytes) -> Match | None:
         begin = folded.find(text)
         if begin >= 0:
             last = begin + len(text) - 1
-            if len(folded) != len(words):  # a letter may become several
+            if len(folded) != len(words):  # casefolding may turn one letter into several
                 begin, last = _letter_at(words, begin), _letter_at(words, last)
             first = max(0, begin - BEFORE_MATCH)
             shown = words[first : last + 1 + AFTER_MATCH]
@@ -104,8 +104,8 @@ def _words_of(body: bytes) -> Iterator[str]:
 
 
 def _letter_at(words: str, offset: int) -> int:
-    """Return the index of the character in `words` from which the character at `offset` in the casefolded text
-    results.
+    """Return the index of the character in `words` whose casefolded form contains the character at `offset` of the
+    casefolded text.
     """
     passed = index = 0
     for index in range(0, len(words), BLOCK):

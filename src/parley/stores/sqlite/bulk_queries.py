@@ -7,6 +7,7 @@ busy. The number of statements therefore does not depend on the number of conver
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -70,8 +71,8 @@ def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyEr
     """Append entries, and return an error or None for each append.
 
     An append that leaves the conversation idle also removes the owner, so that releasing the lease needs no write.
-    Nearly always, each log ends at the position that its append expects. The heads are therefore read only if the
-    update finds a different head.
+    Almost always, each log ends at the position that its append expects. The heads of the logs are therefore read
+    only if an append finds a different head.
     """
     newest = _newest(db) if any(one.summary.is_active for one in additions) else None
     expected = _expected_heads(additions)
@@ -112,23 +113,27 @@ def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
 def _append_all(
     db: Connection, additions: Sequence[Append], heads: Mapping[int, _Head], newest: float | None
 ) -> bool:
-    """Append entries to the logs that have these heads. Return False and change nothing if none of the logs has its
-    head.
+    """Append entries to logs with the given heads. Return False and change nothing if no log has its given head.
 
     Raises:
-        StoreFailed: only some of the logs have their heads. The caller has to roll the transaction back.
+        StoreFailed: only some of the logs have the given heads. The caller has to roll the transaction back.
     """
-    changes: dict[int, tuple[Any, ...]] = {}
+    running: dict[int, tuple[Any, ...]] = {}
+    ended: dict[int, tuple[Any, ...]] = {}
     for row, _, batch, summary, owner in additions:
         head = heads[row]
-        last = (changes[row][_LAST] if row in changes else head.last) + batch.rows
+        before = running.pop(row, None) or ended.pop(row, None)
+        last = (head.last if before is None else before[_LAST]) + batch.rows
         named = (None, None, None, None) if summary.state == "idle" else _columns(owner)
-        shown = columns_of(summary, newest)
-        if newest is None or shown[-1] > newest:
-            newest = shown[-1]
-        changes[row] = (last, *named, *shown, row, *head)
-    changed = sum(_change(db, some) for some in pieces(list(changes.values())))
-    if changed == len(changes):
+        *shown, at = columns_of(summary, newest)
+        newest = at if newest is None else max(at, newest)
+        if summary.outcome is None:
+            running[row] = (last, *named, at, *shown[:_WITHOUT_OUTCOME], row, *head)
+        else:
+            ended[row] = (last, *named, at, *shown, row, *head)
+    changed = sum(_change(db, some, _RUNNING, _NO_OUTCOME) for some in pieces(list(running.values())))
+    changed += sum(_change(db, some, _ENDED) for some in pieces(list(ended.values())))
+    if changed == len(running) + len(ended):
         write_all(db, [(one.row, one.batch) for one in additions])
     elif changed:
         raise StoreFailed("only some of the appends are possible")
@@ -136,29 +141,40 @@ def _append_all(
 
 
 _LAST: Final = 0
-_APPENDED: Final = f"last, {OWNER}, {SUMMARY}"
-_NEW: Final = ", ".join(f"new.{column}" for column in _APPENDED.split(", "))
+_SHOWN: Final = SUMMARY.removesuffix(", updated_at").split(", ")
+_WITHOUT_OUTCOME: Final = _SHOWN.index("ended_seq")
+_RUNNING: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN[:_WITHOUT_OUTCOME])}"
+_ENDED: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN)}"
+_NO_OUTCOME: Final = f", ({', '.join(_SHOWN[_WITHOUT_OUTCOME:])}) = (0, NULL, NULL, NULL, NULL)"
+"""The assignment for a conversation whose last turn has no outcome. Binding these values would take time in each
+append of a running turn.
+"""
 
 
-def _change(db: Connection, changes: Sequence[tuple[Any, ...]]) -> int:
+def _change(db: Connection, changes: Sequence[tuple[Any, ...]], columns: str, constants: str = "") -> int:
     """Change rows that have the expected epoch and last position, and return the number of changed rows.
 
-    Each change contains the values of the columns `_APPENDED`, and then the row number, the epoch and the last
-    position.
+    Each change contains the values of the `columns`, and then the row number, the epoch and the last position.
+    `constants` are assignments that are the same for all rows.
     """
     before = db.total_changes
     if len(changes) == 1:
         new = placeholders(len(changes[0]) - 3)
         where = "row = ? AND epoch = ? AND last = ?"
-        db.execute(f"UPDATE conversations SET ({_APPENDED}) = ({new}) WHERE {where}", changes[0])
+        db.execute(f"UPDATE conversations SET ({columns}) = ({new}){constants} WHERE {where}", changes[0])
     else:
         db.execute(
-            f"WITH new ({_APPENDED}, row, old_epoch, old_last) AS ({values(len(changes), len(changes[0]))})"
-            f" UPDATE conversations SET ({_APPENDED}) = ({_NEW}) FROM new"
+            f"WITH new ({columns}, row, old_epoch, old_last) AS ({values(len(changes), len(changes[0]))})"
+            f" UPDATE conversations SET ({columns}) = ({_from_new(columns)}){constants} FROM new"
             " WHERE conversations.row = new.row AND epoch = old_epoch AND conversations.last = old_last",
             tuple(chain.from_iterable(changes)),
         )
     return db.total_changes - before
+
+
+@cache
+def _from_new(columns: str) -> str:
+    return ", ".join(f"new.{column}" for column in columns.split(", "))
 
 
 def _columns(owner: Owner) -> tuple[str, int, str, float]:
@@ -199,8 +215,8 @@ def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
 
 
 def _newest(db: Connection) -> float | None:
-    """Return the time of the newest activity in any conversation, in seconds since the epoch; None if there was no
-    activity.
+    """Return the time of the newest activity in any conversation that is not archived, in seconds since the epoch;
+    None if there was no activity.
     """
     (newest,) = db.execute(f"SELECT {NEWEST}").fetchone()
     return newest if isinstance(newest, float) else None

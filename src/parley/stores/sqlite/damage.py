@@ -50,7 +50,7 @@ class KnownConversation(Struct, frozen=True):
 
 def is_damage(error: BaseException) -> bool:
     """Return whether an SQLite error means that the database is damaged."""
-    import sqlite3  # not at start-up: while SQLite is not loaded, it raises no errors
+    import sqlite3  # imported here, so that start-up does not load SQLite
 
     if not isinstance(error, sqlite3.DatabaseError):
         return False
@@ -98,7 +98,7 @@ def fetch_around_damage(
 
 
 def known_conversations(db: Connection) -> list[KnownConversation]:
-    """Return all conversations that any index or page of the table lists."""
+    """Return all conversations that are found in an index or in a readable page of the table."""
     found: dict[int, KnownConversation] = {}
     for scan in SCANS:
         for direction in ("ASC", "DESC"):

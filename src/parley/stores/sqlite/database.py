@@ -56,8 +56,8 @@ excludes other writers, but not a recovery.
 """
 
 STATEMENTS: Final = 32 + 4 * AT_ONCE
-"""The number of cached statements. It is this large because a statement that writes many rows is a different
-statement for each number of rows.
+"""The number of cached statements. It is large, because a statement that writes many rows has a different text for
+each number of rows.
 """
 
 WAL_BYTES: Final = 64 * 1024 * 1024
@@ -103,7 +103,7 @@ class Database:
     def __init__(
         self, home: Home, writer: Connection, readers: list[Connection], on_lost: Callable[[HomeLost], None]
     ) -> None:
-        """Create the database. `on_lost` is called once, in any thread, when it is found that a database file was
+        """Create the database. `on_lost` is called once, in any thread, when a check finds that a database file was
         removed or replaced.
         """
         self.lock, self.lease_locks, self.pool = home.lock, home.lease_locks, home.pool
@@ -135,19 +135,18 @@ class Database:
         """Check that the database files are in place. Must be called in a thread of the pool. Raises HomeLost."""
         self.read(lambda db: None)
 
-    def refuse_when_lost(self, db: Connection, *, has_written: bool = False, only_log: bool = False) -> None:
+    def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
         """Check that the database files are in place. This is called before `db` is used and before a write is
         confirmed.
 
-        `has_written` is true if this process has just written. `only_log` is true if the other files were checked
-        before the write.
+        `has_written` is true if this process has just written.
 
         Raises:
             HomeLost: a file was removed or replaced. Conversations that only this process can still read were
                 saved.
         """
         self._has_written = has_written = self._has_written or has_written
-        if self._lost is None and (changed := self._files.changed(has_written=has_written, only_log=only_log)):
+        if self._lost is None and (changed := self._files.changed(has_written=has_written)):
             with self._losing:
                 if self._lost is None:
                     changed = self._files.changed(has_written=has_written) or changed
@@ -193,6 +192,7 @@ class Database:
             else:
                 for db in (*self._readers, self.writer):
                     db.close()
+        self._files.close()
         self._home.close()
 
     def _abandon(self) -> None:
@@ -223,11 +223,11 @@ def open_locks(home: str) -> Home:
 def open_database(home: Home, on_lost: Callable[[HomeLost], None] = lambda lost: None) -> Database:
     """Open the database of a home; create or migrate it if needed. The caller holds the write lock.
 
-    `on_lost` is called once, in any thread, when it is found that a database file was removed or replaced.
+    `on_lost` is called once, in any thread, when a check finds that a database file was removed or replaced.
 
     Raises:
         BadHome: the home cannot be used to store conversations; the message gives the reason.
-        StoreFailed: a transient error of the system.
+        StoreFailed: SQLite reported an error that may be transient, or memory ran out.
     """
     connections: list[Connection] = []
     try:

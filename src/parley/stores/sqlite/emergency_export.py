@@ -24,8 +24,8 @@ from parley.wire.ids import START, ConversationId, Seq
 __all__ = ["Saved", "export_lines", "save_unreachable"]
 
 MOST_BYTES: Final = 256 * 1024 * 1024
-"""The maximum number of bytes that are saved. Recently active conversations are saved first, and the others are
-left out.
+"""The total size of the saved files, in bytes, after which no further conversation is saved. Recently active
+conversations are saved first.
 """
 
 ELSEWHERE: Final = "/var/tmp"
@@ -116,10 +116,11 @@ def _last_positions(database: str) -> Mapping[str, int]:
 
 
 def _directory(home: str) -> str:
-    """Create a directory that only its owner may read, and return its path. Raises OSError.
+    """Create a directory that only the user may access, and return its path. Raises OSError.
 
-    The directory is in the home, which is created again if it was removed, because commands cannot access the home.
-    In /tmp, commands could change the files before the user imports them.
+    The directory is in the home, because commands cannot access the home. A home that was removed is created again.
+    If the home is not writable, the directory is in `ELSEWHERE`. It is not in /tmp, because commands could change
+    the files there before the user imports them.
     """
     name = time.strftime("saved-%Y%m%d-%H%M%S-")
     try:

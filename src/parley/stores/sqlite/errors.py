@@ -43,8 +43,9 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Return the error for the caller, as `store_error` does. Errors of the operating system become `BadHome`
-    unless they are transient.
+    """Return the error for the caller, as `store_error` does.
+
+    An error of the operating system becomes `BadHome`, as does an error of SQLite when it opens the database file.
     """
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be stored here: {os_detail(error)}")
@@ -58,7 +59,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _no_file_can_be_opened() -> str | None:
-    """Return the reason why this process cannot open any file; None if it can.
+    """Return the reason why this process cannot open any file; None if it can open files.
 
     This is needed because SQLite reports only that it cannot open its own file.
     """

@@ -9,11 +9,12 @@ import fcntl
 import os
 import re
 import sys
+import time
 from contextlib import suppress
 from secrets import token_hex
 from typing import Final, Self
 
-from parley.common.guarded_files import identity_of
+from parley.common.guarded_files import Identity, identity_of
 from parley.common.os_errors import os_detail
 from parley.errors import BadHome
 
@@ -60,9 +61,9 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
         "smbfs",
     }
 )
-"""File systems that several computers share, or a computer and its virtual machines. They are refused, because
-processes on different computers do not see each other's locks and shared memory. Other FUSE file systems are
-usually local, and are allowed.
+"""File systems that are shared between several computers, or between a computer and its virtual machines. They are
+refused, because processes on different computers do not see each other's locks and shared memory. Other FUSE file
+systems are usually local, and are allowed.
 """
 
 
@@ -133,46 +134,73 @@ def _mounts() -> str:
 
 # --- the database ------------------------------------------------------------------------
 
+SETTLING_NS: Final = 3_000_000_000
+"""The time after a change of a directory in which a second change may leave the same modification time, in
+nanoseconds. It is longer than the resolution of times in any file system.
+"""
+
 
 class DatabaseFiles:
     """The database, its log and its shared memory, each identified by device and inode.
 
-    They are used to detect that a file was removed or replaced. Without this check, SQLite would continue to write
-    to the old file, which no other process reads.
+    The identities are used to detect that a file was removed or replaced. Without this check, SQLite would continue
+    to write to the old file, which no other process reads.
+
+    The check runs for each read and write. It does not examine the files themselves while the directory has not
+    changed, because on recent Linux kernels each `stat` of the log makes the next write to the log slower: the
+    kernel then has to record a new modification time for that write.
     """
 
     def __init__(self, home: str) -> None:
         """Record the identities of the files. Raises OSError if one of them does not exist."""
+        self._home = home
         paths = [(name, os.path.join(home, name)) for name in (DATABASE, LOG, SHARED_MEMORY)]
-        self._files = [(name, path, *identity_of(os.stat(path))) for name, path in paths]
-        self._log = [one for one in self._files if one[0] == LOG]
+        self._files = [(name, path, identity_of(os.stat(path))) for name, path in paths]
+        # SQLite holds no locks on the log, so closing this descriptor releases none.
+        self._log = os.open(os.path.join(home, LOG), os.O_RDONLY | os.O_CLOEXEC)
+        self._unchanged: tuple[int, ...] | None = None
+        """The state of the directory when all files were in place; None if the directory was changed shortly
+        before. A second change at almost the same time could then leave the same state.
+        """
 
-    def changed(self, *, has_written: bool, only_log: bool = False) -> list[str]:
-        """Return the names of the database files that were removed or replaced. If `only_log` is true, check only
-        the log.
+    def close(self) -> None:
+        os.close(self._log)
+
+    def changed(self, *, has_written: bool) -> list[str]:
+        """Return the names of the database files that were removed or replaced.
 
         If `has_written` is true, this process has written, and an empty log counts as removed.
         """
-        changed: list[str] = []
-        for name, path, device, inode in (
-            self._log if only_log else self._files
-        ):  # called for each read and write, so no helper functions
-            try:
-                found = os.stat(path)
-            except OSError:
-                changed.append(name)
-                continue
-            is_emptied = not found.st_size and has_written and name == LOG
-            if found.st_ino != inode or found.st_dev != device or is_emptied:
-                changed.append(name)
-        return changed
+        directory = self._directory()
+        if directory is None or directory != self._unchanged:
+            if changed := [name for name, path, identity in self._files if not _is_in_place(path, identity)]:
+                return changed
+            if directory is not None:
+                is_settled = time.time_ns() - max(directory[2:]) > SETTLING_NS
+                self._unchanged = directory if is_settled else None
+        return [LOG] if has_written and not os.lseek(self._log, 0, os.SEEK_END) else []
+
+    def _directory(self) -> tuple[int, ...] | None:
+        """Return the identity of the directory and the times of its last change; None if it does not exist."""
+        try:
+            found = os.stat(self._home)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _is_in_place(path: str, identity: Identity) -> bool:
+    try:
+        return identity_of(os.stat(path)) == identity
+    except OSError:
+        return False
 
 
 def file_states(home: str) -> list[tuple[int, int] | None]:
     """Return the size and the modification time of each of the three database files; None for a file that does not
     exist.
 
-    They are used to detect writes by other processes.
+    The sizes and times are used to detect writes by other processes.
     """
     found: list[tuple[int, int] | None] = []
     for name in (DATABASE, LOG, SHARED_MEMORY):

@@ -63,7 +63,7 @@ def _holder(line: str, inodes: set[int]) -> int | None:
     another file.
 
     The device is not compared, because on overlayfs and btrfs it differs from the device that `stat` returns. A
-    line with `->` describes a waiting process.
+    line with `->` describes a waiting process, and is ignored.
     """
     fields = line.split()
     if len(fields) < 6 or fields[1] == "->" or fields[3] != "WRITE":

@@ -1,4 +1,4 @@
-"""The SQL of the store that no other module of queries contains.
+"""The SQL of the store, except for the statements in the other query modules.
 
 A function that writes makes all checks before it changes anything.
 """
@@ -258,8 +258,8 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
 
 
 def owner_in(db: Connection, row: int) -> Owner | None:
-    """Return the last process that acquired the lease and did not release it, even if it has ended; None if there
-    is none.
+    """Return the owner that is stored for a lease, even if the process of the owner has ended; None if no owner is
+    stored.
     """
     found = db.execute(f"SELECT {OWNER} FROM conversations WHERE row = ?", (row,)).fetchone()
     return None if found is None else _owner(*found)
@@ -276,7 +276,7 @@ def entries_after(
 ) -> list[Entry]:
     """Return a page of entries after a position.
 
-    Often there are no such entries, and one query is then enough.
+    Often there are no such entries. One query is enough in this case.
     """
     if _end_of(db, conversation_id)[1] <= after:
         return []
@@ -506,7 +506,7 @@ def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> Conv
         where.append("normalize_path(CAST(cwd AS BLOB)) = ?")
         values.append(normalize_path(query.cwd))
     if query.state is not None:
-        where.append(_STATE_IS[query.state])  # not a variable: a partial index has the value in its condition
+        where.append(_STATE_IS[query.state])  # a literal, as in the condition of the partial index
     if query.unread is not None:
         viewer = query.viewer or Viewer(identity="")
         where.append(f"{_UNREAD} AND ended_why {'IN' if query.unread == 'failed' else 'NOT IN'} {FAILURES}")
@@ -577,11 +577,10 @@ def _listed(
     is_wanted: Callable[[KnownConversation], bool],
     viewer: Viewer | None = None,
 ) -> list[ConversationListing]:
-    """Return conversations, ordered by activity; the latest activity is first. The last item of `values` is the
-    maximum number; -1 means no limit.
+    """Return conversations, ordered by activity; the latest activity is first.
 
-    `is_wanted` determines whether a conversation belongs to the list if its row is damaged, so that only an index
-    lists it.
+    The last item of `values` is the maximum number of conversations; -1 means no limit. If the row of a
+    conversation is damaged, `is_wanted` determines whether the conversation belongs to the list.
     """
     wanted = f"SELECT row, id, archived, read_seq, {_SUMMARY_READ} FROM conversations WHERE {where}"
     try:
@@ -714,8 +713,8 @@ releases of SQLite allow only 999.
 
 
 class ChangeDetector:
-    """Finds the logs that have grown, among many. This needs one query for all logs, and no query while no process
-    writes.
+    """Finds out which of many logs have grown. One query compares many logs, and no log is compared again while no
+    process writes.
 
     The detector remembers its last comparison and the data version of the connection. Each commit of another
     connection changes the data version.
@@ -728,7 +727,7 @@ class ChangeDetector:
         """The last position of each conversation that the last comparison found unchanged."""
 
     def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return the conversations whose log now ends after the given position, and the conversations that no
+        """Return the conversations whose log now ends after the position in `ends`, and the conversations that no
         longer exist.
         """
         # The version is read before the query, so that the next call finds a commit between the two.

@@ -132,7 +132,7 @@ def look_at_database(home: str) -> None:
 
     Raises:
         BadHome: the database cannot be opened; the message gives the reason.
-        StoreFailed: a transient error of the system.
+        StoreFailed: SQLite reported an error that may be transient, or memory ran out.
     """
     refuse_old_sqlite(home)
     for _ in range(MAX_TRIES):

@@ -48,8 +48,8 @@ class Salvaged(NamedTuple):
     model: str
     archived: bool
     last: int
-    """The number of entries that the conversation had. If this number is lost, it is the highest position that was
-    found.
+    """The number of entries that the conversation had, or the highest position that was found if this number is
+    lost.
     """
     entries: list[Entry]
     """The entries that were read, in order. Some may be missing."""

@@ -89,7 +89,8 @@ def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
     """
     db.execute("ALTER TABLE conversations ADD COLUMN owner_node TEXT")
     db.execute("CREATE TABLE checkpoints (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL, data BLOB NOT NULL)")
-    # A column of the same row needs no further statement. The index omits entries without a key, which are most.
+    # The key is a column of the entry, so storing it needs no further statement. Most entries have no key, and the
+    # index omits them.
     db.execute("ALTER TABLE entries ADD COLUMN key TEXT")
     db.executemany("UPDATE entries SET key = ? WHERE rowid = ?", list(_keys_of_entries(db)))
     db.execute("CREATE INDEX entries_by_key ON entries (row, type, key) WHERE key IS NOT NULL")

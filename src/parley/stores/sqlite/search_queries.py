@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["search"]
 
-# SQLite keeps the order of a CROSS JOIN. Otherwise it would walk all conversations for each window.
+# SQLite keeps the table order of a CROSS JOIN. With another join, it would scan all conversations for each window.
 _MESSAGES: Final = (
     "SELECT {0}, id, CAST(title AS BLOB), seq, at, type, CAST(body AS BLOB) FROM entries"
     f" CROSS JOIN conversations USING (row) WHERE is_event AND type IN {SEARCHED}"

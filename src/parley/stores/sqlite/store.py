@@ -98,7 +98,7 @@ class SqliteStore:
     def __init__(self, home: str | Callable[[], str]) -> None:
         """Create the store. `home` is a path, or a function that returns the path when it is first needed.
 
-        If the function raises an error, so does the call that needs the home.
+        If the function raises an error, the call that needs the home raises the same error.
         """
         self._node = os.uname().nodename
         self._held: dict[ConversationId, _HeldLease] = {}

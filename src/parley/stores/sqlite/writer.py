@@ -1,8 +1,9 @@
 """The thread that writes to the database. It combines all waiting jobs into one transaction, so that the disk is
 synced only once.
 
-The thread opens the home for its first job, and closes the home when it ends. The thread writes the jobs without
-interpreting them. It also imports SQLite, so that a process that never uses the store does not wait for the import.
+The thread opens the home for its first job, and closes the home when the thread ends. The thread runs the jobs
+without knowing what they write. It also imports SQLite, so that a process that never uses the store does not wait
+for the import.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Writer:
         until: float | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Future[T]:
-        """Submit a request, as `submit` does. It is executed together with other requests of its kind.
+        """Submit a request, as `submit` does. The request is executed together with other requests of its kind.
 
         Without `until`, the request waits at most `seconds` for the write lock.
         """
@@ -288,7 +289,7 @@ class Writer:
             if isinstance(error, LeaseLost):
                 has_lost_lease = True
             if future.done():
-                continue  # cancelled by the caller; the write took effect
+                continue  # the caller has cancelled the job, which does not undo a write
             if error is None:
                 future.set_result(result)
             else:
@@ -304,7 +305,7 @@ class Writer:
                 self._do(jobs)
             except Exception as error:  # there may be no memory to load SQLite; the next jobs may need less
                 self._fail(jobs, error)
-            del jobs  # frees memory: jobs may be large, and the next ones may come late
+            del jobs  # frees memory, because jobs may be large and the next jobs may come much later
         try:
             if self.opened is not None:
                 self.opened.close()
@@ -337,7 +338,7 @@ class Writer:
         """Take waiting jobs, up to a page of rows. Return an empty list if the writer is closing and no jobs are
         left.
         """
-        closing = self._closing  # read first: no job is submitted after it is set
+        closing = self._closing  # read before the jobs, because no job is submitted after it is set
         while not self._jobs:
             if closing:
                 return []
@@ -382,9 +383,9 @@ class Writer:
                 if begun := self._begin(packed):
                     opened.refuse_when_lost(opened.writer)
                     done = self._transaction(opened.writer, begun)
-                    opened.refuse_when_lost(opened.writer, has_written=self._has_committed, only_log=True)
+                    opened.refuse_when_lost(opened.writer, has_written=self._has_committed)
                     outcomes += done
-            # Waking the event loop costs the interpreter lock, so the write lock is released first.
+            # The write lock is released first, because waking the event loop may wait for the interpreter lock.
             self._tell(self._settle, outcomes)
             outcomes = []
             if self._grown >= CHECKPOINT_BYTES:
