@@ -8,7 +8,7 @@
     ├── StoreError         a conversation cannot be read or written
     ├── ModelError         the model gave no answer, or an invalid one
     ├── ToolError          a tool cannot execute the model's call
-    └── ClientError        a call of our own client failed (`client/errors.py`)
+    └── ClientError        a call of Parley's client failed (`client/errors.py`)
 
 An error builds its message from its fields. `code` is the stable name that clients read; docs/protocol.md lists all
 codes. `server/error_mapping.py` turns errors into answers, and `agent/turn.py` turns a `ModelError` into an event.
@@ -60,7 +60,7 @@ __all__ = [
 
 
 INTERNAL_ERROR: Final = "internal_error"
-"""The error code for a failure that is a bug in the server."""
+"""The error code for a failure that was caused by a bug in the server."""
 RESOURCE_LIMIT: Final = "resource_limit"
 """The error code for a failure that was caused by a limit of the operating system."""
 LIMIT_REACHED: Final = "limit_reached"
@@ -242,7 +242,7 @@ class OwnedElsewhere(StoreError):
     def __init__(self, *, node: str = "", pid: int, address: str, lock_holder: str | None = None) -> None:
         """Create the error. `node` is empty if the owner runs on the same computer or container as this process.
 
-        `pid` is 0 if the owner is still unknown because it is waiting for the write lock. `lock_holder` then
+        `pid` is 0 if the owner is still unknown because the owner is waiting for the write lock. `lock_holder` then
         describes the process that holds the lock.
         """
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"

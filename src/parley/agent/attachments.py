@@ -1,8 +1,8 @@
 """Images and files in requests to the model.
 
 This module reads the local images that a message names. If a request would be too large, the module replaces the
-oldest images and files in the history with text. A client acts as the user, so it may name any file that is not
-hidden. However, a symbolic link in the project must not lead out of the project.
+oldest images and files in the history with text. A client acts as the user, so the client may name any file that is
+not hidden. However, a symbolic link in the project must not lead out of the project.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _refuse_excess(place: int, taken: int) -> None:
 
 
 def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
-    """Return the history with its oldest images and files replaced with text, so that the newer ones fit into one
-    request of at most `room` base64 characters.
+    """Return the history with its oldest images and files replaced with text, so that the remaining ones have at
+    most `room` base64 characters in all.
 
     A history whose images and files all fit is returned unchanged. Once an attachment is replaced, it stays
     replaced as the history grows.
@@ -120,7 +120,7 @@ def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Se
 
 
 def _weight(item: InputItem) -> int:
-    """Return the number of base64 characters in an item. An item without embedded data has none."""
+    """Return the number of base64 characters in an item, or 0 if the item has no embedded data."""
     match item:
         case ImageItem(image_url=str(url)) if url[:5].lower() == "data:":
             return len(url)

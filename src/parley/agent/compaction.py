@@ -1,7 +1,8 @@
 """Compaction: when the context window is nearly full, a summary replaces the older part of the history.
 
-The conversation's own model writes the summary. It gets the history as plain text, so that no call is separated
-from its output and all model APIs can be used in the same way. The recent part of the history stays unchanged.
+The conversation's own model writes the summary. The model gets the history as plain text. Therefore no call is
+separated from its output, and the request is the same for all model APIs. The recent part of the history stays
+unchanged.
 
 The room is the part of the context window that remains for the history after instructions, tools, notes and new
 input. Compaction reduces the history to half of that room, or to nine tenths if the last response alone is long.
@@ -35,8 +36,8 @@ NEARLY_FULL: Final = 0.85
 the estimate.
 """
 LEAST_ROOM: Final = 0.1
-"""The share of the context window that the history may always use, even if instructions, tools and new input need
-more.
+"""The share of the context window that the history may always use, even if instructions, tools and new input leave
+less.
 """
 KEPT_RECENT: Final = 0.3
 """The maximum share of the history's room that the newest items, which are not summarized, may take."""
@@ -78,15 +79,15 @@ FOREWORD: Final = "Summary of the earlier part of this conversation, which is no
 
 
 class TokenMeter:
-    """Estimates the number of tokens in a request. The estimate is corrected by the provider's last count."""
+    """Estimates the number of tokens in a request. The provider's last count corrects the estimate."""
 
     def __init__(self) -> None:
         self._ratio = 1.0
         self._overflow: int | None = None
 
     def window(self, settings: Settings) -> int | None:
-        """Return the context window in tokens; None if it is unknown. The window is reduced if the provider has
-        refused a shorter request as too long.
+        """Return the context window in tokens; None if the window is unknown. The window is reduced if the provider
+        has refused a shorter request as too long.
         """
         known = context_window(settings.model, settings.model_context_window)
         return min((window for window in (known, self._overflow) if window is not None), default=None)
@@ -149,10 +150,11 @@ async def compact_if_needed(
 
 
 def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, meter: TokenMeter) -> int:
-    """Return how many of the oldest items to summarize. This is the smallest number that leaves at most
-    `KEPT_RECENT` of the room.
+    """Return how many of the oldest items to summarize. This is the smallest number for which the other items take
+    at most `KEPT_RECENT` of the room.
 
-    If the last response alone is larger than that, it is kept if it takes at most `KEPT_LAST` of the room.
+    A last response that alone takes more than `KEPT_RECENT` is still kept, unless it takes more than `KEPT_LAST` of
+    the room.
     """
     left, end, found = 0, len(items), len(items)
     for cut in sorted(set(cuts), reverse=True):
@@ -246,7 +248,7 @@ def _fitted(text: str, allowed: float, meter: TokenMeter) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """Return the text with its middle removed if it is longer than `longest` characters."""
+    """Return the text. If the text is longer than `longest` characters, remove its middle."""
     if len(text) <= longest:
         return text
     half = longest // 2

@@ -8,7 +8,7 @@ __all__ = ["ReplyCutOff"]
 
 
 class ReplyCutOff(ModelError):
-    """The provider truncated several consecutive replies in the middle of a call."""
+    """Raised when the provider truncates several consecutive replies in the middle of a call."""
 
     code = "reply_cut_off"
     worth_repeating = False

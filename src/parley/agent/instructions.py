@@ -69,7 +69,7 @@ _NOT_TAUGHT: Final = "gpt-4.1"
 
 
 def instructions_for(model: str) -> str:
-    """Return the base instructions for a model. They include the patch format if the model was not trained on
-    it.
+    """Return the base instructions for a model. Include the patch format if the model was not trained on that
+    format.
     """
     return BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS if family(model).startswith(_NOT_TAUGHT) else BASE_INSTRUCTIONS

@@ -39,8 +39,8 @@ class LimitGate:
         self._limits, self._transcript, self._clock, self._ask = limits, transcript, clock, ask
 
     async def before_request(self) -> LimitReached | None:
-        """Check the limits on tokens and time before a request to the model. Return the limit that is reached if
-        the user refuses to exceed it, else None.
+        """Check the limits on tokens and time before a request to the model. If a limit is reached and the user
+        refuses to exceed it, return that limit; otherwise return None.
         """
         most = self._limits
         return (
@@ -51,7 +51,8 @@ class LimitGate:
 
     async def before_call(self) -> LimitReached | None:
         """Check the limits on time and calls before a tool call. The limits on tokens are not checked, because a
-        tool call uses no tokens. Return the limit that is reached if the user refuses to exceed it, else None.
+        tool call uses no tokens. If a limit is reached and the user refuses to exceed it, return that limit;
+        otherwise return None.
         """
         if (reached := await self._pass("turn_seconds", self._seconds, self._limits.turn_seconds)) is not None:
             return reached
@@ -94,8 +95,8 @@ def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Lim
 async def counted_if_cut(
     request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, limits: Limits
 ) -> AsyncIterator[None]:
-    """Record the estimated usage of a response that is interrupted or fails in this block, because the provider
-    charges for it.
+    """Record the estimated usage of a response that is interrupted or fails in the `with` block, because the
+    provider charges for the response.
     """
     try:
         yield

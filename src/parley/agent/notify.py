@@ -53,7 +53,7 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # it may outlive the server
+                start_new_session=True,  # the program may outlive the server
                 env={
                     name: value
                     for name, value in settings.environ.items()
@@ -63,7 +63,7 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
     except (OSError, ValueError) as error:
         log.warning("notify program %r could not be run: %s", argv[0], error)
     else:
-        threading.Thread(target=process.wait, name="notify", daemon=True).start()  # reap it
+        threading.Thread(target=process.wait, name="notify", daemon=True).start()  # reaps it
 
 
 def _file_with(payload: bytes) -> BinaryIO:

@@ -34,11 +34,11 @@ class Ask(Struct, frozen=True, kw_only=True):
     """The reason that clients show with the approval request."""
     leaves_sandbox: bool
     """True if the approved action runs without the sandbox of the settings. False if the settings have no sandbox,
-    or if the action stays in one.
+    or if the action stays in a sandbox.
     """
     within: Granted | None = None
-    """The sandbox policy of an approved action that stays in a sandbox; None for other actions. An approval with a
-    value here never applies to the whole session.
+    """The sandbox policy of an approved action that stays in a sandbox; None for other actions. If this field is
+    set, an approval never applies to the whole session.
     """
 
 
@@ -60,9 +60,9 @@ def decide(
     """Decide whether an action runs, is refused, or needs an approval.
 
     `policy` is the sandbox policy that the settings require; None if they require no sandbox. `unconfined` is the
-    reason why the system cannot confine the action; None if it can. A `safe` command is confined by the read-only
-    policy. `unrestored` lists protected files in the writable directories that an earlier command changed and that
-    could not be restored. A command that may write to these directories needs an approval.
+    reason why the system cannot confine the action; None if the system can. A `safe` command is confined by the
+    read-only policy. `unrestored` lists protected files in the writable directories that an earlier command changed
+    and that could not be restored. A command that may write to these directories needs an approval.
     """
     if action.has_failed:
         return AFTER_FAILURE
@@ -111,8 +111,8 @@ def _decide_patch(
 
 
 def _within(policy: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
-    """Return the decision for an action that needs no approval: it runs in the sandbox, or is refused if no sandbox
-    is available.
+    """Return the decision for an action that needs no approval. The action runs in the sandbox that the settings
+    require, or is refused if that sandbox is not available.
     """
     if not _has_sandbox(settings):
         return Granted()

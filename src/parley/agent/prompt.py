@@ -59,7 +59,7 @@ def environment_context(settings: Settings) -> str:
 
 
 def user_instructions(settings: Settings) -> str | None:
-    """Return one message with the user's own notes and the project's notes; None if there are none."""
+    """Return one message with the user's own notes and the project's notes; None if there are no notes."""
     own = _own_notes(settings)
     parts = [own.strip()] if own else []
     if project := _project_notes(settings):
@@ -68,11 +68,11 @@ def user_instructions(settings: Settings) -> str | None:
 
 
 def _own_notes(settings: Settings) -> str | None:
-    """Return the user's notes in Parley's home, which is hidden from commands; None if there are none. The notes
-    may be a link to a file outside of the home that is not hidden.
+    """Return the user's notes in Parley's home, which is hidden from commands; None if there are no notes. The
+    notes may be a link to a file outside of the home that is not hidden.
     """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
-    if not os.path.lexists(notes):  # as in most homes, and cheaper than walking the path by descriptors
+    if not os.path.lexists(notes):  # most homes have no notes, and `read_named` is slow
         return None
     try:
         return _text(read_named(notes, cwd="/", limit=MAX_OWN_NOTES_BYTES, hidden=hidden, own=settings.home))
@@ -82,14 +82,14 @@ def _own_notes(settings: Settings) -> str | None:
 
 def _project_notes(settings: Settings) -> str | None:
     """Return the notes in the working directory, or else the notes at the root of its repository; None if there are
-    none.
+    no notes.
 
     Notes that are a link to a file outside of the repository are not read. A hostile repository could otherwise
     have that file sent to the provider.
     """
     limit = settings.project_doc_max_bytes
     try:
-        # Most projects have no notes, and a look by name costs a fraction of the walk by descriptors.
+        # Most projects have no notes, and this check is much faster than `DirFds`.
         if not any(
             os.path.lexists(os.path.join(folder, NOTES)) for folder in _folders(os.path.realpath(settings.cwd))
         ):

@@ -33,14 +33,14 @@ OVERFLOW_PHRASES: Final = (
 
 
 def is_overflow(error: ModelError) -> bool:
-    """Return whether a provider refused a request because it is too long for the model."""
+    """Return whether a provider refused a request because the request is too long for the model."""
     text = str(error).lower()
     return any(phrase in text for phrase in OVERFLOW_PHRASES)
 
 
 CONNECT_SECONDS: Final = 5.0
-"""The time, in seconds, during which a turn tries to connect to a provider. It is long enough for a server to
-restart, and short enough for a user who has configured a wrong URL.
+"""The time, in seconds, during which a turn tries to connect to a provider. It is long enough for the provider's
+server to restart, and short enough for a user who waits after configuring a wrong URL.
 """
 
 
@@ -89,7 +89,9 @@ def request_retry(retrying: Retrying) -> RequestRetry:
 
 
 class _Stopwatch:
-    """Measures elapsed seconds with a clock that may be set back. The result is at least the time waited."""
+    """Measures elapsed seconds with a clock that may be set back. The result is at least the sum of the delays so
+    far, `waited`.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._began = clock, clock.now()

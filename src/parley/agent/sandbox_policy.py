@@ -55,9 +55,9 @@ class Roots:
     def __init__(
         self, granted: set[str] | None = None, *, chosen: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create an empty set of directories. `granted` is shared by all conversations, and this conversation adds
-        its own directories to it. `chosen` maps each name to the path without links that it had when it was chosen,
-        which may have been in an earlier process.
+        """Create an empty set of directories. All conversations share the set `granted`, and this conversation adds
+        its own directories to that set. `chosen` maps each working directory to its path without links at the time
+        when the directory was first chosen, possibly in an earlier process.
         """
         self._chosen = chosen
         self._granted = set() if granted is None else granted
@@ -119,8 +119,8 @@ def _root(path: str) -> WritableRoot | None:
 
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:
-    """Return the first link inside one of the roots that is followed when the path is resolved; None if there is
-    none. Links that other links lead to are checked as well.
+    """Return the first link inside one of the roots that is followed when the path is resolved; None if there is no
+    such link. Links that other links lead to are checked as well.
     """
     from pathlib import PurePath  # imported here: a server starts without it
 

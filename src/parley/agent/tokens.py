@@ -1,6 +1,6 @@
 """Estimates the number of tokens in a request, and lists the known context windows of models. Providers report
-exact counts, but only after the request. The estimate needs no network and no vocabulary. It tends to be too high,
-so that a history is compacted before the provider refuses it.
+exact counts, but only after the request. The estimate needs no network and no vocabulary. The estimate tends to be
+too high, so that a history is compacted before the provider refuses a request.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ WINDOWS: Final = (
 
 
 def context_window(model: str, configured: int | None) -> int | None:
-    """Return the context window of a model in tokens; None if it is neither configured nor known."""
+    """Return the context window of a model in tokens; None if the window is neither configured nor known."""
     if configured is not None:
         return configured
     name = family(model)

@@ -1,6 +1,7 @@
 """Runs one turn: requests a response from the model, runs its calls, and repeats until a response has no calls.
 
-A turn ends by itself as done or failed. If the turn is cancelled, it was interrupted, and the caller records that.
+`run_turn` ends a turn as done or failed. If `run_turn` is cancelled, the caller records that the turn was
+interrupted.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ async def run_turn(
             meter.reported(request, response.usage)
         cost = _cost(response, request, settings)
         entries = asked, *response.ended, *response.notice(), *response.records(), *cost
-        if not response.calls and len(transcript.history.waiting) == asked.inputs:  # no input waits
+        if not response.calls and len(transcript.history.waiting) == asked.inputs:  # no new input
             return await _end(transcript, "done", entries=entries, last_message=last_message)
         await transcript.append(*entries)
         reached = await _run_calls(response.whole_calls, transcript, tools, gate)
@@ -158,7 +159,7 @@ async def _end(
     last_message: str | None = None,
     code: str | UnsetType = UNSET,
 ) -> TurnEnded:
-    """Append `entries` and the entries that end the turn, in one append. Return the end of the turn. `entries` are
+    """Append `entries` and the entries that end the turn, in one write. Return the end of the turn. `entries` are
     the entries of the last response, `last_message` is the model's last message, and `code` is the error code of a
     failed turn.
     """
@@ -206,11 +207,9 @@ CUT_OFF: Final = "not run: the reply was cut off before the arguments of this ca
 make smaller calls"
 """The output that the model gets for a call that was received only in part."""
 CUT_OFFS: Final = 3
-"""The turn fails after this number of consecutive responses that are truncated in the middle of a call."""
+"""The number of consecutive responses, each truncated in the middle of a call, after which the turn fails."""
 OVERFLOWS: Final = 3
-"""The maximum number of requests in one turn that may be too long. After each such request, the history is
-compacted.
-"""
+"""The maximum number of times in one turn that the history is compacted because a request was too long."""
 
 
 def _is_refusal(error: ModelError) -> bool:
@@ -228,14 +227,14 @@ class _Response:
         self.items: list[ModelItem] = []
         self.usage: TokenCount | None = None
         self.ended: list[LogPayload] = []
-        """Events that clients get together with the end of the response, when it becomes durable."""
+        """Events that clients get when the response becomes durable, together with its end."""
         self.cut_by: str | None = None
-        """The reason why the provider truncated the response; None if it did not."""
+        """The reason why the provider truncated the response; None if the response is complete."""
         self.cut_calls: list[CallItem] = []
         """Calls that were received only in part. They are not run."""
 
     def clear(self) -> None:
-        """Discard the content of the response, because a retry starts a new one."""
+        """Discard the content of the response, because a retry starts a new response."""
         self.items.clear()
         self.ended.clear()
         self.cut_by = None

@@ -1,6 +1,6 @@
 """Connects the parts of the program. No other package depends on all adapters.
 
-Each module imports the adapters that it connects when it needs them.
+A module imports the adapters that it connects only when they are needed.
 """
 
 __all__: list[str] = []

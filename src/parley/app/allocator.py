@@ -1,4 +1,4 @@
-"""Makes the allocator of the C library return memory to the system."""
+"""Makes the allocator of the C library return memory to the operating system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE_BLOCK_BYTES: Final = 1024 * 1024
 
 
 def return_large_blocks() -> None:
-    """Make the allocator return every large block to the system as soon as it is freed.
+    """Make the allocator return every large block to the operating system as soon as the block is freed.
 
     By default, glibc keeps freed blocks of up to 32 MB, so after messages of that size the process would hold
     several times the memory that it uses.
@@ -26,8 +26,8 @@ def return_large_blocks() -> None:
 
 
 def release_memory() -> None:
-    """Return free memory to the system, if the allocator supports it. This is called after conversations have been
-    evicted.
+    """Return free memory to the operating system, if the allocator supports it. The server calls this function
+    after it has evicted conversations.
     """
     import ctypes  # imported here: a server that evicts nothing does not need it
 

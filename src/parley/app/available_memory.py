@@ -29,7 +29,7 @@ class Available(Struct, frozen=True):
 
 
 def why_too_large(size: int) -> str | None:
-    """Return the reason why a message is refused for lack of memory; None if it is accepted.
+    """Return the reason why a message is refused for lack of memory; None if the message is accepted.
 
     `size` is the number of bytes of the message that have been read so far.
     """
@@ -101,7 +101,7 @@ def _control_groups() -> tuple[str, ...]:
 
 
 def _number(path: str) -> int | None:
-    """Return the number in a file; None if the file contains no number but, for example, `max`."""
+    """Return the number in a file; None if the content is not a number, such as `max`."""
     try:
         with open(path, "rb") as file:
             return int(file.read())

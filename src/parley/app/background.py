@@ -1,7 +1,8 @@
 """Starts the resident server of a home directory in the background, for `parley mcp --resident`.
 
-The server belongs to no client: it runs in its own process session, and its parent process has exited. Its
-environment contains no secrets of the client that started it. It logs to a file in the home directory.
+The server belongs to no client: it runs in its own process session, and its parent process has exited. The server's
+environment contains no secrets of the client that started the server. The server logs to a file in the home
+directory.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from parley.common.home import SERVER_LOG
 __all__ = ["shorten_log", "start_in_background"]
 
 KEPT_LOG_BYTES: Final = 1024 * 1024
-"""The size of the log file, in bytes, after it has been shortened. A larger file is emptied when a server is
-started.
+"""The maximum size of the log file, in bytes, after a running server has shortened it. When a server is started, a
+larger file is emptied.
 """
 MOST_LOG_BYTES: Final = 8 * KEPT_LOG_BYTES
-"""The size of the log file, in bytes, above which a running server shortens it."""
+"""The size of the log file, in bytes, above which a running server shortens the file."""
 
 INHERITED: Final = (
     "HOME",
@@ -37,8 +38,8 @@ INHERITED: Final = (
     "USER",
     "XDG_RUNTIME_DIR",
 )
-"""The environment variables that the server gets from the client that starts it. None of them must contain a
-secret.
+"""The environment variables that the server gets from the client that starts it. These variables must not contain
+secrets.
 """
 
 
@@ -88,7 +89,7 @@ def shorten_log(home: str, stderr: int = 2) -> None:
 
 
 def _start(home: str, environ: Mapping[str, str], *, log: int, report: int) -> NoReturn:
-    """Start the server as a grandchild in a new session, so that it is not a child of this process."""
+    """Start the server as a grandchild in a new session, so that the server is not a child of this process."""
     try:
         os.setsid()
         if os.fork() == 0:

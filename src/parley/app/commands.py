@@ -18,8 +18,8 @@ def sandboxed_commands(
 ) -> Sandboxed:
     """Return the runner of sandboxed commands. It starts no process before the first command.
 
-    The self-test of the sandbox runs in the home directory, and its failures are logged: with `warns` as warnings,
-    otherwise as debug messages. `most` is called before the first command. It returns the maximum number of
+    The self-test of the sandbox runs in the home directory. Its failures are logged as warnings if `warns` is True,
+    and otherwise as debug messages. `most` is called before the first command and returns the maximum number of
     concurrent commands; 0 means no limit.
     """
 

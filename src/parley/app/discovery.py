@@ -1,7 +1,7 @@
-"""Lets processes find the resident server of a home directory, by a lock, a socket and a description file.
+"""Lets processes find the resident server of a home directory by means of a lock, a socket and a description file.
 
-A server holds the lock `serve.lock` while it is running, and the system releases the lock when the server dies. The
-file `serve.json` describes the server. It may be left over from a server that was killed.
+A server holds the lock `serve.lock` while it is running, and the operating system releases the lock when the server
+dies. The file `serve.json` describes the server. This file may be left over from a server that was killed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def remove_description(home: str) -> None:
 
 
 def read_description(home: str) -> dict[str, Any]:
-    """Return the description of the server that was started last. It is empty if there is none."""
+    """Return the description of the server that was started last, or an empty dictionary if there is no
+    description.
+    """
     try:
         found = json.loads(read_file(os.path.join(home, DESCRIPTION), limit=_MOST_DESCRIPTION_BYTES))
     except (OSError, ValueError):

@@ -14,13 +14,13 @@ generation, and the number of collections of a generation before a collection of
 
 
 def collect_rarely() -> None:
-    """Enable the collector with high thresholds. `parley mcp` disables it while it imports the server."""
+    """Enable the collector with high thresholds. `parley mcp` disables the collector while importing the server."""
     gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
 
 
 def skip_final_collection() -> None:
-    """Exclude all objects from the garbage collection at exit, because the end of the process frees all memory at
-    once.
+    """Exclude all objects from the garbage collection at exit. The collection would be useless, because the end of
+    the process frees all memory.
     """
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The secret key of a home directory. The resident server uses it to seal data that clients send back."""
+"""The secret key of a home directory. With the key, the resident server seals data that clients send back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY_BYTES: Final = 32
 
 
 def home_key(home: str) -> bytes:
-    """Return the key of a home directory, and create it if it is missing. Raises OSError.
+    """Return the key of a home directory. Create the key if it is missing. Raises OSError.
 
     Only the resident server of the home directory may call this function.
     """

@@ -16,18 +16,18 @@ from parley.config.types import ServeSettings
 __all__ = ["TOKEN_VARIABLE", "HttpChoice"]
 
 TOKEN_VARIABLE: Final = "PARLEY_SERVE_TOKEN"
-"""The environment variable that may contain a token, which is valid while the process is running."""
+"""The environment variable that may contain a token. The token is valid while the process is running."""
 
 
 class HttpChoice(Struct, frozen=True, kw_only=True):
-    """The HTTP options of the command line. For a field that is None, the settings apply."""
+    """The HTTP options of the command line. If a field is None, the value from the settings is used."""
 
     host: str | None = None
     port: int | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     token: str | None = None
-    """The token from the environment; None if there is none."""
+    """The token from the environment; None if the environment contains no token."""
     creates_token: bool = False
     """True if the server creates a token that is valid while the process is running."""
 

@@ -51,7 +51,7 @@ class HttpService:
         tokens: StoredTokens | None = None,
         store: Store | None = None,
     ) -> None:
-        """Begin to listen.
+        """Start the service and begin to listen.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
         without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
@@ -121,7 +121,7 @@ class HttpService:
         """Use new settings. New limits, hosts and origins apply from the next request on. A new certificate applies
         to new connections.
 
-        The address does not change, because a new address requires a restart of the server.
+        The address must be the same as before, because a new address requires a restart of the server.
 
         Raises:
             BadSetting: the settings cannot be used; nothing has changed.
@@ -154,8 +154,8 @@ class HttpService:
         forget_tls_files()
 
     def _check_exposure(self, settings: ServeSettings) -> None:
-        """Refuse to listen on an address other than loopback unless TLS is configured, here or in a proxy, and
-        there is a token.
+        """Raise BadSetting if the address is not loopback and a protection is missing. Such an address requires
+        TLS, in this server or in a proxy, and a token.
         """
         if _bracketed(settings.host) in LOOPBACK_NAMES:
             return

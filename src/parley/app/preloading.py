@@ -1,4 +1,6 @@
-"""Loads all modules that a server may need. Otherwise most modules would be loaded when they are first used."""
+"""Imports all modules that a server may need, before a command could change their files. By default, most modules
+are imported when they are first used.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ _IMPORTED_BY_OTHERS: Final = (
 """The modules that Python or the packages above import while they run."""
 
 _SWITCH_SECONDS: Final = 0.0005
-"""The maximum time for which loading may hold the interpreter lock before the event loop can continue, in
-seconds.
+"""The maximum time, in seconds, for which an import may hold the interpreter lock before the event loop can
+continue.
 """
 
 

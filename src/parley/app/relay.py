@@ -57,13 +57,14 @@ class Relay:
         self._channel.settimeout(None)
         self._client_id = hello.get("client")
         self._is_closing = False
-        """True if this side ended the connection, because the client has left or a signal arrived."""
+        """True if the relay ended the connection, because the client has left or a signal has arrived."""
 
     def run(self) -> int:
         """Copy bytes until either side ends, and return the exit code."""
         on_terminal = os.isatty(0)
         for number in SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` sets it
+            # Under `nohup`, SIGHUP stays ignored.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._interrupt if number == signal.SIGINT and on_terminal else self._close)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         threading.Thread(target=self._copy_input, name="input", daemon=True).start()
@@ -107,13 +108,13 @@ class Relay:
             return 0
 
     def _close(self, number: int, frame: FrameType | None) -> None:
-        """End the connection. The server removes the client, and its turns continue."""
+        """End the connection. The server removes the client, and the client's turns continue."""
         self._is_closing = True
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt the turns of this client. If there are none, end the connection."""
+        """Interrupt the turns of this client. If the client has no running turns, end the connection."""
         try:
             with connect(self._home) as second:
                 interrupted = ask(second, "interrupt", client=self._client_id).get("interrupted")

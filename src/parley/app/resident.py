@@ -56,17 +56,17 @@ first line is a message of an ordinary client.
 FIRST_LINE_SECONDS: Final = 30.0
 """The timeout for the first line of a connection, in seconds."""
 MOST_SILENT: Final = 128
-"""The maximum number of open connections without a first line. When there are more, the oldest of them
-is closed.
+"""The maximum number of open connections without a first line. When another connection arrives, the oldest of these
+connections is closed.
 """
 LOOK_SECONDS: Final = 60.0
-"""The interval in seconds between checks of whether a server that exits when idle is idle, and whether its log is
-too long.
+"""The maximum interval, in seconds, between two checks in a server that exits when idle. The server checks whether
+it is idle and whether its log is too long.
 """
 LOCK_AGAIN_SECONDS: Final = 0.02
 LOCK_SECONDS: Final = 5.0
-"""The time in seconds for which a second server tries to acquire the lock. Within this time, the first server
-begins to listen, or ends.
+"""The time, in seconds, for which a second server tries to acquire the lock. A first server that is starting or
+ending needs less time to begin to listen or to release the lock.
 """
 CLOSE_SECONDS: Final = 1.0
 """The maximum time that a shutdown waits for the tasks of connections, in seconds."""
@@ -92,7 +92,7 @@ class Hello(Struct):
     installed: tuple[str, ...] = ()
     """The paths where the relay's Parley is installed, beginning with the path of its package."""
     client: int | None = None
-    """For the request `interrupt`: the number that the server gave to the relay of the client."""
+    """The number that the server gave to the client's relay, in the request `interrupt`; None in other lines."""
 
 
 class Resident:
@@ -135,7 +135,9 @@ class Resident:
         )
 
     def _describe_again(self) -> None:
-        """Write the description of the server again, because it may have been removed together with the socket."""
+        """Write the description of the server again, because its file may have been removed together with the
+        socket.
+        """
         with suppress(OSError):
             describe(self._home, self.description)
 
@@ -178,7 +180,7 @@ class Resident:
 
     @property
     def token(self) -> str | None:
-        """The HTTP token that was created for this process; None if there is none."""
+        """The HTTP token that was created for this process; None if no token was created."""
         return None if self._http is None else self._http.token
 
     @property
@@ -192,7 +194,7 @@ class Resident:
         }
 
     def stop(self) -> None:
-        """Shut the server down when the running turns have ended. A second call shuts it down at once."""
+        """Shut the server down when the running turns have ended. A second call shuts the server down at once."""
         if self._stopping.is_set():
             self._stopping_now.set()
         self._stopping.set()
@@ -207,7 +209,7 @@ class Resident:
                 timeout = min(LOOK_SECONDS, self._seconds_to_idle_exit()) if exits_when_idle else None
                 await asyncio.wait({stopped}, timeout=timeout)
                 if exits_when_idle:
-                    with suppress(OSError):  # the server works with a long log
+                    with suppress(OSError):  # a long log does no harm
                         await asyncio.to_thread(shorten_log, self._home)
                 if exits_when_idle and not self._stopping.is_set() and self._seconds_to_idle_exit() == 0:
                     log.info("exiting: no clients and no turns for a while")
@@ -368,7 +370,7 @@ class Resident:
             transport.close()
 
     def _watch(self, client: ClientConnection) -> None:
-        """Interrupt the turns of a client when it leaves, if the settings require it."""
+        """Interrupt the turns of a client when the client leaves, if its settings say so."""
         client.session.on_leave(self, lambda: self._left(client.session))
 
     def _left(self, session: Session) -> None:
@@ -410,9 +412,9 @@ async def run_resident(
     """Run the resident server of the home directory until a signal or `parley serve --stop` stops it.
 
     With `exits_when_idle`, the server also stops when it has been idle for the configured time. `http` is None if
-    the server must not serve HTTP; otherwise the settings determine whether it does. The server listens on the
-    socket of the home directory and, if it is given, on `socket_path`. `ready` is called with the description of
-    the server and the token that was created for it.
+    the server must not serve HTTP; otherwise the settings determine whether the server serves HTTP. The server
+    listens on the socket of the home directory and, if `socket_path` is given, also on that socket. `ready` is
+    called with the description of the server and the token that was created for the server.
 
     Raises:
         AlreadyRunning: another resident server of the home directory is running.
@@ -468,7 +470,7 @@ def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
 
 
 async def _acquire(lock: ResidentLock, home: str) -> None:
-    """Acquire the lock of the resident server. Wait while the server that holds it is starting or ending.
+    """Acquire the lock of the resident server. Wait while the server that holds the lock is starting or ending.
 
     Raises:
         AlreadyRunning: another server holds the lock.
@@ -513,7 +515,7 @@ async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
 def _hello(line: bytes) -> Hello | None:
     """Decode a hello or a request about the server; return None for the first message of an ordinary MCP client.
 
-    The standard library decodes it, because environment variables may contain bytes that are not UTF-8.
+    The standard library decodes the line, because environment variables may contain bytes that are not UTF-8.
     """
     if b'"parley"' not in line:
         return None
@@ -544,7 +546,7 @@ def _line(answer: Mapping[str, Any]) -> bytes:
 
 
 def _notify_systemd(state: str) -> None:
-    """Report the state of the server to systemd, if systemd started it."""
+    """Report the state of the server to systemd, if systemd started the server."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

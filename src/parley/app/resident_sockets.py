@@ -18,7 +18,7 @@ __all__ = ["LOOK_SECONDS", "ResidentSockets"]
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 5.0
-"""The interval in seconds between checks of whether the files of the sockets exist."""
+"""The interval, in seconds, between two checks that the socket files still exist."""
 
 
 class ResidentSockets:

@@ -1,6 +1,6 @@
 """The JSON Schemas of everything that a client at 2025-11-25 can receive or send, as one document.
 
-They are generated from the structs and tables that the server uses. No schema contains references.
+The schemas are generated from the structs and tables that the server uses. No schema contains references.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def schema_document() -> Schema:
 
 
 def schema_named(name: str) -> Schema | None:
-    """Return a group of schemas by its name, or a schema by its own name; None if there is no such name.
+    """Return the group of schemas or the single schema with this name; None if there is neither.
 
-    An event type gives the schema of the event, not of the notification with the same name.
+    If `name` is an event type, return the schema of the event, not of the notification with the same name.
     """
     document = schema_document()
     if name in GROUPS:

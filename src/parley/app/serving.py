@@ -43,12 +43,12 @@ __all__ = ["Server", "SystemClock", "prepare_process", "serve_stdio"]
 log = logging.getLogger(__name__)
 
 _MOST_REPORTED: Final = 20
-"""The maximum number of unknown keys in config.toml that are logged. It is limited because the file may belong to
-another program.
+"""The maximum number of unknown keys in config.toml that are logged. The number is limited because the file may
+belong to another program.
 """
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
-"""The time in seconds within which a second Ctrl-C ends the server, not only the turn."""
+"""The time, in seconds, within which a second Ctrl-C ends the server instead of interrupting running turns."""
 
 
 class SystemClock:
@@ -83,8 +83,8 @@ class Server:
         """Connect the parts. Nothing is read, written or started yet.
 
         An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
-        running commands, because any number of clients may begin turns. It seals data with the key of the home
-        directory. `prepare_process` is called after the first answer to the client.
+        running commands, because any number of clients may begin turns. A resident server also seals data with the
+        key of the home directory. `prepare_process` is called after the first answer to the client.
 
         Raises:
             ConfigError: the overrides or the home directory cannot be used.
@@ -132,7 +132,7 @@ class Server:
         _report_unknown_keys(self.loader)
 
     async def serve(self, transport: Transport) -> None:
-        """Serve one client until it leaves or the transport stops reading. Then release all resources."""
+        """Serve one client until the client leaves or the transport stops reading. Then release all resources."""
         try:
             await self.core.serve_only_client(transport)
         finally:
@@ -182,12 +182,12 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
 
 
 def prepare_process() -> None:
-    """Install a thread pool that checks for memory before it starts a thread.
+    """Install a thread pool that checks whether enough memory is left before it starts a thread.
 
-    Also make the allocator return large freed blocks to the system at once.
+    Also make the allocator return large freed blocks to the operating system at once.
     """
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
-    with suppress(MemoryError, RuntimeError):  # no thread could be started; the server works without it
+    with suppress(MemoryError, RuntimeError):  # the server also works without this thread
         start_thread(return_large_blocks, name="return-large-blocks")
 
 
@@ -218,7 +218,7 @@ def _most_commands(loader: Loader) -> int:
 
 
 def _home(loader: Loader) -> str | None:
-    """Return the path of the home directory; None if it has been removed."""
+    """Return the path of the home directory; None if the directory has been removed."""
     try:
         return loader.home
     except ConfigError:
@@ -228,8 +228,8 @@ def _home(loader: Loader) -> str | None:
 def _take_signals(transport: DescriptorTransport, conversations: ConversationRegistry) -> None:
     """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
-    SIGINT does the same if stdin is not a terminal, because Claude Code ends its servers with it. On a terminal,
-    SIGINT interrupts the running turns, or shuts the server down if there are none.
+    SIGINT does the same if stdin is not a terminal, because Claude Code ends its servers with SIGINT. On a
+    terminal, SIGINT interrupts the running turns, or shuts the server down if there are none.
     """
     loop = asyncio.get_running_loop()
     on_terminal = os.isatty(0)
@@ -248,6 +248,6 @@ def _take_signals(transport: DescriptorTransport, conversations: ConversationReg
 
     loop.add_signal_handler(signal.SIGTERM, transport.stop_reading)
     loop.add_signal_handler(signal.SIGINT, interrupt if on_terminal else transport.stop_reading)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # unless it is ignored, as `nohup` sets it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under `nohup`, SIGHUP stays ignored
         loop.add_signal_handler(signal.SIGHUP, transport.stop_reading)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -23,7 +23,7 @@ __all__ = ["exposed_files", "run_confined", "sandbox_report", "why_no_conversati
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
 """The timeout for a command that the user runs, in seconds. It is practically infinite, because the user can end
-the command.
+the command at any time.
 """
 LOOK_SECONDS: Final = 20.0
 """The timeout for a trivial command, in seconds. It is long enough for a busy computer."""
@@ -33,8 +33,8 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
     """Run one command as the agent would under these settings, but without a timeout.
 
     Raises:
-        CommandNotStarted: the program does not exist, or the system refused to start it.
-        SandboxUnavailable: the command cannot be confined; it was not run.
+        CommandNotStarted: the program does not exist, or the operating system refused to start the program.
+        SandboxUnavailable: the command cannot be confined. The command was not run.
     """
     policy = policy_for(settings, Roots())
     if policy is None:
@@ -92,7 +92,7 @@ async def _limits(commands: Sandboxed) -> str:
 def why_no_conversations(home: str) -> str | None:
     """Return the reason why the conversations of a home directory cannot be used.
 
-    Return None if they can be used, or if there are none.
+    Return None if the conversations can be used, or if there are no conversations.
     """
     from parley.stores.sqlite.errors import REPAIR
     from parley.stores.sqlite.maintenance import find_damage
@@ -107,8 +107,8 @@ def why_no_conversations(home: str) -> str | None:
 
 
 def exposed_files(home: str) -> Iterator[str]:
-    """Yield a sentence for each file in the home directory, and for the directory itself, if its permissions are
-    unsafe.
+    """Yield a sentence for each path with unsafe permissions. The home directory and its important files are
+    checked.
 
     Permissions are unsafe if another user can change a file, or can read a file that contains secrets or
     conversations.
@@ -136,7 +136,7 @@ def _is_closed(directory: str) -> bool:
 
 
 def why_no_key(settings: Settings) -> str | None:
-    """Return a description of the API key that is missing for the model; None if none is missing.
+    """Return the reason why the model has no API key; None if no key is missing.
 
     The text never contains a part of a key.
     """

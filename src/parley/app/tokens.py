@@ -36,10 +36,10 @@ async def create_token(
     conversation_id: ConversationId | None = None,
     valid_seconds: float | None = None,
 ) -> tuple[str, StoredToken]:
-    """Create a token and store its digest. Return the token itself, which is not stored, and its stored form.
+    """Create a token and store its digest. Return the token itself, which is not stored, and the stored record.
 
-    With `conversation_id`, the token gives access only to this conversation. `valid_seconds` is the time until it
-    expires; None means no limit.
+    With `conversation_id`, the token gives access only to this conversation. `valid_seconds` is the time until the
+    token expires; None means that the token does not expire.
 
     Raises:
         BadTokenName: the name is in use or invalid.
@@ -94,8 +94,8 @@ async def all_conversations(store: Store) -> list[ConversationId]:
 def tell_resident(home: str) -> bool:
     """Make the resident server of the home directory load its tokens again.
 
-    Return False if no server is running or it does not answer. In the latter case, it loads the tokens within half
-    a minute.
+    Return False if no server is running or the server does not answer. A server that does not answer loads the
+    tokens within half a minute.
     """
     try:
         with connect(home) as channel:
@@ -106,7 +106,7 @@ def tell_resident(home: str) -> bool:
 
 
 def http_address(loader: Loader) -> str | None:
-    """Return the URL of the server for HTTP clients; None if it is not known.
+    """Return the URL of the server for HTTP clients; None if the URL is not known.
 
     Raises:
         ConfigError: the settings cannot be read.

@@ -1,8 +1,8 @@
 """Notifies the receiver of `[webhook]` when a conversation of this process begins to wait for a person, has failed
 or has finished.
 
-A notification contains none of the conversation's content. It is sent in the background, so no turn or client waits
-for it or is affected by a failure. The headers follow the Standard Webhooks specification.
+A notification contains none of the conversation's content. It is sent in the background, so that no turn or client
+waits for it, and a failure affects neither. The headers follow the Standard Webhooks specification.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MOST_AT_ONCE: Final = 4
 MOST_ATTEMPTS: Final = 10
 SHORTEST_DELAY_SECONDS: Final = 1.0
 LONGEST_DELAY_SECONDS: Final = 60.0
-"""The maximum delay before a retry, in seconds. The first delay is the minimum, and each retry doubles
+"""The maximum delay before a retry, in seconds. The first delay is `SHORTEST_DELAY_SECONDS`, and each retry doubles
 the delay.
 """
 ATTEMPT_SECONDS: Final = 10.0
 """The timeout for the receiver's answer, in seconds."""
 DRAIN_SECONDS: Final = 1.0
-"""The maximum time in seconds that a server that is shutting down waits for attempts in progress."""
+"""The maximum time, in seconds, for which a shutdown waits for attempts in progress."""
 
 
 class _Notification(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ def signature(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> str:
 class WebhookSender:
     """Sends the newest notification of each conversation.
 
-    It retries if the receiver does not accept a notification.
+    The sender retries if the receiver does not accept a notification.
     """
 
     def __init__(
@@ -163,8 +163,8 @@ class WebhookSender:
     async def _attempt(self, due: _Notification) -> str | None:
         """Send a notification once.
 
-        Return None if it was accepted or the webhook has been removed; otherwise return a description of the
-        problem.
+        Return None if the receiver accepted the notification, or if the webhook has been removed. Otherwise return
+        a description of the problem.
         """
         webhook = self._webhook()
         if webhook is None:

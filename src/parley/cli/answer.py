@@ -31,7 +31,9 @@ decision, `{"type": "answer"}` with `approval_id` and `decision`.
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 POLL_SECONDS: Final = 1.0
-"""The maximum time between two queries for the state of the turn, which can change without an event, in seconds."""
+"""The maximum time, in seconds, between two queries for the state of the turn. The state can change without an
+event.
+"""
 
 DECISIONS: Final[dict[str, Decision]] = {
     "approve": "approved",
@@ -81,8 +83,8 @@ def _show(approval: Approval, *, as_json: bool) -> None:
 
 
 async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:
-    """Wait until the turn ends if it is running in the child process `pid` of this command, because the end of that
-    process would interrupt the turn.
+    """If the turn is running in the child process `pid` of this command, wait until the turn ends. Without this
+    wait, the end of that process would interrupt the turn.
     """
     conversation = client.conversation(conversation_id)
     status = await conversation.status()

@@ -1,7 +1,7 @@
 """`parley demo`: shows a whole conversation on the terminal, with its own resident server and the scripted model.
 
-Prints what the client sends (`->`) and receives (`<-`) in real time. The server and the killed client are real
-processes.
+The demo prints what the client sends (`->`) and receives (`<-`) in real time. The server and the killed client are
+real processes.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ model_provider = "scripted"
 drain_seconds = 0
 idle_exit_minutes = 1
 """
-"""The config.toml of the demo. If the demo is killed and cannot stop its server, the server exits when it is
-idle.
+"""The config.toml of the demo. If the demo is killed and cannot stop its server, the server exits after one idle
+minute.
 """
 
 GLANCE_SECONDS: Final = 0.05
-"""Seconds between two checks of the progress while no client is streaming."""
+"""The interval, in seconds, between two checks of the progress while no client is streaming."""
 
 WORK: Final = {
     "delta_delay_ms": 25,
@@ -214,8 +214,8 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
 
 
 async def _kill_in_mid_sentence(page: Page, conversation: Conversation, env: Mapping[str, str]) -> int:
-    """Start a client process that sends a message, and kill it while it shows the answer. Return the number of
-    characters that it has shown.
+    """Start a client process that sends a message, and kill the process while it shows the answer. Return the
+    number of characters that the process has shown.
     """
     text, beginning = "And what if I leave?", conversation.id[:SHORT]
     page.sent(f'parley send {beginning} "{text}" --follow --json')
@@ -272,8 +272,8 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
 
 
 def _prepare(place: str) -> tuple[str, str]:
-    """Create a home with the model's script, and a project beside it. The project cannot be in the home, which is
-    hidden from commands.
+    """Create a home with the model's script, and a project beside the home. Return their paths. The project cannot
+    be in the home, which is hidden from commands.
     """
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()

@@ -1,6 +1,6 @@
 """`parley doctor`: checks this computer and the home, and explains how to fix problems.
 
-Prints lines with stable names, for people and for scripts. Never prints a key.
+Each line of the output begins with a stable name, for people and for scripts. No line contains a key.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def _sqlite() -> str:
 
 
 def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
-    """Check the home. Return whether it can store conversations, and its settings if they are valid."""
+    """Check the home. Return whether the home can store conversations, and its settings, or None if they are
+    invalid.
+    """
     try:
         loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)
         home = loader.home
@@ -170,7 +172,7 @@ def _look_at_webhook(loader: Loader) -> None:
 
 
 def _fault(home: str) -> str | None:
-    """Return the reason why the home cannot store conversations, or None if it can."""
+    """Return the reason why the home cannot store conversations, or None if the home can store them."""
     if not os.path.lexists(home):
         parent = _nearest(home)
         if not os.path.isdir(parent):
@@ -213,7 +215,9 @@ def _look_at_model(settings: Settings) -> None:
 
 
 def _shown_address(url: str | None) -> str:
-    """Return the URL without the parts that may contain secrets."""
+    """Return ` at ` and the URL without the parts that may contain secrets. Return an empty string if `url` is
+    empty.
+    """
     if not url:
         return ""
     parts = urlsplit(url)
@@ -224,7 +228,7 @@ def _shown_address(url: str | None) -> str:
 
 
 async def _look_at_sandbox(settings: Settings | None) -> bool:
-    """Check the sandbox, with the given settings if they are valid. Return whether commands can be confined."""
+    """Check the sandbox, with the default policy if `settings` is None. Return whether commands can be confined."""
     from parley.app.standalone import sandbox_report
 
     try:

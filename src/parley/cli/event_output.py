@@ -53,8 +53,8 @@ def approval_json(approval: Approval) -> dict[str, object]:
 
 
 async def mark_read(conversation: Conversation, seq: int) -> None:
-    """Mark the conversation as read up to a position, if the server supports this and completes it within
-    `MARK_SECONDS`.
+    """Mark the conversation as read up to a position. Ignore errors, and wait at most `MARK_SECONDS` for the
+    server.
     """
     with suppress(ClientError):
         await conversation.mark_read(seq, timeout_seconds=MARK_SECONDS)
@@ -72,7 +72,7 @@ class EventOutput:
         self._renderer = None if page is None else EventRenderer(page)
 
     async def show(self, event: StreamEvent) -> None:
-        """Print an event. If it is an approval request, also print the command that answers it."""
+        """Print an event. If the event is an approval request, also print the command that answers the request."""
         meta = event.meta
         self.show_stored(
             event.msg,
@@ -118,8 +118,8 @@ async def show_turn(
     command: str,
     as_json: bool,
 ) -> int:
-    """Print the events of a turn to stderr and its answer to stdout, or both as JSON to stdout. Return the exit
-    code.
+    """Print the events of a turn to stderr and its answer to stdout. With `as_json`, print both to stdout as JSON.
+    Return the exit code.
 
     Raises:
         CommandFailed: the stream ended before the turn.

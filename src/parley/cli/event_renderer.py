@@ -30,7 +30,7 @@ class EventRenderer:
         self._text = ""
         """The text of the unfinished message so far, joined from its deltas."""
         self._line = ""
-        """The last line of a command's output, which is not complete yet."""
+        """The incomplete last line of a command's output."""
 
     async def render_turn(self, stream: Stream, *, turn: int) -> str:
         """Write events until the end of the turn with this number. Return the agent's text in that turn."""
@@ -47,7 +47,7 @@ class EventRenderer:
     def render(self, event: Event, *, live: bool) -> str:
         """Write one event. Return the agent's text that the event contains.
 
-        `live` is true if the event arrived when it happened, and false if it is part of a snapshot.
+        `live` is true if the event arrived when it happened, and false if the event is part of a snapshot.
         """
         if not isinstance(event, DELTAS):
             self._page.lines(self._line)

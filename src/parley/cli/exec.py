@@ -72,7 +72,7 @@ def _directory(named: str | None) -> str:
 
 
 def message_text(given: str) -> str:
-    """Return the message that a command line argument contains. `-` reads it from stdin.
+    """Return the message in a command-line argument. If the argument is `-`, read the message from stdin.
 
     Raises:
         UsageError: the message is empty.

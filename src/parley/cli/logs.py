@@ -26,7 +26,7 @@ LEVELS: Final = {
 
 class OneLine(logging.Formatter):
     """A log formatter that escapes the invisible characters in a message, including line ends. A traceback follows
-    unchanged.
+    the message unchanged.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
@@ -66,8 +66,8 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _own(fd: int) -> int:
-    """Open a non-blocking descriptor for the same file, and return it. Return the given descriptor if the system
-    refuses.
+    """Open a new non-blocking descriptor for the file of `fd`, and return it. Return `fd` itself if the file cannot
+    be opened again.
     """
     try:
         return os.open(

@@ -1,4 +1,6 @@
-"""`parley mcp`: connects an MCP client on stdin and stdout to the resident server, or serves it in this process."""
+"""`parley mcp`: connects an MCP client on stdin and stdout to the resident server, or serves the client in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     try:
         directory = os.getcwd()
     except OSError:
-        return None  # the server reports it
+        return None  # the server reports the error
     named = named_home(os.environ, directory)
     if named is None:
         return None
@@ -99,7 +101,7 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     from parley.common.resident_socket import NoResident, Refused
 
     while True:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the resident server may hang
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a user can end the wait for a server that hangs
         try:
             relay = Relay(home, environ=os.environ, directory=directory, overrides=args.config)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -119,14 +121,14 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
             if not (may_start or _wants_resident(home, args)):
                 return None
             _start_resident(home)
-            may_start = None  # try once
+            may_start = None  # do not start a second one
         else:
             return relay.run()
 
 
 def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bool:
-    """Return whether the settings ask for a resident server. The settings are loaded only if the file contains the
-    word `resident`, because loading them takes longer than starting a relay.
+    """Return whether the settings ask for a resident server. The settings are loaded only if config.toml or an
+    override contains the word `resident`, because loading settings takes longer than starting a relay.
     """
     try:
         is_mentioned = b"resident" in read_file(os.path.join(home, "config.toml"))
@@ -140,7 +142,7 @@ def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bo
     try:
         return settings_loader(args.config).mcp_settings().resident
     except ConfigError:
-        return False  # the server reports it
+        return False  # the server reports the error
 
 
 def _start_resident(home: str) -> None:

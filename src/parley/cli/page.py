@@ -1,5 +1,5 @@
-"""A page on the terminal: numbered steps, messages that the client sends (`->`) and messages that it receives
-(`<-`).
+"""A page on the terminal: numbered steps, messages that the client sends (`->`) and messages that the client
+receives (`<-`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Page:
                 self._word(part)
 
     def lines(self, text: str) -> None:
-        """Write text line by line, without wrapping."""
+        """Write text line by line. Truncate long lines."""
         for line in self._safe(text).splitlines():
             self._print(f"{INDENT}{line}"[:WIDTH].rstrip() + "\n")
 

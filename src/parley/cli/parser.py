@@ -16,8 +16,8 @@ def make_parser(
     configure: Callable[[argparse.ArgumentParser], None],
     usage_error: type[Exception],
 ) -> argparse.ArgumentParser:
-    """Return the argument parser of a command. It raises `usage_error` for an invalid command line. `configure`
-    adds the options.
+    """Return the argument parser of a command. The parser raises `usage_error` for an invalid command line.
+    `configure` adds the options.
     """
 
     class Parser(argparse.ArgumentParser):

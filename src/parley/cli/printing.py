@@ -1,4 +1,4 @@
-"""Prints text on the terminal without control characters, because a model or a repository may have written the
+"""Prints text on the terminal with control characters escaped, because a model or a repository may have written the
 text.
 """
 
@@ -13,11 +13,11 @@ from parley.wire.text import unseen, visible
 __all__ = ["for_terminal", "print_error", "print_json", "print_note", "print_text"]
 
 _KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
-"""Harmless invisible characters that are not escaped: line ends, and characters that join or select emoji."""
+"""Harmless invisible characters that are not escaped: line ends, tabs, and characters that join or select emoji."""
 
 
 def for_terminal(text: str) -> str:
-    """Return the text with control, bidirectional and other invisible characters escaped, except line ends."""
+    """Return the text with control, bidirectional and other invisible characters escaped, except `_KEPT`."""
     text = text.replace("\r\n", "\n")
     return text.translate({code: escape for code, escape in unseen(text).items() if code not in _KEPT})
 

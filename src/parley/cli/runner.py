@@ -1,4 +1,4 @@
-"""Runs one command: parses its arguments, cancels it on a signal, and turns errors into exit codes."""
+"""Runs one command: parses the arguments, cancels the command on a signal, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
                 task.cancel()
 
         for number in SIGNALS:
-            if number != signal.SIGHUP or before[number] is not signal.SIG_IGN:  # as set by `nohup`
+            # Under `nohup`, SIGHUP stays ignored.
+            if number != signal.SIGHUP or before[number] is not signal.SIG_IGN:
                 loop.add_signal_handler(number, end, number)
         try:
             return await task

@@ -86,8 +86,8 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _not_started(cwd: str, program: str) -> str:
-    """Return an error message that names the directory if it is missing, and otherwise the program. The system
-    reports the same error for both.
+    """Return an error message that names the missing directory or, if the directory exists, the program. The
+    operating system reports the same error for both.
     """
     if not os.path.isdir(cwd):
         return f"cannot start in directory {quoted(cwd)}"
@@ -100,14 +100,15 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
     loop = asyncio.get_running_loop()
     output = _Output(on_end=lambda: loop.call_soon_threadsafe(running.cancel))
     running = asyncio.ensure_future(run_confined(settings, command, output=output.pass_on))
-    # Wakes the loop for a signal that arrives just before the loop starts to wait.
+    # The socket pair wakes the loop if a signal arrives just before the loop starts to wait.
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
     loop.add_reader(woken, woken.recv, WAKE_BYTES)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     for number in SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as set by `nohup`
+        # Under `nohup`, SIGHUP stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, output.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
@@ -139,8 +140,8 @@ class _Interrupted(Exception):
 class _Output:
     """Forwards the output of the command unchanged, and ends the command on a signal.
 
-    A write waits for its reader, and the command waits for the write, as it would without Parley. Only a signal
-    interrupts such a write.
+    A write waits for its reader, and the command waits for the write, as the command would without Parley. Only a
+    signal interrupts such a write.
     """
 
     def __init__(self, on_end: Callable[[], object]) -> None:

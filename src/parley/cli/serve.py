@@ -1,4 +1,4 @@
-"""`parley serve`: runs the resident server of the home, reports its status, or stops it."""
+"""`parley serve`: runs the resident server of the home, reports the server's status, or stops the server."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         return _report(_ask("status"), as_json=args.json)
     if args.stop:
         return _stop(as_json=args.json)
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the server has installed its handlers
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the server unblocks them with its own handlers
     import asyncio
 
     from parley.app.resident import AlreadyRunning, run_resident
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 def _http_choice(args: argparse.Namespace) -> HttpChoice | None:
     from parley.app.http_choice import TOKEN_VARIABLE, HttpChoice
 
-    token = os.environ.pop(TOKEN_VARIABLE, None)  # the server passes its environment to other processes
+    token = os.environ.pop(TOKEN_VARIABLE, None)  # child processes must not inherit the token
     if args.no_http:
         return None
     return HttpChoice(

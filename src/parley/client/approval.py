@@ -50,7 +50,7 @@ class Approval:
         """The text of the approval request, for people to read."""
         self.approval_id, self.conversation_id = approval_id, conversation_id
         """The ids of the approval and of its conversation; None at protocol version 2025-06-18 and earlier, which
-        lack them.
+        do not have these ids.
         """
         self.call_id = call_id
         """The id of the model's tool call; empty if the approval is about a limit."""
@@ -59,9 +59,11 @@ class Approval:
         self.changes = changes
         """The changes of a patch, by absolute path; None for other kinds of approvals."""
         self.reason = reason
-        """The reason that the model gave; None if it gave none, or if `Client.approvals` returned this approval."""
+        """The reason that the model gave; None if the model gave no reason, or if `Client.approvals` returned this
+        approval.
+        """
         self.grant_root = grant_root
-        """The directory to which a patch requests write access; None if it requests none."""
+        """The directory to which a patch requests write access; None if the patch requests no such access."""
 
     async def approve(self) -> None:
         """Allow the action once."""
@@ -84,7 +86,7 @@ OnApproval: TypeAlias = Callable[[Approval], Awaitable[None] | None]
 
 
 def asked(params: ElicitationParams, decide: Decide) -> Approval:
-    """Return the approval that an `elicitation/create` request asks for. `decide` sends the decision."""
+    """Return the approval that an `elicitation/create` request describes. `decide` sends the decision."""
     kinds: dict[str, ApprovalKind] = {"exec-approval": "exec", "patch-approval": "patch", "limit": "limit"}
     return Approval(
         decide,

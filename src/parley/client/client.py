@@ -70,7 +70,9 @@ log: Final = logging.getLogger("parley.client")
 
 
 RECONNECT_SECONDS: Final = 60.0
-"""The default number of seconds for which a client tries to reconnect: enough for a restart of the server."""
+"""The default number of seconds for which a client tries to reconnect. This is long enough for a restart of the
+server.
+"""
 
 _MCP_NOTIFICATION: Final = "notifications/"
 """The prefix of the notification methods of MCP. The method of an event is the type of the event, without this
@@ -102,13 +104,13 @@ async def connect(
     """Connect to a server, and disconnect at the end of the block.
 
     `socket` is the path of the socket of a resident server. `url` is the address of an HTTP server, and `token` is
-    the bearer token for it. Without `socket`, `url` and `transport`, the client uses the resident server of the
-    home if one is running. Otherwise it starts a child process, which ends with the block.
+    the bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
+    of the home if one is running. Otherwise the client starts a child process, which ends with the block.
 
-    `on_approval` decides approvals; without it, the server does not ask this client. `on_frame` is called with
-    every message from the server, before the message is handled. `timeout_seconds` limits the handshake and every
-    call that has no timeout of its own. `reconnect_seconds` limits how long the client tries to reconnect to a
-    resident or remote server; 0 disables reconnecting. `on_lost` is called when the connection has been lost,
+    `on_approval` decides approvals. Without this callback, the server does not ask this client. `on_frame` is
+    called with every message from the server, before the message is handled. `timeout_seconds` limits the handshake
+    and every call that has no timeout of its own. `reconnect_seconds` limits how long the client tries to reconnect
+    to a resident or remote server; 0 disables reconnecting. `on_lost` is called when the connection has been lost,
     before the client tries to reconnect.
 
     Raises:
@@ -203,7 +205,7 @@ class Client:
         await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:
-        """Perform the MCP handshake now, and repeat it after each reconnection."""
+        """Perform the MCP handshake now. The client repeats the handshake after each reconnection."""
         self._protocol_version, self._client_name = protocol_version, client_name
         await self._shake_hands()
         self._connection.establish()
@@ -375,7 +377,7 @@ class Client:
     async def call_tool(
         self, name: str, arguments: object = None, *, timeout_seconds: float | None = None
     ) -> CallToolResult:
-        """Call any tool and return its result, even if the result has `isError`."""
+        """Call any tool and return its result, even if `isError` is true in the result."""
         call = self._connection.call_tool(name, {} if arguments is None else arguments)
         return await tool_result(self._connection, call, timeout_seconds)
 
@@ -393,7 +395,7 @@ class Client:
         self._connection.notify(method, params)
 
     def send_raw(self, data: bytes) -> None:
-        """Send raw bytes. A message must include its line end."""
+        """Send raw bytes. The caller must include the line end of each message."""
         self._connection.send_raw(data)
 
     # --- from the server -----------------------------------------------------------------
@@ -452,7 +454,7 @@ class Client:
             self._connection.send(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
 
     async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_approval: OnApproval) -> None:
-        """Call the callback for an approval. If it returns without a decision, the approval stays open."""
+        """Call `on_approval`. If the callback returns without a decision, the approval stays open."""
 
         async def decide(decision: Decision, reason: str | None) -> None:
             answer = ElicitationAnswer(decision=decision, reason=UNSET if reason is None else reason)

@@ -20,14 +20,15 @@ _result_decoder: Final = msgspec.json.Decoder(CallToolResult)
 
 
 async def tool_result(connection: Connection, call: Call, timeout_seconds: float | None = None) -> CallToolResult:
-    """Wait for the result of a tool call and return it, even if the tool failed."""
+    """Wait for the result of a tool call and return the result, even if the tool failed."""
     return decode_lenient(_result_decoder, await connection.result_of(call, timeout_seconds))
 
 
 class CodexCall:
-    """A `codex` or `codex-reply` call that has been sent. Awaiting it returns its result, even if the turn failed.
+    """A `codex` or `codex-reply` call that has been sent. Awaiting the call returns its result, even if the turn
+    failed.
 
-    Awaiting it after `cancel` raises `CallCancelled`.
+    Awaiting the call after `cancel` raises `CallCancelled`.
     """
 
     def __init__(self, connection: Connection, call: Call) -> None:

@@ -48,8 +48,8 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 FIRST_DELAY_SECONDS: Final = 0.05
 MOST_DELAY_SECONDS: Final = 1.0
-"""The longest delay in seconds before an attempt to reconnect. Delays start at `FIRST_DELAY_SECONDS` and double
-each time.
+"""The maximum delay, in seconds, before an attempt to reconnect. The delays start at `FIRST_DELAY_SECONDS` and
+double each time.
 """
 
 
@@ -72,7 +72,7 @@ class Connection:
     """The client's side of the protocol. All waits end with `Disconnected` when the server has ended.
 
     With a restartable transport, a lost connection is restored. Calls without a result then fail with `CallLost`.
-    Calls made while the connection is lost are sent after it is restored.
+    Calls that are made while the connection is lost are sent when the connection is restored.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Connection:
         timeout_seconds: float | None,
         reconnect_seconds: float,
     ) -> None:
-        """Create a connection. `on_frame` gets every message from the server before it is handled. `on_lost` is
-        called when the connection is lost, and `on_end` when it cannot be restored. After a restart, `handshake` is
-        awaited and then `on_restored` is called.
+        """Create a connection. `on_frame` is called with every message from the server before the message is
+        handled. `on_lost` is called when the connection is lost, and `on_end` when the connection cannot be
+        restored. After a restart, `handshake` is awaited and then `on_restored` is called.
         """
         self._transport = transport
         self._separate = transport if isinstance(transport, SeparateRequests) else None
@@ -126,8 +126,8 @@ class Connection:
 
     @property
     def reconnects(self) -> bool:
-        """True if a lost connection is restored automatically, from the first handshake until the client closes the
-        connection.
+        """True if a lost connection would be restored. This is possible only with a restartable transport, and only
+        from the first handshake until the client closes the connection.
         """
         return self._is_established and isinstance(self._transport, RestartableTransport)
 
@@ -150,7 +150,7 @@ class Connection:
         name: str | None = None,
         on_result: Callable[[Raw], None] | None = None,
     ) -> Call:
-        """Send a request. `on_result` is called before the next message of the server is read.
+        """Send a request. `on_result` is called with the result before the next message from the server is handled.
 
         Raises:
             Disconnected: the server has ended.
@@ -180,7 +180,7 @@ class Connection:
         progress_token: RequestId | None = None,
         on_result: Callable[[Raw], None] | None = None,
     ) -> Call:
-        """Send a `tools/call` request. Its result is not decoded."""
+        """Send a `tools/call` request. The result of the returned call is not decoded."""
         meta = UNSET if progress_token is None else RequestMeta(progress_token=progress_token)
         params = CallToolParams(name=tool, arguments=Raw(encode(arguments)), meta=meta)
         return self.request(CallToolParams.METHOD, params, name=tool, on_result=on_result)
@@ -204,8 +204,8 @@ class Connection:
             raise CallTimedOut(call.name, seconds) from None
 
     def time_limit(self, timeout_seconds: float | None) -> float | None:
-        """Return the time limit for a call in seconds: its own limit, or otherwise the limit of the connection.
-        None means no limit.
+        """Return the time limit for a call, in seconds; None means no limit. The limit of the connection applies if
+        `timeout_seconds` is None.
         """
         return self._timeout_seconds if timeout_seconds is None else timeout_seconds
 
@@ -306,7 +306,7 @@ class Connection:
             _fail(pending.result, RequestFailed(error.code, error.message, code=error.name))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
-        # Called even if the caller has stopped waiting, because the confirmed stream may have other readers.
+        # Call `on_result` even if the caller has stopped waiting: the confirmed stream may have other readers.
         if pending.on_result is not None:
             pending.on_result(result)
         if not pending.result.done():
@@ -319,7 +319,7 @@ class Connection:
     # --- the end of the connection -------------------------------------------------------
 
     def _end(self, exit_code: int | None) -> None:
-        """Fail the requests that have been sent, and reconnect if the transport supports it."""
+        """Fail the requests that have been sent, and reconnect if the transport can be restarted."""
         self._is_open = False
         if self._ended is not None:
             return
@@ -349,9 +349,8 @@ class Connection:
         try:
             async with asyncio.timeout(self._reconnect_seconds):
                 while not self._is_open:
-                    await asyncio.sleep(
-                        delay * random.uniform(0.5, 1)
-                    )  # random, because many clients may have lost the same server
+                    # The delay is random, because many clients may have lost the same server.
+                    await asyncio.sleep(delay * random.uniform(0.5, 1))
                     delay = min(2 * delay, MOST_DELAY_SECONDS)
                     try:
                         await self._transport.restart()

@@ -49,7 +49,7 @@ class EventPage(NamedTuple):
     """The position after which the next page begins."""
     state: PhaseName
     before: Seq | None = None
-    """The position before which to read the previous page; None if there are no earlier events, or the page was
+    """The value of `before` that reads the previous page; None if there are no earlier events, or if the page was
     read forwards.
     """
 
@@ -78,10 +78,10 @@ class Conversation:
         timeout_seconds: float | None = None,
         **overrides: Unpack[Overrides],
     ) -> Turn:
-        """Send a message and return its turn after the server has accepted the message.
+        """Send a message, wait until the server has accepted it, and return its turn.
 
-        The turn runs even if no client reads it. A message can be sent again with the same `message_id`; the server
-        accepts it only once.
+        The turn runs even if no client reads its events. A message can be sent again with the same `message_id`;
+        the server accepts the message only once.
         """
         items = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
         if message_id is not None:
@@ -134,8 +134,8 @@ class Conversation:
         """Read a page of events without a stream. If there are no new events, wait up to `wait_seconds` for the
         next one.
 
-        With `before`, read the last events before that position. A position beyond the end means the end of the
-        conversation.
+        With `before`, read the last events before that position. If that position is beyond the end, read the last
+        events of the conversation.
         """
         given = {"after": after, "before": before, "limit": limit, "wait_seconds": wait_seconds}
         arguments = {name: value for name, value in given.items() if value is not None}
@@ -171,11 +171,13 @@ class Conversation:
         await self._call("conversationRename", PlainOk, timeout_seconds, title=title)
 
     async def archive(self, *, archived: bool = True, timeout_seconds: float | None = None) -> None:
-        """Remove the conversation from the default list. With `archived=False`, add it to the list again."""
+        """Remove the conversation from the default list. With `archived=False`, add the conversation to the list
+        again.
+        """
         await self._call("conversationArchive", PlainOk, timeout_seconds, archived=archived)
 
     async def delete(self, *, timeout_seconds: float | None = None) -> None:
-        """Delete the conversation permanently. Fails while a turn is running."""
+        """Delete the conversation permanently. The call fails while a turn is running."""
         await self._call("conversationDelete", PlainOk, timeout_seconds)
 
     async def fork(self, *, at_message_id: str | None = None, timeout_seconds: float | None = None) -> Conversation:
@@ -192,7 +194,7 @@ class Conversation:
         )
 
     async def _read(self, tool: str, kind: type[T], timeout_seconds: float | None, **arguments: object) -> T:
-        """Make a call that can safely be repeated, and repeat it if the connection is lost."""
+        """Make a call that can safely be repeated, and repeat the call if the connection is lost."""
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True
         )

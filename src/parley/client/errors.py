@@ -95,7 +95,7 @@ class ToolFailed(ClientError):
 
 
 class CallCancelled(ClientError):
-    """Raised if this client cancelled the call. The server sends no result for it."""
+    """Raised if this client cancelled the call. The server sends no result for the call."""
 
     def __init__(self) -> None:
         super().__init__("the call was cancelled")
@@ -161,8 +161,8 @@ class Disconnected(ClientError):
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
         super().__init__(reason or f"the server {how}")
         self.exit_code, self.reason = exit_code, reason
-        """The exit code of the server, or None if it has not exited; and the reason why it ended, or None if the
-        reason is unknown.
+        """The exit code of the server, or None if the server has not exited; and the reason why the connection
+        ended, or None if the reason is unknown.
         """
 
 

@@ -1,4 +1,4 @@
-"""The events of conversations, received once per conversation and delivered to any number of readers.
+"""Receives the events of each conversation once, and delivers them to any number of readers.
 
 The server sends at most one stream of a conversation to each connection; a new stream replaces the previous one. So
 all streams and turns of a conversation in one client are readers of one feed. If a reader needs earlier events, the
@@ -65,12 +65,15 @@ class Reader:
         self.after = after
         """The position after which the reader needs all events."""
         self.last = last
-        """The maximum number of past events that the reader requests; None if its position is known."""
+        """The maximum number of past events that the reader requests; None if the reader begins at a known
+        position.
+        """
         self.exclusive = exclusive
         """True if the stream that is opened for the reader ends the streams of other clients."""
         self.unread: deque[StreamEvent] = deque()
         self.request: RequestId | None = None
-        """The id of the stream request whose snapshot the reader is waiting for; None if it is not waiting."""
+        """The id of the stream request whose snapshot the reader is waiting for; None if the reader is not waiting.
+        """
         self.has_joined = False
         self.closed = False
         """True if no more events will arrive."""
@@ -163,8 +166,8 @@ class Feed:
     def __init__(self, conversation_id: ConversationId, feeds: Feeds, connection: Connection) -> None:
         self.conversation_id = conversation_id
         self.seq: Seq | None = None
-        """The newest known position; None if it is unknown. While a stream is open, its readers have all events up
-        to this position.
+        """The newest known position; None if no position is known. While a stream is open, its readers have all
+        events up to this position.
         """
         self._feeds, self._connection = feeds, connection
         self._readers: list[Reader] = []
@@ -241,8 +244,8 @@ class Feed:
         return {"after": after, **arguments}
 
     async def _find_last(self, reader: Reader) -> None:
-        """Find the position of a reader that asked for the latest events. The other readers need one stream without
-        a gap.
+        """Find the position of a reader that asked for the latest events. With that position, a new stream can
+        begin early enough for the other readers too.
         """
         assert reader.last is not None
         arguments = {"conversation_id": self.conversation_id, "before": BEYOND_END, "limit": max(1, reader.last)}
@@ -362,8 +365,8 @@ class Feed:
             reader.deliver(event)
 
     def receive_end(self, reason: str, code: str | None) -> None:
-        # The notice about a stream that was taken over comes between the confirmation of the new stream and its
-        # snapshot.
+        # The server sends the notice that a stream was taken over after it has confirmed the new stream, and before
+        # the snapshot of the new stream.
         if reason == StreamDisconnected.TAKEN_OVER and self._snapshot_due:
             return
         if reason == StreamDisconnected.SHUTTING_DOWN and self._connection.reconnects:
@@ -396,7 +399,9 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield the events of a snapshot that the readers do not have yet, as live events."""
+        """Yield the events that the readers do not have yet, as live events. If the readers have the beginning of a
+        delta, yield only the rest of that delta.
+        """
         for event in events:
             start, last = event.meta.offset, self._items.get(event.meta.item)
             if last is None or isinstance(start, UnsetType) or isinstance(last.meta.offset, UnsetType):

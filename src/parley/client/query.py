@@ -26,8 +26,8 @@ async def query(
 ) -> AsyncIterator[Event]:
     """Ask one question in a new conversation and yield the events of its turn.
 
-    Connects to a server as `connect` does, and disconnects after the turn. The arguments have the same meaning as
-    in `connect` and `Client.create`.
+    The function connects to a server as `connect` does, and disconnects after the turn. The arguments have the same
+    meaning as in `connect` and `Client.create`.
 
     Raises:
         OSError: the server cannot be started.

@@ -1,7 +1,8 @@
 """The transport to a server over Streamable HTTP.
 
-Each message is a separate HTTP request. So a call can fail without affecting others, and results can arrive in any
-order. An interrupted stream is resumed in the same session. If the session is lost, `restart` begins a new one.
+Each message is a separate HTTP request. Therefore a call can fail without affecting other calls, and results can
+arrive in any order. An interrupted stream is resumed in the same session. If the session is lost, `restart` begins
+a new session.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ FLUSH_SECONDS: Final = 0.5
 """The maximum number of seconds to wait for the last messages to reach the server."""
 
 IDLE_SECONDS: Final = 60.0
-"""Seconds without any bytes after which a stream counts as broken. A server sends a comment every 15 seconds."""
+"""The number of seconds without any bytes after which a stream counts as broken. A server sends a comment every 15
+seconds.
+"""
 
 REOPENING: Final = Reopening(seconds=0.05, least_seconds=0.05, attempts=3)
 
@@ -136,8 +139,9 @@ class RemoteServer:
         self._on_end(None)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Cancel a stream request whose result was lost. The server may have opened the stream. The next stream
-        would then replace it, and the client would attribute the server's notice of this to the wrong stream.
+        """Cancel a stream request whose result was lost, because the server may have opened the stream. The next
+        stream would replace an open stream, and the client would mistake the notice about the replaced stream for
+        the end of the next stream.
         """
         if self._http is not None:
             notice = encode(Cancelled(request_id=request_id))
@@ -160,8 +164,8 @@ class _Receiver:
     """The messages of one session, delivered in the order that the client needs."""
 
     limit: int | None = None
-    """The size limit for a message in bytes. None means no limit: the server is trusted, and the snapshot of a long
-    conversation is one message.
+    """The size limit for a message, in bytes; None means no limit. There is no limit because the server is trusted
+    and the snapshot of a long conversation is one message.
     """
 
     def __init__(self, server: RemoteServer) -> None:
@@ -203,7 +207,7 @@ class _Receiver:
             self.forget(request_id)
 
     def forget(self, request_id: RequestId) -> None:
-        """Deliver the messages that were waiting for the result of a request."""
+        """Stop waiting for the result of a request, and deliver the messages that were held back for it."""
         self.first.discard(request_id)
         while self._held and not self.first:
             self._deliver(self._held.popleft())

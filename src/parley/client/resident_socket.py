@@ -31,7 +31,7 @@ from parley.wire.framing import LineFramer
 __all__ = ["ResidentSocket"]
 
 BACKLOG_SECONDS: Final = 0.05
-"""Seconds to wait before the next attempt to connect if the backlog of the server is full."""
+"""The number of seconds to wait before the next attempt to connect if the backlog of the server is full."""
 
 CLOSE_SECONDS: Final = 3.0
 """The maximum number of seconds to wait for the server to close its side of a connection that the client has ended.
@@ -148,7 +148,7 @@ class _Protocol(asyncio.Protocol):
             self.transport.write(data)
 
     async def close(self) -> None:
-        """End the output, and wait until the server has read everything and closed its side."""
+        """Shut down the sending side, and wait until the server has read everything and closed the connection."""
         try:
             if not self._lost.is_set() and not self._is_closing:
                 self._is_closing = True

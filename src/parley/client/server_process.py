@@ -1,7 +1,7 @@
 """The transport to a server that is a child process.
 
-Starts the program, splits its stdout into lines, and stops it. Reading never pauses, so the program never waits for
-the client.
+The transport starts the program, splits its stdout into lines, and stops the program. Reading never pauses, so the
+program never waits for the client.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _STDIN: Final = 0
 _STDOUT: Final = 1
 
 END_GRACE_SECONDS: Final = 0.5
-"""The maximum number of seconds to wait for the exit of the process after the end of its output, or the reverse.
-Usually both happen together. But a child of the program can hold the pipe open, and a program can continue without
-output.
+"""The maximum number of seconds to wait for the second of two events: the exit of the process and the end of its
+output. Usually both happen together. But a child of the program can hold the pipe open, and a program can continue
+to run after it has closed its output.
 """
 
 
@@ -35,7 +35,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
     within 2 seconds.
     """
     terminate_grace_seconds: float = 2.0
-    """The number of seconds that the program has to exit after SIGTERM, before it is killed."""
+    """The number of seconds that the program has to exit after SIGTERM. After this time, the program is killed."""
 
     def __init__(
         self,

@@ -22,8 +22,8 @@ __all__ = ["Stream"]
 class Stream:
     """The events of a conversation. Open a stream with `async with`, or with `await` and a later `close()`.
 
-    Iterating, `detailed`, `text` and `turn` all continue at the same position: the events of the snapshot first,
-    then live events. The iteration ends when the stream ends.
+    Iterating, `detailed`, `text` and `turn` all continue at the position that was last read. The events of the
+    snapshot come first, then live events. The iteration ends when the stream ends.
     """
 
     def __init__(

@@ -12,8 +12,8 @@ __all__ = ["OnFailed", "RestartableTransport", "SeparateRequests", "Transport"]
 
 
 OnFailed = Callable[[RequestId, ClientError | None], None]
-"""A callback for a request that gets no result. It receives the request id and the error, or None if the connection
-was lost.
+"""A callback for a request that gets no result. Its arguments are the request id and the error; the error is None
+if the connection was lost.
 """
 
 
@@ -28,7 +28,7 @@ class Transport(Protocol):
         """Connect to the server.
 
         `on_message` is called with each message from the server. `on_end` is called once, when no more messages can
-        arrive, with the exit code of the server's process, or None if there is no such process.
+        arrive. Its argument is the exit code of the server's process, or None if there is no such process.
 
         Raises:
             OSError: the server cannot be started or reached.
@@ -40,7 +40,9 @@ class Transport(Protocol):
         """
 
     async def close(self) -> None:
-        """End the connection and release all resources. If cancelled, release them immediately."""
+        """End the connection and release all resources. If the call is cancelled, release the resources
+        immediately.
+        """
 
 
 @runtime_checkable
@@ -73,6 +75,6 @@ class SeparateRequests(Transport, Protocol):
         """Connect, as `Transport.start` does. `on_failed` is called for each request that gets no result."""
 
     def deliver_first(self, request_id: RequestId) -> None:
-        """Deliver the result of this request before any message that belongs to no request. Called before the
-        request is sent.
+        """Deliver the result of this request before any message that belongs to no request. Call this method before
+        sending the request.
         """

@@ -30,7 +30,7 @@ class Turn:
         self._summary: TurnSummary | None = None
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Yield the events of the turn until it ends, even if it fails.
+        """Yield the events of the turn up to its end, even if the turn fails.
 
         Raises:
             StreamEnded: the server ended the stream before the end of the turn.

@@ -32,7 +32,7 @@ class TurnResult(Struct, frozen=True, kw_only=True):
     text: str
     """The messages of the agent, joined by line ends."""
     usage: Tokens | None
-    """The sum of the token counts of the turn; None if the model reported none."""
+    """The sum of the token counts of the turn; None if the model reported no counts."""
     diff: str | None
     """The changes that the patches of the turn made, as a unified diff; None if there were no patches."""
     reason: TurnEndReason
@@ -47,8 +47,8 @@ class TurnSummary:
         self._usage: Tokens | None = None
         self._diff: str | None = None
         self.error: ErrorEvent | None = None
-        """The error that ended the turn; None if no error ended it. Errors of tool servers come earlier and do not
-        end the turn.
+        """The error that ended the turn; None if no error ended the turn. Errors of tool servers come earlier and
+        do not end the turn.
         """
 
     def add(self, event: Event) -> bool:
@@ -76,8 +76,8 @@ class TurnSummary:
 
 
 def ends_turn(event: Event) -> bool:
-    """Return whether a turn ends with this event. An `error` does not end a turn, because `task_complete` follows
-    it.
+    """Return whether a turn ends with this event. An `error` with the reason `failed` does not end a turn, because
+    a `task_complete` follows it.
     """
     return isinstance(event, TaskComplete) or (isinstance(event, ErrorEvent) and _reason(event) != "failed")
 

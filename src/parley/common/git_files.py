@@ -12,8 +12,8 @@ __all__ = ["common_dir", "git_dir", "git_dirs", "is_repository"]
 
 _PREFIX: Final = "gitdir: "
 _MAX_BYTES: Final = 4096
-"""The maximum number of bytes that are read from a `.git` or `commondir` file, which is the length of the longest
-path that Linux accepts.
+"""The maximum number of bytes that are read from a `.git` or `commondir` file. It is the length of the longest path
+that Linux accepts.
 """
 
 
@@ -61,7 +61,9 @@ def is_repository(folder: str | os.PathLike[str]) -> bool:
 
 
 def _read(path: str) -> str:
-    """Return the content of a small regular file without the line end, or an empty string if it cannot be read."""
+    """Return the content of a small regular file without the line end, or an empty string if the file cannot be
+    read.
+    """
     try:
         text = read_file(path, limit=_MAX_BYTES)
     except OSError:

@@ -20,12 +20,12 @@ from parley.common.paths import is_below
 __all__ = ["DirFds", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""The maximum number of directories that are held open. If it is exceeded, the least recently used descriptor is
-closed. A directory that is opened again must have the same identity.
+"""The maximum number of directories that are held open. Above this number, the least recently used descriptor is
+closed. A directory that is opened again must have the same identity as before.
 """
 
 _MOST_LINKS: Final = 40
-"""The maximum number of symbolic links that are followed to find one file, as in the Linux kernel."""
+"""The maximum number of symbolic links that are followed to find one file. The Linux kernel has the same limit."""
 
 _MOST_HIDDEN_FILES: Final = 20_000
 """The maximum number of hidden directory entries with which a file with several hard links is compared. If there
@@ -58,7 +58,7 @@ class UnexpectedSymlink(OSError):
 class DirFds:
     """A cache of open directory descriptors, by absolute path, with methods that read files in these directories.
 
-    A context manager: leaving the block closes the descriptors.
+    The cache is a context manager. Leaving the block closes the descriptors.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class DirFds:
             os.close(descriptor)
 
     def seen(self, path: str) -> Identity | None:
-        """Return the identity of a directory that was opened before, or None if it was never opened."""
+        """Return the identity of a directory that was opened before, or None if the directory was never opened."""
         return self._seen.get(path)
 
     # --- directories ---------------------------------------------------------------------
 
     def open(self, path: str) -> int:
-        """Return the descriptor of a directory, valid until the next call.
+        """Return the descriptor of a directory. The descriptor is valid until the next call.
 
         Raises:
             UnexpectedSymlink: a part of the path is a symbolic link.
@@ -126,7 +126,7 @@ class DirFds:
     def resolve(self, path: str, *, project: str | None = None) -> str:
         """Return the path with all symbolic links resolved. The last part need not exist.
 
-        A link inside the directory `project`, a resolved path, must not lead out of the project.
+        A link inside the directory `project` must not lead out of that directory. `project` is a resolved path.
 
         Raises:
             OSError: a directory cannot be opened, there are too many links, or a link leads out of the project.
@@ -229,7 +229,7 @@ class DirFds:
             if stat.S_ISLNK(found.st_mode):
                 raise UnexpectedSymlink(path)
             if not stat.S_ISREG(found.st_mode):
-                raise _NotRegular(found)  # before it is opened: opening a device can have side effects
+                raise _NotRegular(found)  # do not open it: opening a device can have side effects
             descriptor = os.open(name, _READ, dir_fd=inside)
         except ValueError:
             raise OSError(0, _NO_PATH) from None
@@ -315,12 +315,13 @@ class _Hidden:
         self.visible = None if status is None else identity_of(status)
         self._too_many = False
         self._files: frozenset[Identity] | None = None
-        """The identities of all entries of hidden directories, collected on first use; empty if there are too many.
+        """The identities of all entries of hidden directories, collected on first use; empty if there are too many
+        entries.
         """
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden under any of its names. True if there are too many hidden entries to
-        compare.
+        """Return whether a file is hidden under any of its names. Return True if there are too many hidden entries
+        to compare.
         """
         its = identity_of(found)
         if its in self.identities:

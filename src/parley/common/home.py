@@ -1,4 +1,4 @@
-"""The home: the directory with config.toml, the database and the sockets of all servers that share it."""
+"""The home: the directory with config.toml, the database and the sockets of all servers that share the home."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class NamedHome(NamedTuple):
 
 
 def named_home(environ: Mapping[str, str], directory: str) -> NamedHome | None:
-    """Return the home that the environment names, even if it does not exist. Return None if the environment names
-    none.
+    """Return the home that the environment names, even if the home does not exist. Return None if the environment
+    names no home.
 
     A relative path is resolved against `directory`.
     """

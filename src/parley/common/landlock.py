@@ -27,7 +27,7 @@ __all__ = [
     "syscall",
 ]
 
-# System call numbers, the same on all architectures.
+# These system call numbers are the same on all architectures.
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
@@ -36,9 +36,9 @@ _PATH_BENEATH: Final = 1
 PR_SET_NO_NEW_PRIVS: Final = 38
 
 _RULESET: Final = struct.Struct("=QQQ")
-"""`struct landlock_ruleset_attr`. An older kernel accepts fields that it does not know if they are zero."""
+"""The format of `struct landlock_ruleset_attr`. An older kernel accepts unknown fields if they are zero."""
 _BENEATH: Final = struct.Struct("=Qi")
-"""`struct landlock_path_beneath_attr`."""
+"""The format of `struct landlock_path_beneath_attr`."""
 _FOR_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
 """The rights that a rule for a file cannot grant, from READ_DIR to REFER, as a bit mask."""
 
@@ -77,7 +77,7 @@ def add_rule(ruleset: int, place: int, rights: int) -> None:
 
 
 def restrict_self(ruleset: int) -> None:
-    """Apply a ruleset permanently to the calling thread and to every process that it starts."""
+    """Apply a ruleset permanently to the calling thread and to every process that the thread starts."""
     syscall(_RESTRICT_SELF, ruleset, 0)
 
 

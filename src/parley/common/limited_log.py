@@ -14,8 +14,8 @@ SECONDS: Final = 60.0
 
 
 class LimitedLog:
-    """Writes at most one line of each kind per minute. The line includes the number of similar lines that were
-    suppressed before it.
+    """Writes at most one line of each kind per minute. Each line includes the number of lines of the same kind that
+    were suppressed before it.
     """
 
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:

@@ -11,10 +11,10 @@ __all__ = ["OUT_OF_MEMORY", "connection_detail", "limit_reached", "os_detail", "
 
 
 def os_detail(error: OSError) -> str:
-    """Return the text of an error for clients and models: `No such file or directory (os error 2)`.
+    """Return the text of an error for clients and models, such as `No such file or directory (os error 2)`.
 
-    The text has no number if the error has no errno. If the error reports a limit of the system, the text names the
-    limit.
+    The text has no number if the error has no errno. If the error reports a limit of the operating system, the text
+    names the limit.
     """
     text = error.strerror or str(error)
     return with_limit(f"{text} (os error {error.errno})", error.errno) if error.errno else text
@@ -37,7 +37,7 @@ def connection_detail(error: OSError) -> str:
 
 
 def with_limit(text: str, number: int) -> str:
-    """Return the text, followed by the name of the system limit if the errno `number` reports one."""
+    """Return the text. If the errno `number` reports a limit of the operating system, append the limit's name."""
     limit = _limit(number)
     return f"{text}: {limit}" if limit else text
 
@@ -68,7 +68,7 @@ _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return the text of an error that reports a limit of the system, or None for any other error."""
+    """Return the text of an error that reports a limit of the operating system, or None for any other error."""
     match error:
         case MemoryError():
             return OUT_OF_MEMORY

@@ -8,18 +8,18 @@ __all__ = ["proxy_for"]
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
-    """Return the proxy that an environment names for a URL, or None if it names none. A variable in lower case
-    takes precedence.
+    """Return the proxy that an environment names for a URL, or None if the environment names no proxy. A variable
+    in lower case takes precedence.
 
-    The HTTP library's own look-up is not used: it reads the environment of this process and passwords from
-    `~/.netrc`, and rejects requests with an API key.
+    The HTTP library's own look-up is not used, because it reads the environment of this process and passwords from
+    `~/.netrc`, and because it rejects requests with an API key.
     """
     named = {name: value for name, value in environ.items() if value and name[-6:].lower() == "_proxy"}
     if not named:
         return None
     from urllib.parse import urlsplit  # start-up does not need it
 
-    proxies = {name[:-6].lower(): value for name, value in sorted(named.items())}  # upper case sorts first
+    proxies = {name[:-6].lower(): value for name, value in sorted(named.items())}  # lower case sorts last and wins
     if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
         proxies.pop("http", None)  # in a CGI program, `HTTP_PROXY` comes from a request header
     parts = urlsplit(url)

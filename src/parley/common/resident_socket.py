@@ -1,4 +1,4 @@
-"""The socket of a home's resident server: how to connect to it, and the JSON lines that precede MCP.
+"""The socket of a home's resident server: functions to connect to the socket, and the JSON lines that precede MCP.
 
 The relay and the Python client use this module to send a hello, and the server uses it to answer. The module
 imports only the standard library, because the relay must start quickly.
@@ -34,8 +34,8 @@ RELAY: Final = "relay"
 """The kind of the first line from a client that sends its own environment."""
 
 ANSWER_SECONDS: Final = 5.0
-"""The maximum number of seconds to connect, and to wait for the server's answer to a line. A server that is stopped
-(SIGSTOP) never answers.
+"""The maximum number of seconds to connect to the server, and to wait for its answer to a line. A server that is
+stopped (SIGSTOP) never answers.
 """
 MOST_ANSWER_BYTES: Final = 64 * 1024
 
@@ -55,8 +55,8 @@ def open_socket(path: str, *, timeout_seconds: float) -> socket.socket:
 
     Raises:
         BlockingIOError: the timeout is 0 and the backlog of the server is full.
-        OSError: no server is listening at the path, the server does not accept in time, or it belongs to another
-            user.
+        OSError: no server is listening at the path, the server does not accept in time, or the server belongs to
+            another user.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -75,16 +75,16 @@ def connect(home: str) -> socket.socket:
     """Connect to the resident server of a home.
 
     Raises:
-        NoResident: no resident server is running, or it cannot be reached.
+        NoResident: no resident server is running, or the server cannot be reached.
     """
     began = time.monotonic()
     try:
         channel = open_socket(os.path.join(home, SOCKET), timeout_seconds=ANSWER_SECONDS)
-        channel.settimeout(max(0.1, ANSWER_SECONDS - (time.monotonic() - began)))  # for the answer
+        channel.settimeout(max(0.1, ANSWER_SECONDS - (time.monotonic() - began)))  # for `ask`
         return channel
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         raise NoResident from None
-    except OSError as error:  # also a timeout
+    except OSError as error:  # includes a timeout
         raise NoResident(f"the resident server cannot be reached: {error.strerror or error}") from None
 
 
@@ -115,7 +115,7 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
 
 def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
-    """Send one line that is not an MCP message to the server and return its answer.
+    """Send one line that is not an MCP message to the server, and return the server's answer.
 
     Raises:
         NoResident: the server ended or did not answer.

@@ -1,7 +1,7 @@
 """DNS look-ups in daemon threads.
 
-When the event loop ends, it joins the threads of its own pool. A look-up in that pool could therefore delay the
-exit of the server while a name server is not responding.
+When the event loop ends, the loop joins the threads of its own pool. A look-up in that pool could therefore delay
+the exit of the server while a name server is not responding.
 """
 
 from __future__ import annotations
@@ -64,4 +64,4 @@ class DaemonResolver:
         ]
 
     async def close(self) -> None:
-        """Do nothing: the resolver holds no resources."""
+        """Do nothing, because the resolver holds no resources."""

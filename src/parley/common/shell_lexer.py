@@ -1,8 +1,9 @@
 """Splits a shell script into commands and words without running a shell.
 
-`commands_in` accepts only scripts that every shell interprets in the same way: plain words, quotes, operators
-between commands, and redirections that write to no file. It rejects expansions, other redirections, escapes that
-remove a character, comments and compound commands. `words_of` splits any script, for display.
+`commands_in` accepts only scripts that every shell interprets in the same way. Such a script consists of plain
+words, quotes, operators between commands, and redirections that write to no file. The function rejects expansions,
+other redirections, escapes that remove a character, comments and compound commands. `words_of` splits any script,
+for display.
 
 The lexer reads each character once, in a plain loop, so that the result does not depend on the regular expressions
 of a Python release. The caller limits the length of the script.
@@ -54,11 +55,12 @@ _ESCAPED_IN_DOUBLE_QUOTES: Final = frozenset('$`"\\')
 
 
 def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
-    """Return every command that the script may run, in order, as a list of words. Return None if the lexer does not
-    accept the script. With `words_only`, also reject redirections, escapes, and `~` and `^` outside quotes.
+    """Return every command that the script may run, in order, each as a tuple of words. Return None if the lexer
+    does not accept the script. With `words_only`, also reject redirections, escapes, and `~` and `^` outside
+    quotes.
 
     Which commands run depends on the exit codes of earlier commands. The caller must check the first word of each
-    command: it may be a reserved word, an assignment, or a builtin such as `eval`.
+    command, which may be a reserved word, an assignment, or a builtin such as `eval`.
     """
     if not _NEVER.isdisjoint(script):
         return None
@@ -88,9 +90,10 @@ def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
 
 
 def _end_of_redirection(script: str, place: int) -> int | None:
-    """Return the end of the redirection at `place`, or None if there is no redirection that writes to no file.
+    """Return the end of the redirection at `place`. Return None if there is no redirection, or if it may write to a
+    file.
 
-    The redirection must be a separate word: a number directly before it would be read as a descriptor.
+    A blank must precede the redirection, because a shell would read a number directly before it as a descriptor.
     """
     if script[place - 1] not in _BLANKS:
         return None
@@ -130,8 +133,8 @@ def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int]
 
 
 def _end_of_double_quotes(script: str, place: int) -> int:
-    """Return the position of the double quote that closes the string at `place`. Return -1 if there is none, or if
-    a shell would expand a character before it.
+    """Return the position of the double quote that closes the string at `place`. Return -1 if there is no such
+    quote, or if a shell would expand a character before that quote.
     """
     while place < len(script):
         character = script[place]

@@ -1,6 +1,6 @@
 """Finds the known name that is most similar to a misspelt name.
 
-Callers decide whether to reject an unknown name or only to report it.
+The caller decides whether to reject an unknown name or only to report the name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_about_safety(name: str) -> bool:
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
     """Return the known name with the same letters, or otherwise the nearest known name within two edits. Return
-    None if there is neither.
+    None if there is no such name.
     """
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]
@@ -54,7 +54,7 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known name, or None if none is similar enough."""
+    """Return the most similar known name, or None if no known name is similar enough."""
     letters = letters_of(name)
     return _closest(letters, [(each, letters_of(each)) for each in known], max(MOST_EDITS, len(letters) // 3))
 

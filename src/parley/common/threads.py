@@ -1,8 +1,8 @@
 """Starts threads only if there is enough memory, and returns the results of work in threads as futures.
 
 `threading.Thread.start` returns when the new thread has started to run. If memory runs out before that, the new
-thread dies and the caller waits forever. So below a reserve, no thread is started and the caller gets a
-`MemoryError`.
+thread dies and the caller waits forever. Therefore, if less than `ROOM_BYTES` are free, no thread is started and
+the caller gets a `MemoryError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 ROOM_BYTES: Final = 24 * 1024 * 1024
 """The number of bytes of memory that must be free to start a thread: 8 MB for its stack, and the memory that Python
-needs before it runs our code.
+needs before it runs the function of the thread.
 """
 
 
@@ -32,7 +32,7 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> None:
 
     Raises:
         MemoryError: the memory limits of this process leave too little memory.
-        RuntimeError: the system refuses to start more threads.
+        RuntimeError: the operating system refuses to start another thread.
     """
     _check_room()
     threading.Thread(target=target, args=args, name=name, daemon=True).start()
@@ -54,13 +54,13 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 
 
 def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
-    """Return a function that another thread can call. It runs `work` and sets the result of the future `outcome` in
-    the event loop of that future.
+    """Return a function that another thread can call. The function runs `work` and sets the result of the future
+    `outcome` in the event loop of that future.
     """
     loop = outcome.get_loop()
 
     def settle(how: Callable[[Any], None], value: object) -> None:
-        if not outcome.done():  # the caller may have cancelled it
+        if not outcome.done():  # the caller may have cancelled the future
             how(value)
 
     def run() -> None:

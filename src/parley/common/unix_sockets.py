@@ -16,15 +16,17 @@ from typing import Final
 __all__ = ["is_confined", "is_of_same_user", "short_path"]
 
 MOST_PATH_BYTES: Final = 103
-"""The maximum length, in bytes, of a path in a socket address on every system. Linux allows four bytes more."""
+"""The maximum length, in bytes, of a path in a socket address that every system accepts. Linux allows four bytes
+more.
+"""
 
 _CREDENTIALS: Final = struct.Struct("@iII")
-"""`struct ucred` of Linux: the ids of the process, its user and its group."""
+"""The format of `struct ucred` of Linux, which contains the ids of a process, its user and its group."""
 
 
 @contextmanager
 def short_path(directory: str, name: str) -> Iterator[str]:
-    """Yield a path to the file `name` in a directory that is short enough for a socket address.
+    """Yield a path to the file `name` in `directory`. The path is short enough for a socket address.
 
     Raises:
         OSError: the directory cannot be opened, or this system offers no shorter path.
@@ -59,8 +61,9 @@ def is_confined(channel: socket.socket) -> bool:
     """Return whether the peer process is more confined than this process, as the agent's commands are.
 
     Landlock does not prevent a command from connecting to a socket whose path it knows, but commands have a seccomp
-    filter that they cannot remove. So a process is trusted if it has no filter, or as many filters as this process.
-    Return False if the system does not report the number of filters.
+    filter that they cannot remove. So the peer is trusted if it has no filter, or as many filters as this process.
+    If the number of filters of the peer is unknown, the peer counts as confined. If this process does not know its
+    own number, return False.
     """
     if sys.platform != "linux":
         return False
@@ -77,7 +80,9 @@ def _peer(channel: socket.socket) -> tuple[int, int]:
 
 
 def _filters(process: str) -> int | None:
-    """Return the number of seccomp filters that apply to a process, or None if the system does not report it."""
+    """Return the number of seccomp filters that apply to a process, or None if the system does not report the
+    number.
+    """
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             lines = file.read().splitlines()

@@ -1,7 +1,7 @@
 """Checks for the values that a setting may have, and for tables of settings.
 
-A check gets a value as TOML or JSON represents it, and the key of the value. The caller knows the file or argument
-that the value came from, and adds it to a `Wrong`.
+A check gets a value as TOML or JSON represents it, and the key of the value. A failed check raises `Wrong`. The
+caller knows the file or argument that contains the value, and raises a `BadSetting` that names the source.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
 ]
 
 Check = Callable[[Any, KeyPath], Any]
-"""A function that checks a value from TOML or JSON. It also gets the key of the value. It returns the value in the
-form that `Settings` uses, or raises `Wrong`.
+"""A function that checks a value from TOML or JSON. Its arguments are the value and the key of the value. It
+returns the value in the form that `Settings` uses, or raises `Wrong`.
 """
 
 
 class Wrong(Exception):
-    """Raised when a value fails its check. The caller knows the source of the value, and raises a `BadSetting`
-    instead.
+    """Raised when a value fails its check. The caller, which knows the source of the value, converts this error to
+    a `BadSetting`.
     """
 
     def __init__(self, at: KeyPath, detail: str) -> None:
@@ -70,7 +70,9 @@ class Table:
 
 
 class Named:
-    """A check for a table whose keys are names that the user chose. All values of the table have the same check."""
+    """A check for a table whose keys are names that the user chose. The same check applies to all values of the
+    table.
+    """
 
     def __init__(self, entry: Check) -> None:
         self.entry = entry
@@ -156,7 +158,7 @@ def path_or_home_path(value: Any, at: KeyPath) -> str:
 
 def address(value: Any, at: KeyPath) -> str:
     url = text(value, at)
-    if url and not is_address(url):  # an empty URL is the same as none
+    if url and not is_address(url):  # an empty URL means no URL
         raise Wrong(at, "not an http or https address")  # the URL is not shown, because it may hold a password
     return url
 
@@ -174,7 +176,7 @@ def is_address(url: str) -> bool:
 
 def webhook_address(value: Any, at: KeyPath) -> str:
     url = text(value, at)
-    if not _is_webhook_address(url):  # and not shown: its path may be a secret
+    if not _is_webhook_address(url):  # the URL is not shown, because its path may be a secret
         raise Wrong(at, "expected an https address, or an http address with a loopback IP, without a password")
     return url
 
@@ -201,7 +203,7 @@ def _is_webhook_address(url: str) -> bool:
 
 
 def origin(value: Any, at: KeyPath) -> str:
-    """Check the origin of a web page: its scheme, host and port, as a browser sends them."""
+    """Check and return the origin of a web page, which is its scheme, host and port, as a browser sends them."""
     given = text(value, at)
     scheme, _, host = given.partition("://")
     if not is_address(given) or scheme != scheme.lower() or set(host) & set("/?#@ ") or host != host.lower():

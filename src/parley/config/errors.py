@@ -8,7 +8,7 @@ __all__ = ["ProfileNotFound", "ProviderNotFound"]
 
 
 class ProfileNotFound(ConfigError):
-    """The settings have no profile with this name."""
+    """Raised when the settings have no profile with the given name."""
 
     code = "profile_not_found"
 
@@ -18,7 +18,7 @@ class ProfileNotFound(ConfigError):
 
 
 class ProviderNotFound(ConfigError):
-    """The settings have no model provider with this name."""
+    """Raised when the settings have no model provider with the given name."""
 
     code = "provider_not_found"
 

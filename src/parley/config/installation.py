@@ -1,7 +1,7 @@
 """Finds the paths where Parley is installed: its package, its Python, and the directories from which this Python
 loads modules.
 
-If a sandboxed command could write to these paths, it could change the code that a server or a relay runs. Several
+A sandboxed command that could write to these paths could change the code that a server or a relay runs. Several
 installations can use the same home, each in the `.venv` of its project. The paths of this process are determined
 once, before any command has run. A relay sends its own paths to the resident server.
 """
@@ -25,7 +25,7 @@ _ENVIRONMENTS: Final = (".venv", "venv", "env")
 """The usual directory names of a virtual environment in its project."""
 
 _MOST_LINKS: Final = 40
-"""The maximum number of symbolic links that the system follows in one path."""
+"""The maximum number of symbolic links that are followed in one path. Linux has the same limit."""
 
 _PREFIX_DIRECTORIES: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
 """The directories in a Python prefix that belong to Python, or to its OpenSSL, whose `openssl.cnf` names libraries
@@ -36,14 +36,13 @@ _LIBRARIES: Final = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-"""Environment variables that name files or directories from which the process loads code, or certificates that it
-trusts.
+"""Environment variables that name files or directories from which the process loads code or trusted certificates.
 """
 
 
 _of_relays: Final[dict[tuple[str, ...], None]] = {}
-"""The installations of the relays that have connected to this process. They are kept until the process ends,
-because turns continue after their client has disconnected.
+"""The installations of the relays that have connected to this process. An installation is kept after its relay has
+disconnected, because the client's turns continue.
 """
 
 
@@ -65,7 +64,7 @@ def add_installation(paths: tuple[str, ...]) -> bool:
     if not paths or paths in _of_relays:
         return True
     for known in [known for known in _of_relays if not os.path.lexists(known[0])]:
-        del _of_relays[known]  # removed since then
+        del _of_relays[known]  # this installation was removed
     if len(paths) > _MOST_PATHS or len(_of_relays) >= _MOST_INSTALLATIONS:
         return False
     _of_relays[paths] = None
@@ -76,8 +75,8 @@ def add_installation(paths: tuple[str, ...]) -> bool:
 def own_installation() -> tuple[str, ...]:
     """Return the absolute paths where the Parley of this process is installed.
 
-    The path of its package is first. Each path is returned both as it is named and with all links resolved. Some
-    paths may not exist.
+    The path of its package is first. Each path is returned as it is named. A path that contains links is also
+    returned with all links resolved. Some paths may not exist.
     """
     names = dict.fromkeys(os.path.normpath(path) for path in _names() if os.path.isabs(path))
     return tuple(dict.fromkeys((*names, *map(os.path.realpath, names))))
@@ -87,7 +86,8 @@ def remove_cwd_from_sys_path(package: str) -> None:
     """Remove the working directory from the directories from which modules are loaded, because commands may write
     to it.
 
-    `python -m` adds the working directory. It is not removed if it contains Parley's own directory, `package`.
+    `python -m` adds the working directory. The working directory is not removed if it is the parent of Parley's own
+    directory, `package`.
     """
     try:
         here = os.getcwd()
@@ -123,7 +123,7 @@ def _environments_in(roots: Iterable[str]) -> Iterator[str]:
 
 
 def _link_targets(path: str) -> Iterator[str]:
-    """Yield a path. If it is a symbolic link, yield its target, the target of that target, and so on."""
+    """Yield a path. If the path is a symbolic link, also yield its target, the target of that target, and so on."""
     for _ in range(_MOST_LINKS):
         yield path
         try:

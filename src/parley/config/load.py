@@ -1,7 +1,8 @@
 """Combines config.toml, the command line and the arguments of a call into the settings of one conversation.
 
-This module decides which source takes precedence. The settings contain no keys of providers, but only the names of
-the variables that contain the keys. No settings are read from the working directory of a conversation.
+This module decides which source takes precedence. The settings do not contain the keys of providers. They contain
+only the names of the variables that contain the keys. No settings are read from the working directory of a
+conversation.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class Loader:
         return self._tables("profiles")
 
     def providers(self) -> tuple[str, ...]:
-        """Return the names of the providers that config.toml and the command line define. Raises the same errors as
+        """Return the names of the providers that config.toml and the command line define. Raise the same errors as
         `profiles`.
         """
         return tuple(self._tables("model_providers"))
@@ -183,7 +184,7 @@ class Loader:
         return tables
 
     def webhook(self) -> Webhook | None:
-        """Return the webhook; None if there is none. Only config.toml can define it.
+        """Return the webhook; None if there is no webhook. Only config.toml can define a webhook.
 
         Raises:
             BadSetting: the file cannot be read, a value in it is invalid, or the secret is missing or too short.
@@ -409,8 +410,8 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _without_webhook(source: Source) -> Source:
-    """Return the source unchanged. Raise BadSetting if it defines a webhook, because only config.toml may define
-    one.
+    """Return the source unchanged. Raise BadSetting if the source defines a webhook, because only config.toml may
+    define a webhook.
     """
     if "webhook" in source.values:
         raise blame([source], ("webhook",), "can only be set in config.toml")
@@ -427,9 +428,10 @@ def _webhook_key(secret: str) -> bytes:
 
 
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
-    """Return the keys of a tool server that are missing.
+    """Return the keys of a tool server whose values are missing.
 
-    An earlier call gave them, they were not stored, and no other source gives them.
+    An earlier call supplied these values, but they were not stored, because they may be secrets. No other source
+    supplies them.
     """
     lost = (
         path[2:] for path in not_stored if path[:2] == ("mcp_servers", server) and not mentions(table, path[2:])
@@ -448,7 +450,9 @@ def check_overrides(wanted: SettingsOverrides) -> None:
 
 
 def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
-    """Check the named arguments that a call gave. Return their values, by the setting that each overrides."""
+    """Check the named arguments of a call. Return their values, keyed by the names of the settings that they
+    override.
+    """
     given = {name: getattr(wanted, name) for name in NAMED_ARGUMENTS.fields}
     try:
         named = NAMED_ARGUMENTS(given, ())
@@ -462,7 +466,8 @@ def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
 def _approvals(values: Mapping[str, Any]) -> Approvals:
     """Return the approval settings for a conversation.
 
-    They do not include `model_may_answer`, because clients must not change it. `mcp_settings` reads it.
+    The result does not include `model_may_answer`, because clients must not change that setting. `mcp_settings`
+    reads it.
     """
     return msgspec.convert({key: value for key, value in values.items() if key != "model_may_answer"}, Approvals)
 
@@ -503,8 +508,8 @@ def _absolute(cwd: str, server_dir: str) -> str:
 
 
 def _home_of_account() -> str:
-    """Return the home directory of the user's account, for a process without the variable `HOME`; empty if the
-    account has none.
+    """Return the home directory of the user's account, for a process without the variable `HOME`. Return an empty
+    string if the account is unknown.
     """
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir

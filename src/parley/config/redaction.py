@@ -1,4 +1,4 @@
-"""Removes secrets from the overrides of a call before they are stored.
+"""Removes secrets from the overrides of a call before the overrides are stored.
 
 Secrets are the values of headers, query parameters and variables, the arguments of tool servers, and the user,
 query and fragment of a URL. Unknown keys are also removed, because they have no effect and may contain a secret of

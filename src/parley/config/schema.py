@@ -55,8 +55,8 @@ def _check_of(annotation: Any) -> Check:
 
 
 SETTINGS: Final = _table_of(ConfigFile)
-"""The check for config.toml, with every setting. Settings that are not in use are also checked, so that mistakes
-are reported early.
+"""The check for config.toml, which covers every setting. Settings that are not in use are also checked, so that
+mistakes are reported early.
 """
 
 DEFAULTS: Final[dict[str, Any]] = {
@@ -78,4 +78,4 @@ NAMED_ARGUMENTS: Final = Table(
         "compact_prompt": text,
     }
 )
-"""The arguments of a call, other than `config`, that are settings."""
+"""The check for the arguments of a call, other than `config`, that are settings."""

@@ -87,8 +87,8 @@ def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
 
 
 def blame(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:
-    """Return an error that names the last source which set `path`. If no source set it, the error names the last
-    source which set an enclosing table.
+    """Return an error that names the last source which set `path`. If no source set `path`, the error names the
+    last source which set an enclosing table.
     """
     for depth in range(len(path), 0, -1):
         for source in reversed(sources):
@@ -119,8 +119,8 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a TOML value. If the text is not valid TOML, return it as a string, so that `-c model=o3` needs no
-    nested quotes.
+    """Parse a TOML value. If the text is not valid TOML, return the text as a string, so that `-c model=o3` needs
+    no nested quotes.
     """
     try:
         table = parse_toml(f"value = {text}")
@@ -189,8 +189,8 @@ def _read_text(path: str) -> str:
 
 
 def utf8(text: str, *, source: str) -> str:
-    """Return a string unchanged. Raise BadSetting if it contains lone surrogates, which Python uses for bytes that
-    are not UTF-8.
+    """Return a string unchanged. Raise BadSetting if the string contains lone surrogates, which Python uses for
+    bytes that are not UTF-8.
     """
     try:
         text.encode()

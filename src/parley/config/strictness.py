@@ -1,4 +1,4 @@
-"""Compares settings by strictness: whether one allows a turn to do more than another."""
+"""Compares settings by strictness. A stricter setting allows a turn to do less."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _HARMLESS: Final = frozenset({"model", "cwd", *STRICTEST_FIRST})
 def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
     """Return the values of a setting that are at least as strict as the value in `limit`; the strictest is first.
 
-    If `limit` uses a sandbox, the policy `never` keeps every command in the sandbox. No other policy is as strict,
-    because an approval can then let a command leave the sandbox.
+    If `limit` uses a sandbox, the policy `never` keeps every command in the sandbox. Every other policy is looser,
+    because a command can leave the sandbox with an approval.
     """
     value = getattr(limit, name)
     if name == "approval_policy" and value == "never" and limit.sandbox_mode != "danger-full-access":

@@ -1,7 +1,7 @@
 """The TLS files of this process: the certificates and private keys that its HTTP server has loaded.
 
-They belong to the process and not to the settings, because a server can load other files while conversations are
-open. Files that were loaded earlier stay hidden until the server closes.
+These files are hidden from commands. The list belongs to the process and not to the settings, because the server
+can load other files while conversations are open. A file stays in the list until the HTTP server has closed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _hidden: Final[dict[str, None]] = {}
 
 
 def hide_tls_files(paths: Iterable[str]) -> None:
-    """Hide files from all commands that start after this call."""
+    """Hide TLS files from all commands that start after this call."""
     _hidden.update(dict.fromkeys(paths))
 
 
 def forget_tls_files() -> None:
-    """Forget all files. Call this when the HTTP server of this process has closed and no command can start any
-    more.
+    """Forget all TLS files. Call this when the HTTP server of this process has closed and no further command can
+    start.
     """
     _hidden.clear()
 

@@ -1,4 +1,4 @@
-"""TOML as text: the notation of keys, and the lines on which they are.
+"""The text of a TOML document: the notation of keys, and the line of each key.
 
 The parser from the standard library reads the values. The parser and the regular expressions are loaded only when
 they are first needed, so that the server starts quickly.
@@ -74,9 +74,10 @@ def _unquoted(part: str) -> str:
 
 
 def line_of(path: KeyPath, text: str) -> int | None:
-    """Return the line of a key in a TOML document; None if it is not found.
+    """Return the line of a key in a TOML document.
 
-    If the key itself is not in the document, return the line of the nearest enclosing table.
+    If the key is not in the document, return the line of the nearest enclosing table; None if there is no such
+    table.
     """
     lines = lines_of_keys(text)
     return next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), None)

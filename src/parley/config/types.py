@@ -2,8 +2,8 @@
 
 A field of a `*Table` struct, of `Profile`, `CommonSettings` or `ConfigFile` is a setting. Its name is the key in
 config.toml. Its type, or the check in its annotation, determines which values are valid. Its default applies if no
-source sets it. `schema.py` derives the table of all settings from these fields, so annotations here are not
-postponed.
+source sets it. `schema.py` derives the table of all settings from these fields, so this module must not postpone
+the evaluation of annotations.
 """
 
 import os
@@ -77,8 +77,7 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "none"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
 Retries = Annotated[int, integer(0, 100)]
-"""A number of retries. It is limited to 100, because the delay doubles with each retry, so that more retries would
-make no difference.
+"""A number of retries, at most 100. The delay doubles with each retry, so a higher number would make no difference.
 """
 Seconds = Annotated[int, integer(0, 2**31 - 1)]
 Hours = Annotated[int, integer(0, 24 * 366)]
@@ -100,7 +99,7 @@ class ReplyLimits(Struct, frozen=True, kw_only=True):
     max_calls: Count = 4096
     max_event_bytes: Annotated[int, integer(1024, 2**31 - 1)] = 64 * 1024 * 1024
     """The maximum size of one server-sent event, in bytes. The limit must allow for a whole reply, because the last
-    event of the Responses API repeats it.
+    event of the Responses API repeats the reply.
     """
 
 
@@ -111,8 +110,8 @@ class ProviderTable(ReplyLimits, frozen=True, kw_only=True):
     wire_api: WireApi = "chat"
     base_url: Address | None = None
     env_key: str | None = None
-    """The name of the environment variable that contains the key. The key is read for each request and never
-    stored.
+    """The name of the environment variable that contains the API key. The server reads the key for each request and
+    never stores it.
     """
     env_key_instructions: str | None = None
     query_params: NamedSecrets = {}
@@ -184,16 +183,16 @@ class Approvals(Struct, frozen=True, kw_only=True):
     session_hours: Hours = 12
     """The time for which an approval for the session is valid, in hours; 0 means that it is valid only once."""
     from_: ApprovalsFrom = field(default="anyone", name="from")
-    """The clients that may answer: all clients whose role allows it, only those of the principal that began the
-    turn, or only local clients.
+    """The clients that may answer an approval request. `anyone` means every client whose role allows answers.
+    `designated` means only the clients of the principal that began the turn. `local` means only local clients.
     """
 
 
 class ApprovalsTable(Approvals, frozen=True, kw_only=True):
     """The table `[approvals]` in config.toml.
 
-    It also has `model_may_answer`, which is not part of a conversation's settings, because clients can change
-    those.
+    The table also contains `model_may_answer`. This setting is not part of a conversation's settings, because
+    clients can change a conversation's settings.
     """
 
     model_may_answer: bool = False
@@ -203,8 +202,8 @@ class McpTable(Struct, frozen=True, kw_only=True):
     """The table `[mcp]`: the behaviour of the server towards MCP clients."""
 
     features: McpFeatures = "auto"
-    """The additions to MCP that clients see: with `auto`, this depends on their version and host; `plain` means
-    none, and `full` means all.
+    """The additions to MCP that a client sees. `plain` means none, and `full` means all. With `auto`, the additions
+    depend on the client's protocol version and host.
     """
     resident: bool = False
     """True if `parley mcp` starts a resident server when none is running."""
@@ -220,7 +219,9 @@ class McpSettings(McpTable, frozen=True, kw_only=True):
     """
 
     model_may_answer: bool = False
-    """True if known hosts are offered the tool `approvalAnswer`. It is set by `[approvals] model_may_answer`."""
+    """True if the server offers the tool `approvalAnswer` to known hosts. The value comes from
+    `[approvals] model_may_answer`.
+    """
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
@@ -238,7 +239,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     port: Annotated[int, integer(0, 65_535)] = 0
     """The TCP port; 0 means any free port."""
     public_url: Address | None = None
-    """The URL of a proxy in front of the server that adds TLS."""
+    """The URL of a proxy that is in front of the server and adds TLS."""
     tls_cert: PathOrHomePath | None = None
     tls_key: PathOrHomePath | None = None
     origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
@@ -312,7 +313,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
 
 
 class ShellEnvironment(Struct, frozen=True, kw_only=True):
-    """The table `[shell_environment_policy]`: which environment variables of the server commands inherit."""
+    """The table `[shell_environment_policy]`: the environment variables that commands inherit from the server."""
 
     inherit: Inherit = "safe"
     ignore_default_excludes: bool = False
@@ -346,14 +347,14 @@ class ToolServer(ToolServerTable, frozen=True, kw_only=True):
 
     name: str
     missing: tuple[str, ...] = ()
-    """Keys that an earlier call gave and that were not stored because they are secrets. A server with missing keys
-    is not started.
+    """The names of keys that an earlier call gave. The log does not contain their values, because they are secrets.
+    A server with missing keys is not started.
     """
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """The table `[profiles.NAME]`: the settings that a profile may contain. Each is also a setting at the top level
-    of config.toml.
+    """The table `[profiles.NAME]`: the settings that a profile may contain. Each of them is also a setting at the
+    top level of config.toml.
     """
 
     model: str = "gpt-5"
@@ -421,8 +422,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The keys of tool servers that the call gave but that were not stored in the log; None in a call from a
-    client.
+    """The paths of keys of tool servers that the call gave. The log does not contain their values. None in a call
+    from a client.
     """
 
 
@@ -460,8 +461,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
 
     @property
     def withheld_paths(self) -> tuple[str, ...]:
-        """The files and directories whose content no model may get, including the targets of links among the
-        server's own files.
+        """The files and directories whose content must not reach a model. `config.toml` and `auth.json` are listed
+        separately, because they may be links to files outside of Parley's home.
         """
         own = (os.path.join(self.home, name) for name in _OWN_FILES)
         return *self.sandbox.hidden_paths, self.home, *own, *self.tls_files, *hidden_tls_files()

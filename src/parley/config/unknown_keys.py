@@ -26,13 +26,13 @@ _ALSO_SAFETY: Final = frozenset({"limits", "shell_environment_policy"})
 """Tables in which an unknown key is refused if it is similar to a known key."""
 
 _MOST_UNKNOWN: Final = 100
-"""The maximum number of unknown keys in a call. Each is compared with all known keys, and other clients have to
-wait meanwhile.
+"""The maximum number of unknown keys in a call. The server compares each unknown key with all known keys, and other
+clients wait during the comparison.
 """
 
 _FEWEST_LETTERS: Final = 5
-"""The minimum length of a name, in letters, with which it is recognised outside its table. A shorter name may have
-another meaning there.
+"""The minimum number of letters in the name of a setting that is recognised outside its table. A shorter name may
+have another meaning outside the table.
 """
 
 _MISPLACED: Final[dict[str, KeyPath]] = {

@@ -117,7 +117,7 @@ class ApprovalState:
         self.joined_by: tuple[PrincipalRef | None, ...] = ()
         """The other principals whose messages joined the last turn; None stands for an unknown principal."""
         self.granted: dict[str, Grant] = {}
-        """The last approval for the session for each action, by the key of the action."""
+        """The most recent session approval of each action, by the key of the action."""
 
     @classmethod
     def restored(
@@ -145,7 +145,7 @@ class ApprovalState:
 
     @property
     def is_settled(self) -> bool:
-        """True if no approval is open, and no event has announced an approval whose record is still missing."""
+        """True if no approval is open, and every event that announces an approval is followed by its record."""
         return self.open is None and self._event is None
 
     def learn(self, settled: ApprovalSettlement, *, at: float) -> None:
@@ -166,8 +166,8 @@ class ApprovalState:
         """Update the projection with one entry.
 
         Raises:
-            ValueError: the entry contradicts the log. A request differs from the event before it, has no such event
-                or was made before, or a settlement is for an approval that is not open.
+            ValueError: the entry contradicts the log. A request must be new and must match the event before it. A
+                settlement must be for the open approval.
         """
         match payload:
             case TurnStarted(event_id=event_id, principal=principal):

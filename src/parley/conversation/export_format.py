@@ -1,8 +1,8 @@
 """The file format of an exported conversation: JSON Lines, with a header and then one line for each entry.
 
-The file contains everything, including images and command output. Reading is strict, because the entries become a
-log. A file is refused if it is truncated, contradicts itself or was written by a newer version. The error names the
-line. The callers do the I/O.
+The file contains all entries, including images and command output, but no session approvals and no queue. Reading
+is strict, because the entries become a log. A file is refused if it is truncated, contradicts itself or was written
+by a newer version. The error names the line. The callers do the I/O.
 """
 
 from __future__ import annotations

@@ -148,9 +148,7 @@ class History:
     __slots__ = ("_is_partial", "_root", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """Create an empty history. `root` is the message id with which a branch that begins before the first
-        message names its parent.
-        """
+        """Create an empty history. `root` is the parent id of a branch that begins before the first message."""
         self._root = root
         self._seq = START
         """The position of the last applied entry."""
@@ -163,10 +161,12 @@ class History:
         use a call id twice.
         """
         self._texts: dict[Seq, HistoryItem] = {}
-        """The items whose texts are in memory, by position. `missing` lists the others, and `supply` adds them."""
+        """The items whose texts are in memory, by position. `missing` lists the positions of the other items, and
+        `supply` adds their texts.
+        """
         self._is_partial = False
-        """True if the history was restored from a checkpoint. No branch can then begin at a message before the
-        checkpoint, because these messages are unknown.
+        """True if the history was restored from a checkpoint, or if `forget` has removed messages. No branch can
+        begin at a message that is unknown for this reason.
         """
 
     # --- checkpoints -------------------------------------------------------------------
@@ -243,8 +243,8 @@ class History:
 
     @property
     def missing(self) -> list[Seq]:
-        """Return the positions, in order, of the entries whose texts `items` and `waiting` need and that are not in
-        memory.
+        """Return the positions of the entries whose texts are not in memory, in order. `items` and `waiting` need
+        these texts.
         """
         wanted = {_seq_of(ref) for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
@@ -271,7 +271,7 @@ class History:
 
     @property
     def items(self) -> list[HistoryItem]:
-        """Return the items for the next request, without input that was not sent yet."""
+        """Return the items for the next request, without unsent input."""
         return [self._text(ref) for ref in self._refs()]
 
     @property
@@ -293,7 +293,7 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return the items for the next request, including input that was not sent yet, and the cuts among them."""
+        """Return the items for the next request, including unsent input, and the cuts among these items."""
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
 

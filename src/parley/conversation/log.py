@@ -194,7 +194,9 @@ def output_of(entry: Entry) -> list[OpenOutput]:
 
 
 def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-    """Yield the entries that clients see: all events except those of the types in `hidden`."""
+    """Yield the entries that clients see: all events except those of the types in `hidden`, and the records of
+    command output, which clients see as deltas.
+    """
     for entry in entries:
         if entry.is_event:
             if entry.type not in hidden:
@@ -300,7 +302,7 @@ class Log:
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Begin a new series of item ids. No process may have used the number for this log before."""
+        """Begin a new series of item ids. The number must be new: no process has used it for this log before."""
         self._series, self._items_opened = f"{number}.", 0
 
     def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
@@ -415,7 +417,9 @@ class Log:
         return ItemId(f"i{self._series}{self._items_opened}")
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-        """Yield the events after a position that clients see, in order, without those of the types in `hidden`."""
+        """Yield the durable entries after a position that clients see, in order. `visible` defines which entries
+        these are.
+        """
         whole = after == self.base and self.is_durable
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
@@ -444,11 +448,13 @@ class Log:
 
 
 class Cursor:
-    """The position of a reader in a log: the last entry that it has, and the length that it has of each open item.
+    """The position of a reader in a log: the last entry and the length of each open item that the reader has
+    received.
 
-    A cursor passes only durable entries. While a cursor is `live`, its reader has everything, and nothing is
-    recorded for each delta. `next` returns the entries and deltas that the reader lacks, one at a time. If a new
-    entry or delta is not sent to a live reader immediately, `appended` or `missed` records its position.
+    A cursor passes only durable entries. While a cursor is `live`, its reader has everything, and the cursor does
+    not change with each delta. `next` returns the entries and deltas that the reader lacks, one at a time. If a new
+    entry or delta is not sent to a live reader immediately, `appended` or `missed` records the position of the
+    reader.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")

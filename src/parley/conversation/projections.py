@@ -96,9 +96,7 @@ class Projections:
 
     @property
     def is_settled(self) -> bool:
-        """True if a checkpoint can be made, because no approval is open, all input was sent, and every call has its
-        output.
-        """
+        """True if a checkpoint can be made: no approval is open, all input was sent, every call has its output."""
         is_asking = self.state.phase is not Phase.IDLE and not self.approvals.is_settled
         return not is_asking and self.history.is_settled
 
@@ -210,7 +208,8 @@ class Projections:
         self.queue.apply(payload, self.position)
 
     def replay(self, entries: Iterable[Entry]) -> None:
-        """Apply stored entries. Ignore entries of types that only a newer version knows.
+        """Apply stored entries. If no projection depends on the type of an entry, only its position and its time
+        are recorded.
 
         Raises:
             ValueError: the log contradicts itself, or an entry cannot be decoded.

@@ -56,8 +56,8 @@ class Queue:
         self.waiting: dict[MessageId, QueuedMessage] = {}
         """The queued messages, by id; the next message is first."""
         self.is_paused = False
-        """True after a turn that did not complete, until a turn begins, a message is queued or the queue is
-        resumed.
+        """True after a turn that was not completed, or after the record `QueuePaused`. The next turn, the next
+        queued message or the record `QueueResumed` ends the pause.
         """
         self.known: dict[MessageId, Seq] = {}
         """The positions of the records that queued messages, by message id. Older positions can be looked up by key
@@ -82,7 +82,7 @@ class Queue:
         return queue
 
     def forget(self, last: Seq) -> None:
-        """Remove the positions in `known` that are not after `last`."""
+        """Remove the positions up to `last` from `known`."""
         for message_id in [one for one, _ in takewhile(lambda item: item[1] <= last, self.known.items())]:
             del self.known[message_id]
 
@@ -93,8 +93,8 @@ class Queue:
         removed: MessageId | None = None,
         principal: PrincipalRef | None = None,
     ) -> QueueChanged:
-        """Return the event that shows the queue after `principal` has added or removed a message, or has made
-        another change.
+        """Return the event that shows the queue after a change by `principal`. The change may add the message
+        `added`, remove the message `removed`, or do neither.
         """
         ids = [one for one in self.waiting if one != removed] + ([] if added is None else [added])
         paused = self.is_paused and added is None and bool(ids)

@@ -57,8 +57,8 @@ Changed = Literal["directory", "program", "files", "unknown"]
 """What has changed since the user approved the action."""
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]
-"""The principals that may answer an approval. `anyone` means every principal with a sufficient role, `designated`
-the principal that began the turn, and `local` local clients.
+"""The principals that may answer an approval. `anyone` means every principal with a sufficient role. `designated`
+means only the principal that began the turn. `local` means only local clients.
 """
 
 
@@ -164,8 +164,8 @@ class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
     """
 
     inputs: int | None = None
-    """The number of inputs that this request was the first to contain. None means all inputs, and occurs in logs of
-    older versions.
+    """The number of inputs that were sent for the first time in this request. None means all unsent inputs, and
+    occurs in imported sessions and in logs of older versions.
     """
 
 
@@ -220,7 +220,7 @@ class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output")
 
     call_id: CallId
     streams: tuple[StreamOutput, ...]
-    """The output on each stream that has any."""
+    """The output on each stream to which the command wrote."""
 
 
 class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
@@ -237,15 +237,13 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     cwd: str = ""
     changes: dict[str, FileChange] = {}
     leaves_sandbox: bool = False
-    """True if the approved action runs without the sandbox from the settings. The request that clients
-    see says so.
-    """
+    """True if the approved action runs without the sandbox from the settings. Clients see this in the request."""
     escalated: bool = False
     """True if the model asked to run the command outside the sandbox."""
     has_failed: bool = False
-    """True if the action failed in the sandbox, and the request is for repeating it without the sandbox."""
+    """True if the action failed in the sandbox, and the request asks to repeat it without the sandbox."""
     covers: str = ""
-    """The identities of the directories and files that the approval also covers, as a single string for
+    """The identities of the directories and files for which the approval is valid, as a single string for
     comparison.
     """
     changed: Changed | None = None
@@ -267,8 +265,8 @@ class ApprovalSettlement(RecordBase, frozen=True, kw_only=True, tag="question_se
 
 
 class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):
-    """The approval of an action by a principal, valid for the session. The action then needs no further approval
-    for some hours.
+    """Records that a principal approved an action for the session. The action then needs no further approval for
+    the time in `[approvals] session_hours`.
     """
 
     principal: str
@@ -280,9 +278,9 @@ class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """The content of the files that a message names, in the form that the model gets.
+    """Input in the form that the model gets, such as a message with the files that it names.
 
-    It replaces the content of the message `message_id`. If there is no id, it is additional input.
+    The input replaces the content of the message `message_id`. If `message_id` is None, the input is additional.
     """
 
     content: tuple[InputItem, ...]
@@ -332,9 +330,10 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
     read: tuple[InputItem, ...] | None = None
     """The new content, including the files that it names; None if it names no files."""
     principal: PrincipalRef | None = None
-    """The principal that edited the message, and that will count as the one that began its turn."""
+    """The principal that edited the message. This principal counts as the one that begins the turn of the message.
+    """
     is_limited: bool = False
-    """As in `MessageQueued`."""
+    """True if the principal has a role below admin, as in `MessageQueued`."""
 
 
 class QueuedMessageRemoved(RecordBase, frozen=True, kw_only=True, tag="queued_message_removed"):

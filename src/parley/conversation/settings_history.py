@@ -37,8 +37,8 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     first: int
     now: int
     turn: int
-    """The index of the settings at the beginning of the last turn. `first` is the index of the settings before
-    the first message, and `now` the index of the current settings.
+    """The index of the settings at the beginning of the last turn. `first` is the index of the settings before the
+    first message, and `now` is the index of the current settings.
     """
     turn_message: MessageId | None
     message: MessageId | None
@@ -51,9 +51,7 @@ class SettingsHistory:
     __slots__ = ("_by_message", "_is_partial", "_message", "_root", "_turn_message", "first", "now")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """Create an empty history. `root` is the message id with which a branch that begins before the first
-        message names its parent.
-        """
+        """Create an empty history. `root` is the parent id of a branch that begins before the first message."""
         self._root = root
         self.first = self.now = SettingsChange(None, {})
         """The settings before the first message, and the current settings."""
@@ -63,8 +61,8 @@ class SettingsHistory:
         self._turn_message: MessageId | None = None
         """The message that began the last turn."""
         self._is_partial = False
-        """True if the projection was restored from a checkpoint. The settings after messages before the checkpoint
-        are then unknown.
+        """True if the projection was restored from a checkpoint, or if `forget` has removed messages. The settings
+        after a message before the checkpoint, or after a removed message, are unknown.
         """
 
     def saved(self) -> SavedSettingsHistory:
@@ -113,8 +111,8 @@ class SettingsHistory:
         return message_id in self._by_message or message_id == self._root or not self._is_partial
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Remove the settings after messages from memory. `after` then raises `EarlierEntriesNeeded` for these
-        messages.
+        """Remove the settings that applied after the given messages from memory. `after` then raises
+        `EarlierEntriesNeeded` for these messages.
         """
         for message_id in message_ids:
             if message_id != self._turn_message:

@@ -196,7 +196,7 @@ class State:
 
     @property
     def turns(self) -> int:
-        """The number of turns that have begun."""
+        """The number of used turn ids, including 0, the id of `session_configured`."""
         return len(self._numbers) + len(self._names)
 
     def forget(self, last: Seq) -> list[MessageId]:
@@ -210,7 +210,7 @@ class State:
         """Update the projection with one entry, by default at the next position.
 
         Raises:
-            ValueError: a turn cannot start or end in the current phase, so the entry contradicts the log.
+            ValueError: the record cannot occur in the current phase, so the entry contradicts the log.
         """
         self._seq = Seq(self._seq + 1) if seq is None else seq
         self.updated_at = at

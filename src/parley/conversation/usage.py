@@ -54,7 +54,7 @@ class UsageTotals:
     def __init__(self) -> None:
         self.conversation_tokens = 0
         self.turn_tokens = 0
-        """The number of tokens that the running turn has used or, if none is running, the last turn."""
+        """The number of tokens used by the running turn or, if none is running, by the last turn."""
         self.turn_calls = 0
         """The number of calls in the turn that have an output."""
         self.agreed: dict[str, int] = {}
@@ -99,9 +99,7 @@ class UsageTotals:
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:
-        """Return the run time of the turn in seconds. The time that it spent waiting for approvals is not
-        included.
-        """
+        """Return the run time of the turn, in seconds, without the time in which an approval was open."""
         return max(0.0, now - self._since - self._waited_seconds)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
@@ -136,8 +134,8 @@ class UsageTotals:
     def _agree(self, reached: LimitReached) -> None:
         """Record that a person allowed the turn to exceed a limit.
 
-        The usage is at most the usage that the log shows, because the event in an imported log may claim a higher
-        one.
+        The recorded usage is at most the usage that the log shows, because the event in an imported log may claim a
+        higher usage.
         """
         counted = {
             "turn_tokens": self.turn_tokens,

@@ -83,8 +83,8 @@ UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_valid
 
 
 class Filled(Struct, frozen=True, kw_only=True):
-    """JSON members to add to messages that lack them, after the provider has refused a request because of their
-    absence. Messages written by another model or by an older version of Parley lack them.
+    """The JSON members to add to messages that lack them. A member is added after the provider has refused a
+    request without it. Messages of another model or of an older version of Parley may lack such members.
     """
 
     reasoning_content: bool = False

@@ -75,7 +75,7 @@ class _CallPiece(Struct, frozen=True, gc=False):
 
 
 class _Part(Struct, frozen=True, gc=False):
-    """A part of a message whose content is a list, as Mistral sends it."""
+    """A part of a message whose content is a list. Mistral sends such messages."""
 
     text: str | None = None
     thinking: Raw | UnsetType = UNSET
@@ -143,8 +143,9 @@ class _Calls:
     """The calls of one response, assembled from their pieces.
 
     A piece belongs to the call with the same id and index. A new id begins a new call, even if its index is in use,
-    because some providers send index 0 for every call. A piece without an id belongs to the newest call with its
-    index. A piece without id and index continues the last call.
+    because some providers send index 0 for every call. A piece without an id continues the newest call with its
+    index or, without an index, the last call. Such a piece begins a new call instead if it has a name and the
+    arguments of the earlier call look complete.
     """
 
     def __init__(self) -> None:
@@ -195,7 +196,7 @@ class _Calls:
             current.id = call_id
             self._named[index, call_id] = current
         elif current is None or (
-            # Without an id: a name and new arguments after complete ones begin another call.
+            # The piece has a name and no id, and the arguments of the current call look complete.
             name and current.last_piece.endswith("}") and (not arguments or arguments.startswith("{"))
         ):
             current = self._begin(index)
@@ -322,7 +323,7 @@ class ChatDecoder:
         self._is_thinking = False
         """True if reasoning was received after the last text."""
         self._has_halves = False
-        """True if a surrogate pair in this reply was split between two chunks."""
+        """True if a surrogate pair in this reply was split between two events."""
         self._calls = _Calls()
         self._usage: TokenCount | None = None
 
@@ -330,7 +331,7 @@ class ChatDecoder:
         chunks: list[Chunk] = []
         self.got_content = False
         self._last_read = data
-        # Nearly all events are text: names are looked up once for each read.
+        # Nearly all events are text. For speed, names are looked up only once for each read.
         decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
         whole, halves, stream_usage = self.whole, self._has_halves, self._stream_usage
         for payload in self._framer.feed(data):
@@ -454,8 +455,10 @@ class ChatDecoder:
         return chunks
 
     def _end_reasoning(self) -> ReasoningDone:
-        """Return the chunk that ends the current reasoning, when the model begins its text or the response ends."""
-        assert self._reasoning is not None  # it began the thought
+        """Return the chunk that ends the current reasoning. Reasoning ends when the model begins its text or the
+        response ends.
+        """
+        assert self._reasoning is not None  # `_is_thinking` is True only if there is reasoning
         self._is_thinking = False
         return ReasoningDone(summaries=(), raw=(self._reasoning.take_thought(),))
 

@@ -24,7 +24,9 @@ IDLE_SECONDS: Final = 15.0
 MOST_IDLE: Final = 100
 FEWEST_IDLE: Final = 4
 IDLE_SHARE: Final = 8
-"""The limit on open files is divided by this number to get the maximum number of idle connections."""
+"""The divisor that gives the maximum number of idle connections from the limit on open files. `FEWEST_IDLE` and
+`MOST_IDLE` bound the result.
+"""
 
 MOST_CONNECTING: Final = 64
 """The maximum number of connections to one provider that are being opened at the same time. If thousands of

@@ -133,8 +133,8 @@ def flaw_of(item: InputItem) -> str | None:
 
 
 def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
-    """Return a sentence that says what is wrong with the sources of an item; None if exactly one source is
-    given.
+    """Return a sentence that says what is wrong with the sources of an item; None if exactly one source is given
+    and it is not empty.
     """
     named = [name for name, value in sources.items() if isinstance(value, str)]
     match named:

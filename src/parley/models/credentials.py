@@ -54,7 +54,7 @@ class Credentials:
 
 
 def credentials(settings: Settings) -> Credentials:
-    """Return the headers of a request to the provider, with its key.
+    """Return the headers of a request to the provider, including the provider's key.
 
     Raises:
         MissingVariable: the variable that holds the key is not set or is empty.

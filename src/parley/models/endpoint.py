@@ -27,7 +27,7 @@ from parley.wire.text import replace_surrogates
 __all__ = ["Decoder", "Endpoint", "origin_of"]
 
 LONGEST_RETRY_AFTER_SECONDS: Final = 60
-"""The maximum pause, in seconds, before a retry. If a provider requests a longer pause, it is reduced to this
+"""The maximum pause, in seconds, that a provider can request before a retry. A longer pause is reduced to this
 value.
 """
 
@@ -209,7 +209,9 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
 
 
 def origin_of(provider: Provider) -> str:
-    """Return the name of a provider for the log: its base URL without the parts that may hold secrets."""
+    """Return the name of a provider for the log: its base URL without the parts that may hold secrets, or its id if
+    it has no base URL.
+    """
     if not provider.base_url:
         return provider.id
     parts = urlsplit(provider.base_url)
@@ -225,8 +227,8 @@ def _address(provider: Provider, path: str) -> str:
 
 
 def _phrase(reply: Reply) -> str:
-    """Return the standard reason phrase for the reply's status. The phrase of the server is not used, because some
-    servers abbreviate or omit it.
+    """Return the standard reason phrase for the reply's status. The server's own phrase is used only for an unknown
+    status, because some servers abbreviate or omit the phrase.
     """
     try:
         return HTTPStatus(reply.status).phrase

@@ -71,7 +71,7 @@ class Http:
     async def post(
         self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float, environ: Mapping[str, str]
     ) -> Reply:
-        """Send a POST request, and return the reply, with any status, when its headers have arrived.
+        """Send a POST request, and return the reply when its headers have arrived. The reply may have any status.
 
         The caller closes the reply. If the call is cancelled, the connection is closed. `environ` holds the proxy
         variables.
@@ -98,7 +98,7 @@ class Http:
             raise CannotConnect(_shown(url), "no answer in time") from None
         except TimeoutError:
             raise ModelStreamBroken(SILENT) from None
-        # The library's errors hold the request with its keys: none of them is chained or passed on.
+        # The library's errors contain the request with its keys, so they must not be chained or passed on.
         except (
             aiohttp.ClientConnectorError,
             aiohttp.InvalidURL,

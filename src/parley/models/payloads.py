@@ -40,8 +40,8 @@ def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
 
 
 def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
-    """Return the arguments of a call as a string, and whether they were sent as a string. Some models send a JSON
-    object instead.
+    """Return a member of a call as a string, and whether the provider sent a string. Another JSON value is returned
+    as JSON, because some models send the arguments as an object.
     """
     if raw is UNSET:
         return "", False

@@ -28,8 +28,8 @@ class _Block:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
 
     def extend(self, members: dict[str, Any]) -> int:
-        """Merge the members of another piece into the block. Return approximately how many characters they add, not
-        counting the text.
+        """Merge the members of another piece into the block. Return the approximate number of characters that the
+        members add, without the text.
         """
         changed = {
             name: value
@@ -47,8 +47,9 @@ class ReasoningDetails:
         self._blocks: list[_Block] = []
 
     def extend(self, pieces: Any, *, has_halves: bool) -> tuple[str, int]:
-        """Add the pieces of one delta. Return the text in them, which clients see, and approximately how many
-        characters they add. `has_halves` is True if the delta was decoded with stand-ins for surrogate halves.
+        """Add the pieces of one delta. Return the text of the pieces, which clients see, and the approximate number
+        of characters that the pieces add. `has_halves` is True if the delta was decoded with stand-ins for
+        surrogate halves.
         """
         shown, size = "", 0
         for piece in pieces if isinstance(pieces, list) else ():

@@ -84,7 +84,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
             "reasoning": reasoning,
             "store": not keeps_nothing,
             "stream": True,
-            # Without storage at the provider, its reasoning must be part of each request.
+            # If the provider does not store responses, each request must contain the provider's reasoning.
             "include": ["reasoning.encrypted_content"] if keeps_nothing and reasoning else [],
             "prompt_cache_key": conversation,
         }

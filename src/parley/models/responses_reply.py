@@ -53,8 +53,7 @@ TEXT_DELTAS: Final = frozenset(
 """Event types that carry a piece of text."""
 
 ITEM_CHARACTERS: Final = 100
-"""The number of characters that each item counts for in addition to its texts, because an item without text takes
-space too.
+"""The number of characters that the size check adds for each item, because an item without text takes memory, too.
 """
 
 ESCAPED_BYTES: Final = 12
@@ -145,7 +144,7 @@ class ResponsesDecoder:
     """Decodes one reply. The reply is complete when the provider reports it as completed or incomplete."""
 
     def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
-        """Create a decoder. `by` names the provider that sends the reply. It is stored with the ids and the
+        """Create a decoder. `by` names the provider that sends the reply. The name is stored with the ids and the
         reasoning in the reply, because no other provider understands them. `limits` are the size limits for the
         reply.
         """
@@ -165,7 +164,7 @@ class ResponsesDecoder:
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
         self.got_content = False
-        # Nearly all events are text: names are looked up once for each read.
+        # Nearly all events are text. For speed, names are looked up only once for each read.
         decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
         for payload in self._framer.feed(data):
             event: _Event | None
@@ -236,8 +235,8 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=True))
 
     def _joined(self, event: _Event) -> _Event:
-        """Return the event with complete surrogate pairs in its text, in a reply that splits surrogate pairs
-        between events. A first half without its second half becomes U+FFFD.
+        """Return the event with complete surrogate pairs in its text. A first half without its second half becomes
+        U+FFFD. Call this for a reply that splits surrogate pairs between events.
         """
         joiner = self._joiners.get(event.type)
         if joiner is None or event.delta is None:

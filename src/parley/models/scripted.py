@@ -1,6 +1,6 @@
-"""The scripted provider: plays a script instead of asking a model, and needs no network or key.
+"""The scripted provider, which plays a script instead of asking a model. It needs no network and no key.
 
-It is for demonstrations and for tests of clients. `script.py` defines the file format.
+The provider is for demonstrations and for tests of clients. `script.py` defines the file format.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class ScriptedModel:
 
 
 def _ends_text(step: Step) -> bool:
-    """Return whether a step ends the text before it. A pause or a failure does not, because it may occur in the
-    middle of a text.
+    """Return whether a step ends the text before it. A pause or a failure does not end the text, because it may
+    occur in the middle of a text.
     """
     return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET
 

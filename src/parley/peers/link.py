@@ -34,8 +34,8 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 
 class SocketLink:
-    """A connection to another process, which stays open while `read` is running. An invalid message ends the
-    connection, because the content of that message is lost.
+    """A connection to another process. The connection stays open while `read` is running. An invalid message ends
+    the connection, because the content of that message is lost.
     """
 
     def __init__(

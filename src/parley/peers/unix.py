@@ -1,7 +1,7 @@
 """The connections between the processes of a home.
 
-Each process listens on a socket in the directory `run` of the home and finds the other processes there. Nothing is
-created, bound or listed before it is needed.
+Each process listens on a socket in the directory `run` of the home and finds the other processes there. The first
+call of `listen` creates the directory and the socket.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["UnixPeers"]
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""The maximum number of seconds for which to try to connect to a process whose backlog is full, because it is busy
-or stopped.
+"""The maximum time, in seconds, to try to connect to a process whose backlog is full. The backlog of a busy or
+stopped process may be full.
 """
 
 BUSY_SECONDS: Final = 0.02
-"""Seconds between attempts to connect. Polling is necessary, because the system does not report when the backlog
-has space.
+"""Seconds between attempts to connect. Polling is necessary, because the operating system does not report when the
+backlog has space.
 """
 
 KEEP_SECONDS: Final = 30.0
@@ -56,13 +56,13 @@ Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
 class UnixPeers:
-    """The port `Peers`, implemented with unix sockets. `serve` is awaited for each connection from another
-    process.
+    """The port `Peers`, implemented with unix sockets. The function `serve` is awaited for each connection from
+    another process.
     """
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
-        """Create the peers of a home. `home` is its path, or a function that returns it and is called when the path
-        is first needed. `listen` raises the errors of this function.
+        """Create the peers of a home. `home` is the path of the home, or a function that returns the path. The
+        function is called when the path is first needed. `listen` raises the errors of this function.
         """
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds
@@ -225,7 +225,7 @@ class UnixPeers:
         try:
             connection = connect(self._directory, name)
         except OSError:
-            return True  # the process is busy, or the system refuses the connection
+            return True  # the process is busy, or the operating system refuses the connection
         if connection is not None:
             connection.close()
         return connection is not None

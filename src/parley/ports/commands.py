@@ -118,11 +118,11 @@ class CommandRunner(Protocol):
 
         When the call returns or raises, no process of the command is left, unless a command without a sandbox has
         attacked its supervisor. If another process holds the command's pipes, the return is delayed by at most half
-        a second. A cancellation kills all processes of the command. It is raised within half a second or, if later,
-        when protected files have been restored.
+        a second. A cancellation kills all processes of the command. The call then raises the cancellation within
+        half a second or, if later, when protected files have been restored.
 
         Raises:
-            CommandNotStarted: the program does not exist, or the system refused to start it.
+            CommandNotStarted: the program does not exist, or the operating system refused to start it.
             CommandReplaced: the directory or the program is not the approved one; the command has not run.
             SandboxUnavailable: the policy cannot be enforced; the command has not run.
         """
@@ -226,7 +226,7 @@ class Starter(Protocol):
         """Run a process as `CommandRunner.run` does, without a policy.
 
         Raises:
-            CommandNotStarted: the program does not exist, or the system refused to start it.
+            CommandNotStarted: the program does not exist, or the operating system refused to start it.
             CommandReplaced: the directory or the program is not the approved one; the command has not run.
             SandboxUnavailable: the restriction failed, a mount of the launcher is wrong, or the launcher ended
                 without starting the command; the command has not run.

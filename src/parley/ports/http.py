@@ -79,7 +79,7 @@ class HttpRequest(Protocol):
         connections.
 
         `limited_as` names a principal that may have at most half of all connections; None means no such limit. If
-        the principal already has that many, return False and record nothing.
+        the principal already has that many connections, return False and record nothing.
         """
         ...
 

@@ -51,7 +51,7 @@ class OpenFrame(Protocol):
         ...
 
     def end(self) -> None:
-        """End the message. Messages that were delayed by it are then sent."""
+        """End the message. The messages that were delayed meanwhile are then sent."""
         ...
 
 

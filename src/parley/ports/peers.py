@@ -15,8 +15,8 @@ __all__ = ["Link", "Peers"]
 class Link(Protocol):
     """A connection to another process.
 
-    If it breaks, the callback `gone` that was given to `Peers.connect` is called. Messages that are sent after that
-    are lost.
+    If the connection breaks, the callback `gone` that was given to `Peers.connect` is called. Messages that are
+    sent later are lost.
     """
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -41,7 +41,7 @@ class Peers(Protocol):
 
     @property
     def address(self) -> str:
-        """The address at which this process listens (`Owner.address`); empty if it is not listening."""
+        """The address at which this process listens (`Owner.address`); empty if this process is not listening."""
         ...
 
     async def listen(self) -> None:
@@ -55,7 +55,8 @@ class Peers(Protocol):
     async def connect(
         self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> Link | None:
-        """Connect to the process at an address. Return None if it is no longer listening.
+        """Connect to the process at an address. Return None if the process is no longer listening or cannot be
+        reached.
 
         `on_notification` is called with the method and the parameters of each notification, in order. `gone` is
         called once, when the connection breaks.
@@ -65,12 +66,12 @@ class Peers(Protocol):
     def notify_all(self, method: str, params: bytes) -> None:
         """Send a notification to every other process, without waiting.
 
-        A process that misses it finds the change in the store.
+        A process that misses the notification finds the change in the store.
         """
         ...
 
     def has_others(self) -> bool:
-        """Return whether another process is listening; True if the system cannot tell."""
+        """Return whether another process is listening. Return True if this cannot be determined."""
         ...
 
     async def close(self) -> None:

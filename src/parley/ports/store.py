@@ -149,8 +149,8 @@ class Head(Struct, frozen=True, kw_only=True):
     last: Seq
     epoch: int
     owner: Owner | None
-    """The process that holds the lease; None if there is none. It may also be None for an idle conversation whose
-    holder is about to release the lease.
+    """The process that holds the lease; None if there is none. The owner may also be None for an idle conversation
+    whose holder is about to release the lease.
     """
     summary: Summary
     archived: bool
@@ -396,19 +396,19 @@ class Store(Protocol):
     def append(
         self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
     ) -> Future[None]:
-        """Append either all entries or none, in the order of the calls.
+        """Append either all entries or none. Appends are executed in the order of the calls.
 
         The future is done when the entries are on disk, which may be immediately. Cancelling the future does not
         stop the append. Without `until`, the append waits for the write lock for `TURN_SECONDS`.
 
         Fails with:
             LeaseLost: the lease is no longer held, or the log already has entries at these positions.
-            StoreFailed: the system refuses, or refused an earlier append.
+            StoreFailed: the operating system or the database refuses the write, or refused an earlier append.
         """
         ...
 
     def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
-        """Replace the checkpoint of a log, after the appends that were submitted before.
+        """Replace the checkpoint of a log. The checkpoint is written after all appends that were submitted earlier.
 
         A checkpoint is an optimisation, so a caller may ignore a failure. The checkpoint is not saved if it is less
         than `CHECKPOINT_ENTRIES` entries after the saved one.
@@ -416,7 +416,7 @@ class Store(Protocol):
         Fails with:
             ValueError: the data is larger than `CHECKPOINT_BYTES`.
             LeaseLost: the lease is no longer held, or the log ends before the checkpoint.
-            StoreFailed: the system refuses.
+            StoreFailed: the operating system or the database refuses the write.
         """
         ...
 
@@ -460,9 +460,9 @@ class Store(Protocol):
     ) -> list[Entry]:
         """Return the entries after a position, in order; an empty list if the log ends there.
 
-        A page has at most `limit` entries, and never more than `PAGE`. It ends with the entry that makes it larger
-        than `max_bytes`. If `visible_only` is true, entries that clients do not see may be left out, except for the
-        last entry of the page.
+        A page has at most `limit` entries, and never more than `PAGE`. The page ends with the entry that makes the
+        page larger than `max_bytes`. If `visible_only` is true, entries that clients do not see may be left out,
+        except for the last entry of the page.
 
         Raises:
             Unreadable: the next entry is damaged or missing.
@@ -518,11 +518,14 @@ class Store(Protocol):
         ...
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Archive a conversation, so that lists omit it by default, or undo this."""
+        """Archive a conversation or, if `archived` is False, undo this. Lists omit archived conversations by
+        default.
+        """
         ...
 
     async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
-        """Record that a principal has read a log up to a position. Return False if it had already read that far.
+        """Record that a principal has read a log up to a position. Return False if the principal had already read
+        up to this position.
 
         `reader` is the identity of the principal (`Viewer`).
         """

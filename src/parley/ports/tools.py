@@ -56,7 +56,9 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     has_failed: bool = False
     """True if the command failed in the sandbox and would be repeated without a sandbox."""
     covers: str = ""
-    """The identities of the command's directory and program, as a single string. An approval covers them, too."""
+    """The identities of the command's directory and program, as a single string. An approval is valid only for
+    these.
+    """
     changed: Changed | None = None
     """What has changed since an earlier approval, so that a new one is necessary; None if there was no approval."""
 
@@ -76,8 +78,8 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     has_failed: bool = False
     """True if writing failed in the sandbox and would be repeated without a sandbox."""
     covers: str = ""
-    """The identities of the patch's directories and the contents of its files, as a single string. An approval
-    covers them, too.
+    """The identities of the patch's directories and the contents of its files, as a single string. An approval is
+    valid only for these.
     """
     changed: Changed | None = None
     """What has changed since an earlier approval, so that a new one is necessary; None if there was no approval."""

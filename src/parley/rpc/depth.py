@@ -8,8 +8,8 @@ from typing import Final
 __all__ = ["MAX_CUT_BYTES", "MAX_LEVELS", "cut_nesting"]
 
 MAX_LEVELS: Final = 200
-"""The maximum number of nesting levels. Deeper values are removed, because no schema needs so many levels and no
-result may have them.
+"""The maximum number of nesting levels. Deeper values are removed, because no schema or result needs so many
+levels.
 """
 
 MAX_CUT_BYTES: Final = 1024 * 1024

@@ -66,5 +66,7 @@ def decode_object(encoded: bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def _values(data: bytes) -> int:
-    """Return an upper bound on the number of JSON values in `data`. Characters inside strings count as well."""
+    """Return an upper bound on the number of JSON values in `data`. Commas and brackets inside strings count as
+    well.
+    """
     return data.count(b",") + data.count(b"{") + data.count(b"[")

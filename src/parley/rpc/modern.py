@@ -90,6 +90,6 @@ def _text(value: Any) -> str | None:
 
 
 def _value(text: str) -> str:
-    """Return a string as a header value. It is encoded in base64 if sending it unencoded could change it."""
+    """Return a string as a header value. A string that could change in an unencoded header is encoded in base64."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?")
     return text if is_plain else f"=?base64?{b64encode(text.encode('utf-8', 'replace')).decode()}?="

@@ -230,9 +230,9 @@ class Session:
     def receive(self, frame: bytes | Overlong, *, of_request: RequestId | None = None) -> bool:
         """Handle one message from the server. Return whether it is an answer.
 
-        `of_request` is the id of the request to which an answer on this connection belongs. Without it, a message
-        that cannot be decoded is skipped. If the id of a request can be found in such a message, that request
-        fails.
+        `of_request` is the id of the request to which an answer on this connection belongs. If `of_request` is
+        None, a message that cannot be decoded is skipped. If such a message contains the id of a request, that
+        request fails.
 
         Raises:
             SessionError: an answer to `of_request` cannot be accepted.

@@ -43,7 +43,9 @@ __all__ = ["Receiver", "Reopening", "StreamableHttp"]
 log: Final = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 30.0
-"""Seconds that a server may take to accept a connection. The caller limits how long to wait for the response."""
+"""The maximum time, in seconds, that a server may take to accept a connection. The caller limits the time for the
+response.
+"""
 
 KEEP_SECONDS: Final = 2.0
 """Seconds for which an idle connection is kept. Most servers close idle connections after five seconds. A shorter
@@ -347,8 +349,8 @@ class StreamableHttp:
     # --- streams -------------------------------------------------------------------------
 
     async def _listen(self, before: asyncio.Task[None] | None) -> None:
-        """After the task `before` is done, read the messages that belong to no request, for as long as the server
-        offers a stream for them.
+        """Read the messages that belong to no request, as long as the server offers a stream for them. Wait for the
+        task `before` first.
         """
         if before is not None:
             await asyncio.wait([before], timeout=ORDER_SECONDS)
@@ -385,8 +387,8 @@ class StreamableHttp:
     async def _read_events(
         self, response: aiohttp.ClientResponse, events: EventFramer, request_id: RequestId | None
     ) -> bool:
-        """Pass the messages of a stream to the receiver until the answer to a request. Return False if the stream
-        ended before that answer.
+        """Pass the messages of a stream to the receiver until the answer to the request `request_id` arrives.
+        Return False if the stream ends before this answer.
         """
         try:
             async for chunk in _chunks(response, self._idle_seconds):
@@ -459,7 +461,7 @@ class StreamableHttp:
                 allow_redirects=False,
                 proxy=proxy_for(self._url, self._environ),
             )
-        # The library's errors hold the request with its token: none of them is chained or passed on.
+        # The library's errors contain the request with its token, so they must not be chained or passed on.
         except aiohttp.ClientConnectorError as error:
             raise CannotReach(connection_detail(error.os_error)) from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
@@ -470,7 +472,9 @@ class StreamableHttp:
             raise SessionLost from None
 
     def _moved(self, response: aiohttp.ClientResponse) -> bool:
-        """Use the URL of a redirect from now on if it has the same origin. Return whether it has."""
+        """Use the URL of a redirect from now on if the URL has the same origin. Return whether the origin is the
+        same.
+        """
         from yarl import URL
 
         try:

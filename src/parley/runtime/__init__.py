@@ -1,3 +1,3 @@
-"""The runtime: owns conversations, runs their turns, and wakes their readers."""
+"""The runtime, which owns conversations, runs their turns and wakes their readers."""
 
 __all__: list[str] = []

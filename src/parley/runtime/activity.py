@@ -10,8 +10,8 @@ __all__ = ["Activity", "OnActivity"]
 
 OnActivity = Callable[[ConversationId, bool, str | None], None]
 """A callback for a change to a conversation. The second argument is True if titles or the set of listed
-conversations may have changed, and False if only the state of the conversation has. The third is the identity of
-the principal that has read the conversation, if nothing else has changed; otherwise None.
+conversations may have changed, and False if only the state of the conversation has changed. The third argument is
+the identity of the principal that has read the conversation, if nothing else has changed; otherwise None.
 """
 
 

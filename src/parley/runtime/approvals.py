@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 NOBODY: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
-"""The reason for a denial that the server records because the client closed the form without a decision."""
+"""The reason that the server records for a denial if the client closed the form without a decision."""
 POLL_SECONDS: Final = 60.0
 """The time in seconds for which a client counts as a reader after it has polled. A single call of
 `conversationRead` waits for less time.
@@ -267,7 +267,7 @@ class OpenApprovals:
             self._settle(pending, record)
 
     def leave_open(self) -> None:
-        """Leave the open approval to another process. A cancellation of the turn then does not drop it."""
+        """Leave the open approval to another process. Cancelling the turn then does not drop the approval."""
         self._answer = None
         for waiting in (self._timeout, self._polled):
             if waiting is not None:
@@ -359,8 +359,7 @@ class OpenApprovals:
         return self.open
 
     def subscribe(self, listener: object, call: Callable[[], None]) -> None:
-        """Call `call` whenever the set of clients that are reading, or the set of clients that can be asked, has
-        changed.
+        """Call `call` whenever the set of reading clients or the set of clients that can be asked may have changed.
 
         `unsubscribe` with the same `listener` ends the calls.
         """
@@ -372,7 +371,8 @@ class OpenApprovals:
     # --- timeouts ----------------------------------------------------------------------
 
     def recheck(self) -> None:
-        """Start, pause or stop the timeout of the open approval, after the set of clients has changed.
+        """Start, pause or stop the timeout of the open approval after the set of clients has changed, and call the
+        subscribed listeners.
 
         The timeout runs while clients are reading and none of them can be asked. It pauses while no client is
         reading. It restarts from the beginning when the last client that could be asked has left.

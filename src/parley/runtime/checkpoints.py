@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory."""
 LACKING_ENTRIES: Final = 10_000
-"""The number of folded entries above which a log gets a checkpoint after loading, even if it is only read."""
+"""The number of folded entries above which a log gets a checkpoint after loading, even if the log is only read."""
 SMALL: Final = 4000
 """The maximum number of items that are encoded on the event loop, which takes a few milliseconds. Larger
 projections are encoded in a thread.
@@ -63,7 +63,7 @@ class Checkpoints:
         return self._copies[-1].position if self._copies else START
 
     async def restore(self) -> Projections | None:
-        """Return the projections of the stored checkpoint; None if there is no checkpoint or it cannot be decoded.
+        """Return the projections of the stored checkpoint; None if there is none or it cannot be decoded.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -92,7 +92,7 @@ class Checkpoints:
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
-        """Discard all copies except `projections`, which must be a copy."""
+        """Replace all copies with `projections`. The caller must not change `projections` afterwards."""
         self._copies = deque((projections,))
 
     def tail_base(self, last: Seq) -> Seq:
@@ -142,8 +142,11 @@ class Checkpoints:
             log.debug("%s: the checkpoint was not stored: %s", self._id, error)
 
     async def finish(self, lease: Lease) -> None:
-        """Store the newest copy if it is due. This method is called before the lease is released."""
+        """Wait until a copy that is being encoded is submitted to the store, and submit a newer copy if one is due.
+
+        The log calls this method before it releases the lease.
+        """
         while self._encoding is not None:
             await asyncio.wait({self._encoding})
-            await asyncio.sleep(0)  # lets the callback of the write run
+            await asyncio.sleep(0)  # lets `_encoded` run
             self.store_newest(lease)

@@ -1,8 +1,8 @@
 """The commands of one conversation, and their effects in the process that owns it.
 
 A command is repeated if the owner has not answered it, so each command is idempotent: messages and answers have
-ids, an interrupt names its turn, and a title replaces the previous title. Applying a command never waits. The
-future that it returns is done when its entries are durable.
+ids, an interrupt names its turn, and a title replaces the previous title. `Command.apply` never waits. The future
+that `apply` returns is done when the entries of the command are durable.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Local(Struct, frozen=True):
 
 
 class Command:
-    """The base class of operations on a conversation. Each command is executed once."""
+    """The base class of operations on a conversation, which the mailbox executes."""
 
     needs_turn: ClassVar = False
     """True if the command concerns only an unfinished turn. If there is no such turn, the command is applied
@@ -101,12 +101,12 @@ class Command:
         self.is_fresh = False
         """True if the log was read after the command arrived."""
         self.is_writable = False
-        """True if the store could write after the command arrived."""
+        """True if the store has been writable at some time since the command arrived."""
         self.was_refused = False
         """True if the last process that received the command answered that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The error that names the owner that received the command without executing or refusing it; None if
-        there is none.
+        """The error that names an owner that received the command and neither executed nor refused it; None if
+        there is no such owner.
         """
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
@@ -125,7 +125,7 @@ class Command:
         return None
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
-        """Process the owner's answer before any reader sees its effects."""
+        """Process the owner's answer before any reader sees the effects of the command."""
 
     def is_repeated(self, local: Local) -> bool:
         """Return whether the command has already been executed.
@@ -182,12 +182,12 @@ class SubmitMessage(Command):
         super().__init__(deadline, is_from_peer=is_from_peer)
         self.message, self.resolve = message, resolve
         self.files: tuple[InputItem, ...] | None = None
-        """The content including the images that it names; None until the files have been read."""
+        """The content of the message, including the images that it names; None until the files have been read."""
         self.accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
         self.stored: Entry | None = None
-        """The entry of the message with the same id, if it is in the store and not in memory; otherwise None."""
+        """The entry of a message with the same id that is in the store and not in memory; None if there is none."""
         self.queued: Entry | None = None
-        """The record that queued the message with the same id, if it is in the store and not in memory;
+        """The record that queued a message with the same id, if the record is in the store and not in memory;
         otherwise None.
         """
         self._has_stored_parent = False
@@ -272,7 +272,7 @@ class SubmitMessage(Command):
 class Continue(Command):
     """Begins a turn after a turn that was interrupted or failed.
 
-    It is refused while another process is running a turn.
+    The command is refused while another process is running a turn.
     """
 
     starts_turn = waits_for_write_lock = True
@@ -332,8 +332,8 @@ class AnswerApproval(Command):
 class Interrupt(Command):
     """Interrupts a turn.
 
-    The command gets the id of the turn when it is first executed. A repetition therefore cannot interrupt a later
-    turn.
+    The command gets the id of the turn when it is first sent to the owner. A repetition therefore cannot interrupt
+    a later turn.
     """
 
     needs_turn = applies_while_closing = True

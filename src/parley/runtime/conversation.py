@@ -1,6 +1,6 @@
-"""One conversation as clients and other processes see it: its state, and the operations on it.
+"""One conversation as clients and other processes see it: its state and its operations.
 
-A turn belongs to the conversation, not to the client that started it. To this module, clients are only readers.
+A turn belongs to the conversation, not to the client that started it. This module treats clients only as readers.
 Commands are put into the mailbox (`mailbox.py`), which executes them in the process that owns the turn.
 """
 
@@ -90,7 +90,7 @@ class Conversation:
     def __init__(self, conversation_id: ConversationId, deps: RuntimeDeps, grants: SessionGrants) -> None:
         self.id = conversation_id
         self.grants = grants
-        """The session grants, and the settings with secrets that are not in the log. They outlive this object."""
+        """The session grants, and the settings that contain secrets. Both outlive this object."""
         self._deps = deps
         self._log = DurableLog(
             conversation_id,
@@ -155,7 +155,7 @@ class Conversation:
         """Check that the settings after a change are not looser than the settings of the next turn.
 
         Raises:
-            SettingNotAllowed: they are looser.
+            SettingNotAllowed: the settings after the change are looser.
             ConfigError: the settings are no longer valid.
         """
         resolver, now = self.grants.resolver, self._log.projections.settings_history.now
@@ -272,7 +272,7 @@ class Conversation:
     async def read_after(
         self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES, visible_only: bool = False
     ) -> Sequence[Entry]:
-        """Return a page of the durable entries after a position. The page is empty if there are none.
+        """Return a page of the durable entries after a position. The page is empty if there are no such entries.
 
         A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. With
         `visible_only`, entries that clients do not see may be left out, except the last entry of the page.
@@ -291,21 +291,21 @@ class Conversation:
         return await self._log.read_before(before, limit=limit, max_bytes=max_bytes)
 
     async def position_of_message(self, message_id: MessageId) -> Seq | None:
-        """Return the position of a message, even of an old one; None if there is no such message.
+        """Return the position of a message, which need not be in memory; None if there is no such message.
 
         Raises StoreError.
         """
         return await self._log.position_of(MESSAGE, message_id)
 
     async def position_of_turn(self, event_id: EventId) -> Seq | None:
-        """Return the position of the start of a turn, even of an old one; None if there is no such turn.
+        """Return the position of the start of a turn, which need not be in memory; None if there is no such turn.
 
         Raises StoreError.
         """
         return await self._log.position_of(TURN, event_id)
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. It sends the entries after its cursor when the next entry becomes durable."""
+        """Attach a reader. The reader sends the entries after its cursor when the next entry becomes durable."""
         self._log.attach(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -329,11 +329,11 @@ class Conversation:
 
         `principal` is None for another process, which reports only clients that may answer. `can_be_asked` is True
         if the client can be asked for approvals. `knows_limits` is True if the client knows the event
-        `limit_reached`. `waits_for_turn` is True if the reader is a call that waits for the end of the turn. Its
-        client cannot answer until then.
+        `limit_reached`. `waits_for_turn` is True if the reader is a call that waits for the end of the turn. The
+        client of such a call cannot answer until the turn ends.
 
-        `may_answer` and `may_interrupt` are True if the role of the principal allows this. A reader that may not
-        interrupt the turn does not count, because reading alone must not settle an approval.
+        `may_answer` and `may_interrupt` are True if the role of the principal allows it to answer approvals and to
+        interrupt the turn. A reader that may not interrupt the turn does not affect how long an approval waits.
         """
         self._approvals.register_reader(
             reader,
@@ -346,7 +346,7 @@ class Conversation:
         )
 
     def unregister_reader(self, reader: Hashable) -> None:
-        """Undo `register_reader`. An approval that was delivered to the client stays open there."""
+        """Undo `register_reader`. An approval that was delivered to the client is not withdrawn."""
         self._approvals.unregister_reader(reader)
 
     def take_over_streams(self, stream: Hashable, by: str) -> None:
@@ -359,7 +359,7 @@ class Conversation:
         self._deps.peers.announce_take_over(self.id, by=by, at=at)
 
     def note_poll(self, *, can_answer: bool) -> None:
-        """Count a client that has polled as a reader for a minute.
+        """Record that a client has polled. The client counts as a reader for one minute.
 
         `can_answer` is True if the client may call `approvalAnswer`.
         """
@@ -370,6 +370,7 @@ class Conversation:
 
         Raises:
             UnknownConversation: the conversation has been deleted.
+            HomeLost: the home directory has been lost.
         """
         while self.log.durable <= position and not self._deps.closing.is_set():
             if self.is_deleted:
@@ -402,11 +403,13 @@ class Conversation:
         deadline: Deadline | None = None,
         accepted: Callable[[Accepted], None],
     ) -> None:
-        """Accept a message from a principal. It begins a turn or joins the running turn. With `queued`, it waits in
-        the queue instead of joining.
+        """Accept a message from a principal.
 
-        `is_limited` is True if the role of the principal is below admin. The message then must not loosen the
-        settings of the conversation, neither with `wanted` nor with the settings at the parent.
+        The message begins a turn or joins the running turn. With `queued`, the message waits in the queue instead
+        of joining the running turn.
+
+        `is_limited` is True if the role of the principal is below admin. Neither `wanted` nor the settings at the
+        parent may then loosen the settings of the conversation.
 
         With `parent_id`, the message begins a branch after the parent. With `ignores_unknown_parent`, an unknown
         parent id is dropped instead of refused. `event_id` is the preferred id of a turn that the message begins.
@@ -532,7 +535,7 @@ class Conversation:
         await self._execute(Continue(principal, deadline, began=began, resolve=resolve))
 
     async def interrupt_unfinished(self, *, principal: PrincipalRef, deadline: Deadline | None = None) -> None:
-        """Interrupt the unfinished turn in any process. Do nothing if there is none.
+        """Interrupt the unfinished turn, which may be running in any process. Do nothing if there is none.
 
         Raises:
             StoreError: the conversation cannot be taken over.
@@ -541,7 +544,7 @@ class Conversation:
         await self._execute(Interrupt(wanted, deadline or Deadline(CALL_SECONDS)))
 
     async def interrupt_turn(self, event_id: EventId, *, principal: PrincipalRef, deadline: Deadline) -> None:
-        """Interrupt the turn `event_id` in any process. Do nothing if it has ended.
+        """Interrupt the turn `event_id`, which may be running in any process. Do nothing if the turn has ended.
 
         Raises:
             StoreError: the conversation cannot be taken over.
@@ -550,9 +553,9 @@ class Conversation:
         await self._execute(Interrupt(wanted, deadline))
 
     def interrupt(self, turn: Turn | None = None, *, principal: PrincipalRef) -> None:
-        """Interrupt the turn that is running in this process, or the given turn in any process.
+        """Interrupt the given turn, which may be running in any process.
 
-        The call does not wait.
+        By default, interrupt the turn that is running in this process. The call does not wait.
         """
         if turn is None and (turn := self._runner.running) is None:
             return
@@ -651,7 +654,7 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Let the tool servers start in the background. Failures are reported when the next turn begins."""
+        """Stop waiting for the tool servers to start. Failures are reported when the next turn begins."""
         self._tool_servers.stop_waiting()
 
     # --- approvals ---------------------------------------------------------------------
@@ -687,7 +690,7 @@ class Conversation:
         """Record that a client was asked for an approval in the result of a call. The client may repeat the call
         with the answer.
 
-        Until it does, the timeout for approvals that no client can answer applies.
+        Until the client repeats the call, the timeout for approvals that no client can answer applies.
         """
         self._approvals.await_retry(approval_id)
 
@@ -705,12 +708,12 @@ class Conversation:
         reason: str | None = None,
         deadline: Deadline | None = None,
     ) -> asyncio.Future[None]:
-        """Settle an approval, whose turn may be running in any process. The future is done when the settlement is
-        durable.
+        """Settle an approval, whose turn may be running in any process. Return a future that is done when the
+        settlement is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. The future fails with
-        UnknownApproval, ApprovalIsSettled, MayNotAnswer, ConfigError or StoreError. The method itself raises none
-        of them.
+        UnknownApproval, ApprovalIsSettled, MayNotAnswer, ConfigError or StoreError. The method itself does not
+        raise these errors.
         """
         return self._post(self._answer(approval_id, decision, by, principal, reason), deadline)
 
@@ -798,7 +801,7 @@ class Conversation:
         self.mark_deleted()
 
     async def stop(self) -> None:
-        """End the running turn because the server is shutting down. Return when its end is durable.
+        """End the running turn because the server is shutting down. Return when the end of the turn is durable.
 
         A turn that is waiting for an approval is handed over to a later process.
         """
@@ -806,7 +809,7 @@ class Conversation:
         self._log.wake()
         self._tool_servers.stop_waiting()
         await self._mailbox.stop()
-        self._runner.stop()  # after the mailbox: a message that was being accepted has begun its turn
+        self._runner.stop()  # again, because the mailbox may have begun a turn meanwhile
         await self._tool_servers.begun()
         await self._runner.over()
         await asyncio.sleep(0)  # lets the mailbox run, which the end of the turn has woken

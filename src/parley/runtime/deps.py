@@ -38,6 +38,6 @@ class RuntimeDeps(Struct, frozen=True):
     """An event that is set when the server shuts down."""
     activity: Activity
     on_attention: Callable[[ConversationId, AttentionState], None]
-    """The callback that is called when a conversation of this process begins to wait for a person, or when its turn
-    has ended.
+    """The callback that is called when a conversation of this process begins to wait for a person, or when a turn
+    of the conversation has ended.
     """

@@ -178,8 +178,10 @@ class DurableLog:
 
     @property
     def _may_load(self) -> bool:
-        """True if entries may be loaded from the store. It is False for the owner, which already has all entries,
-        and for a follower, which gets entries only from its source.
+        """True if entries may be loaded from the store.
+
+        The value is False for the owner, which already has all entries, and for a follower, which gets entries only
+        from its source.
         """
         return self._lease is None and self._source is None
 
@@ -271,7 +273,7 @@ class DurableLog:
         self._checkpoints.store_newest(lease)
 
     async def release(self) -> None:
-        """Release the lease, if it is held. The caller must not be cancelled meanwhile."""
+        """Release the lease, if it is held. The caller must not be cancelled during the call."""
         lease, self._lease, self.lease_lost = self._lease, None, None
         if lease is not None:
             await self._checkpoints.finish(lease)
@@ -335,8 +337,9 @@ class DurableLog:
     async def writable(self, *, until: float) -> None:
         """Wait until the store can write.
 
-        While a turn is running, a write for a client waits here before it is submitted to the store. Otherwise the
-        writes of the turn would be queued after it and fail with it, although they may wait longer.
+        While a turn is running, a write for a client waits here before it is submitted to the store. Without this
+        wait, the writes of the turn would be queued after the write for the client. They would then fail together
+        with that write, although writes of a turn may wait longer.
 
         Raises:
             WriteLockHeld: another process still holds the write lock at the time `until`.
@@ -359,8 +362,8 @@ class DurableLog:
     def write(
         self, *payloads: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
     ) -> asyncio.Future[None]:
-        """Append entries as `append` does. Return a future that is done when they are durable and have been sent to
-        readers.
+        """Append entries as `append` does. Return a future that is done when the entries are durable and have been
+        sent to readers.
 
         `on_durable` is called when the entries become durable, before any reader sees them. `until` has the same
         meaning as for `append`.
@@ -461,7 +464,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """Make a checkpoint if one is due, and remove all durable entries except the newest from memory."""
+        """Copy the projections if a copy is due, and remove old durable entries from memory."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:
@@ -471,7 +474,7 @@ class DurableLog:
                     self._checkpoints.store_newest(self._lease)
             base = self._checkpoints.tail_base(self.log.durable)
         except MemoryError:
-            return  # a later write may drop more at once
+            return  # a later call tries again
         if base > self.log.base:
             self.log.trim(base)
             self.projections.forget(base)
@@ -487,14 +490,14 @@ class DurableLog:
             self._show_delta(delta, encode_delta(delta))
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the open text of a kind; empty if none is open."""
+        """Return the open text of a kind; an empty string if no text of this kind is open."""
         item = self.log.open.get(kind)
         return item.text() if item else ""
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
         """Append `data` to the open output of a command, and send the deltas to readers."""
         for delta in self.log.extend_output(call_id, stream, data):
-            # Encoding output is expensive, and often no reader keeps up while a command writes very much.
+            # Encoding output is expensive, and often no reader keeps up while a command writes a lot of output.
             taken = any(reader.keeps_up for reader in self._readers)
             self._show_delta(delta, encode_output_delta(delta) if taken else b"")
 
@@ -526,7 +529,7 @@ class DurableLog:
         self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES, visible_only: bool = False
     ) -> Sequence[Entry]:
         """Return a page of the durable entries after a position, from memory or from the store. The page is empty
-        if there are none.
+        if there are no such entries.
 
         A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. With
         `visible_only`, entries that clients do not see may be left out, except the last entry of the page.
@@ -607,7 +610,7 @@ class DurableLog:
         return await self._store.position_of(self.id, kind, key)
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. It sends the entries after its cursor when the next entry becomes durable."""
+        """Attach a reader. The reader sends the entries after its cursor when the next entry becomes durable."""
         self._readers.append(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -651,7 +654,7 @@ class DurableLog:
 
 
 def _page(entries: Sequence[Entry], max_bytes: int) -> Sequence[Entry]:
-    """Return the first entries, up to and including the entry with which their total size exceeds `max_bytes`."""
+    """Return the first entries, up to and including the entry at which their total size exceeds `max_bytes`."""
     size = 0
     for number, entry in enumerate(entries, start=1):
         size += entry.size

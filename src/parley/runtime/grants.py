@@ -1,7 +1,7 @@
 """Session grants: actions that a person approved for the session, and settings with secrets.
 
-An approval is a record in the log, so it is valid in every process that uses the home directory. Secrets are kept
-only in memory.
+An approval is a record in the log, so the approval is valid in every process that uses the home directory. Secrets
+are kept only in memory.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class SessionGrants:
         return self.resolver.has_secrets or not self.roots.is_empty
 
     def holds(self, action: RunCommand, settings: Settings, approvals: ApprovalState, *, now: float) -> bool:
-        """Return whether a principal approved an action for the session recently enough.
+        """Return whether a session approval for an action exists, has not expired and applies to the turn.
 
-        The principal must be allowed to answer approvals of the turn, whose settings are `settings`. After a
-        message of another principal has joined the turn, it must also be allowed to answer approvals of a turn that
-        this other principal began. `approvals` are the approvals in the log.
+        The approver must be allowed to answer approvals of the turn. If messages of other principals have joined
+        the turn, the approver must also be allowed to answer approvals of turns that these principals begin.
+        `settings` are the settings of the turn, and `approvals` are the approvals in the log.
         """
         if not approvals.granted or (key := _key(action, settings)) is None:
             return False

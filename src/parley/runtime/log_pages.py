@@ -28,8 +28,8 @@ class LogPages(Protocol):
 
 
 async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> TurnOutcome | None:
-    """Return the outcome of the last turn that ended after the position `after`, up to `up_to`; None if no turn
-    ended there.
+    """Return the outcome of the last turn that ended after the position `after` and not after `up_to`; None if no
+    turn ended there.
 
     Raises StoreError.
     """
@@ -56,11 +56,10 @@ async def scan_back(
     page: int = PAGE,
     hidden: frozenset[str] = frozenset(),
 ) -> bool:
-    """Call `take` with each entry before a position that is visible to clients, beginning with the newest, until it
-    returns False.
+    """Call `take` with each entry that is before a position and visible to clients, until `take` returns False.
 
-    Return whether `take` returned False. A page has `page` entries. Events whose type is in `hidden` are skipped.
-    Raises StoreError.
+    The newest entry comes first. Return whether `take` returned False. A page has `page` entries. Events whose type
+    is in `hidden` are skipped. Raises StoreError.
     """
     while entries := await log.read_before(before, limit=page):
         if not all(map(take, visible(reversed(entries), hidden))):
@@ -74,8 +73,9 @@ async def entries_of_fork(
 ) -> AsyncIterator[Sequence[Entry]]:
     """Yield pages of the entries up to the end of the turn that handled the message `at`.
 
-    If `at` is None, yield all entries up to `last`. A title that was set later is included, because it is the title
-    of the whole conversation. Session grants are not included. `is_idle` is True if the last turn has ended.
+    If `at` is None, yield all entries up to `last`. A title that was set after that turn is included, because it is
+    the title of the whole conversation. Session grants are not included. `is_idle` is True if the last turn has
+    ended.
 
     Raises:
         UnknownMessage: there is no such message.

@@ -42,8 +42,8 @@ __all__ = ["LAST_ANSWERS_SECONDS", "Mailbox"]
 log = logging.getLogger(__name__)
 
 LAST_ANSWERS_SECONDS: Final = 1.0
-"""The maximum time in seconds that a server that is shutting down waits for answers from another process. It needs
-the remaining time to send the answers to its clients.
+"""The maximum time in seconds that a server that is shutting down waits for answers from another process. The
+server needs the remaining time to send the answers to its clients.
 """
 
 
@@ -318,7 +318,7 @@ class Mailbox:
     # --- messages that name files ------------------------------------------------------
 
     def _set_aside(self, command: Command) -> bool:
-        """Begin to read the files that a command names. Return False if it names none.
+        """Begin to read the files that a command names. Return False if no files have to be read.
 
         The command is posted again when the files have been read.
         """
@@ -453,7 +453,7 @@ class Mailbox:
         await self.at_rest()
 
     async def at_rest(self) -> None:
-        """Wait until no command is being executed and, unless a turn needs the lease, the lease is released."""
+        """Wait until no command is being executed. The lease is then released, unless a turn needs it."""
         while working := {*self._preparing, *(() if self._task is None else (self._task,))}:
             await asyncio.wait(working)
 

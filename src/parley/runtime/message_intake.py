@@ -35,7 +35,7 @@ __all__ = ["Accepted", "MessageIntake"]
 
 CONTINUE: Final = "Continue."
 """The input for the model if the history ends with the model's own text. It is needed because many APIs require
-input at the end.
+input at the end of the history.
 """
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
@@ -74,7 +74,7 @@ class MessageIntake:
     def is_known(self, message: Submit) -> bool:
         """Return whether a message with this id is in memory.
 
-        A repeated message is answered when the first message is durable, so it must not be accepted again.
+        A repeated message must not be accepted again. It is answered when the first message is durable.
         """
         known = self._log.projections
         return message.message_id in known.state.messages or message.message_id in known.queue.known
@@ -119,19 +119,19 @@ class MessageIntake:
         accepted: Callable[[Accepted], None],
         resolve: ResolveSettings | None = None,
     ) -> asyncio.Future[None] | None:
-        """Append a message and return a future that is done when it is durable. Return None if it has already been
-        accepted.
+        """Append a message, and return a future that is done when the message is durable. Return None if the
+        message has already been accepted.
 
         `read` is the content with images that were read from disk. `stored` is the entry of a message with this id
-        that was found in the store, and `queued` the record that queued it. `accepted` is called when the message
-        becomes durable, before any reader sees it. `resolve` resolves the settings of a turn that the message
-        begins. The write waits for the write lock until the time `until`.
+        that was found in the store, and `queued` is the record that queued this message. `accepted` is called when
+        the message becomes durable, before any reader sees it. `resolve` resolves the settings of a turn that the
+        message begins. The write waits for the write lock until the time `until`.
 
         Nothing is changed if an error is raised.
 
         Raises:
             MessageIdTaken: the id belongs to another message.
-            UnknownMessage: the parent does not exist.
+            ParentUnknown: no message has the id of the parent.
             TurnIsRunning: a branch can begin only between turns.
             SettingNotAllowed: the message of a limited principal would loosen the settings.
             UnsupportedContent: an item of the message cannot be given to the model.
@@ -275,7 +275,7 @@ class MessageIntake:
     def _write(
         self, turn: LocalTurn, entries: list[LogPayload], on_durable: Callable[[], None], until: float
     ) -> asyncio.Future[None]:
-        """Append entries of a turn. Discard a prepared turn if they cannot be stored.
+        """Append entries of a turn. Discard the turn if it has not started and the entries cannot be stored.
 
         `on_durable` is called when the entries become durable. The write waits for the write lock until the time
         `until`.
@@ -294,7 +294,8 @@ class MessageIntake:
     ) -> Accepted | None:
         """Return the earlier result for a message that was accepted before; None for a new message.
 
-        A repeated message thus gets the same answer. `stored` and `queued` have the same meaning as for `accept`.
+        A repeated message thus gets the same answer as the first message. `stored` and `queued` have the same
+        meaning as for `accept`.
 
         Raises:
             MessageIdTaken: the earlier message has different content.

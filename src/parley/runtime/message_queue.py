@@ -55,7 +55,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     asked: dict[str, Any] | None
     """The settings that the message contains, without secrets; None if it contains no settings."""
     principal: PrincipalRef | None
-    """The principal that queued the message or edited it last. It counts as the principal that begins the turn."""
+    """The principal that queued the message or edited it last. This principal begins the turn."""
     is_limited: bool
     """True if the role of this principal is below admin. The message then cannot loosen settings."""
     at: float
@@ -79,7 +79,7 @@ class MessageQueue:
         return next(iter(self._log.queue.waiting.items()), None)
 
     def takes(self) -> bool:
-        """Return whether a new message is queued now, instead of beginning a turn at once."""
+        """Return whether a new message would be queued now instead of beginning a turn."""
         return self._log.projections.state.phase is not Phase.IDLE or bool(self._log.queue.waiting)
 
     async def read(self, message_id: MessageId, place: QueuedMessage) -> Waiting:
@@ -188,16 +188,18 @@ class MessageQueue:
     ) -> asyncio.Future[None]:
         """Append the given entries, which show the reason, and pause the queue.
 
-        `principal` is the principal that pauses it. The write waits for the write lock until the time `until`.
+        `principal` is the principal that pauses the queue. The write waits for the write lock until the time
+        `until`.
         """
         queue = self._log.queue
         changed = replace(queue.changed(principal=principal), paused=bool(queue.waiting))
         return self._write(*reason, QueuePaused(principal=principal), changed, until=until)
 
     def resume(self, *, principal: PrincipalRef | None, until: float) -> asyncio.Future[None] | None:
-        """Resume the queue. The future is done when the change is durable. Return None if the queue is not paused.
+        """Resume the queue, and return a future that is done when the change is durable.
 
-        The write waits for the write lock until the time `until`.
+        Return None if the queue is not paused or is empty, or if a turn is unfinished. The write waits for the
+        write lock until the time `until`.
         """
         queue = self._log.queue
         if not queue.is_paused or not queue.waiting or self._log.projections.state.phase is not Phase.IDLE:

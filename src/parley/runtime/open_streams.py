@@ -39,8 +39,8 @@ class OpenStreams:
     def end(self, by: str, *, opened_before: float) -> None:
         """End the streams that were opened before the principal `by` took over in another process.
 
-        A stream that was opened later is not ended, because it has itself taken over or may be open together with
-        the exclusive stream.
+        A stream that was opened later is not ended. Such a stream has itself taken over, or may be open together
+        with the exclusive stream.
         """
         for stream, (opened_at, _) in tuple(self._streams.items()):
             if opened_at < opened_before:

@@ -45,7 +45,7 @@ class OwnershipState(Enum):
     CONNECTING = "connecting"
     """Another process holds the lease, and this process is connecting to it."""
     FOLLOWING = "following"
-    """Another process holds the lease and sends its entries and deltas."""
+    """Another process holds the lease, and sends entries and deltas to this process."""
     GONE = "gone"
     """The conversation has been deleted, or the home directory has been lost."""
 
@@ -73,7 +73,7 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
     (_S.ACQUIRING, _E.FAILED): _S.IDLE,
     (_S.CONNECTING, _E.FOLLOWED): _S.FOLLOWING,
     (_S.CONNECTING, _E.FAILED): _S.IDLE,  # the other process is not the owner, has ended, or does not answer
-    (_S.FOLLOWING, _E.FOLLOWING_ENDED): _S.IDLE,  # turn over, link broken, or owner changed
+    (_S.FOLLOWING, _E.FOLLOWING_ENDED): _S.IDLE,  # the turn is over, the link broke, or the owner changed
     (_S.OWNER, _E.RELEASED): _S.IDLE,
     (_S.OWNER, _E.LEASE_LOST): _S.IDLE,
     **{(state, _E.GONE): _S.GONE for state in _S},
@@ -93,7 +93,7 @@ class Ownership:
     ) -> None:
         self.state = OwnershipState.IDLE
         self.remote: RemoteOwner | None = None
-        """The owner that this process follows; None if it follows none."""
+        """The owner that this process follows; None if this process follows no owner."""
         self._log, self._runner, self._approvals, self._recipients = durable_log, runner, approvals, recipients
         self._peers = peers
         self._remote_turn: RemoteTurn | None = None
@@ -128,7 +128,7 @@ class Ownership:
         """Acquire the lease and recover an orphaned turn, or follow the process that holds the lease.
 
         If that process is about to release the lease, the state becomes `IDLE`, and the caller must call this
-        again. `on_lost` is called when the lease is lost, `on_over` when following ends.
+        method again. `on_lost` is called when the lease is lost. `on_over` is called when following ends.
 
         Raises:
             OwnerUnresponsive: the owner did not answer before the deadline.
@@ -183,7 +183,7 @@ class Ownership:
         self._move(OwnershipEvent.FAILED)
 
     async def release(self) -> None:
-        """Release the lease. The caller must not apply commands meanwhile."""
+        """Release the lease. The caller must not apply commands during the call."""
         if self.state is OwnershipState.OWNER:
             self._move(OwnershipEvent.RELEASED)
         await self._log.release()
@@ -251,7 +251,7 @@ class Ownership:
         self._log.wake()
 
     def _applied(self) -> None:
-        """Update the remote turn after entries from another process have been applied."""
+        """Update the open approval and the remote turn after entries from another process have been applied."""
         self._approvals.refresh()
         self.forget_remote_turn()
 

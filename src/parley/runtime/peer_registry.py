@@ -86,7 +86,7 @@ class PeerRegistry:
         return self._peers.address
 
     async def listen(self) -> None:
-        """Listen for other processes. If the system refuses, they read from the store instead."""
+        """Listen for other processes. If listening fails, the other processes read from the store instead."""
         if self._cannot_listen:
             return
         try:

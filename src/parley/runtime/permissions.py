@@ -81,7 +81,7 @@ class PermissionGate:
     def ask_to_continue(self, settings: Settings) -> AskToContinue:
         """Return the function that asks whether a turn may exceed a limit.
 
-        Here, an approval for the session is valid only once.
+        An answer that approves for the session is valid only once, because limits have no session grants.
         """
 
         async def ask(reached: LimitReached) -> bool:

@@ -2,7 +2,7 @@
 
 A reader that keeps up gets each delta immediately, without a task, a queue or a copy. A reader whose client is not
 reading stays at its position and uses no CPU time. When the outbox is writable again, the reader sends everything
-that the client lacks, with open texts merged.
+that the client lacks, and merges the deltas of each open text.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Reader:
         """Create a reader.
 
         `passed` is called after each entry has been sent, in order, including records that the client does not see.
-        `on_dropped` is called if an entry cannot be sent or read; nothing more is sent then. `earlier` reads
+        `on_dropped` is called if an entry cannot be sent or read. The reader then stops sending. `earlier` reads
         entries that are not in memory.
         """
         self._earlier = earlier

@@ -42,8 +42,8 @@ class _Reader(Struct, frozen=True):
     may_answer: bool
     """True if the role of the principal allows it to answer approvals."""
     may_interrupt: bool
-    """True if the role of the principal allows it to interrupt the turn. Otherwise the reader does not count,
-    because reading alone must not settle an approval.
+    """True if the role of the principal allows it to interrupt the turn. Otherwise the reader does not affect how
+    long an approval waits.
     """
 
     def can_answer(self, approval: PendingApproval | None) -> bool:
@@ -62,7 +62,7 @@ class Recipients:
     def __init__(self) -> None:
         self._readers: dict[Hashable, _Reader] = {}
         self._delivered: list[tuple[ApprovalRecipient, ApprovalId]] = []
-        """The clients that were sent an approval, each with the id of the approval. It may already be settled."""
+        """The clients that were sent an approval, each with the id of the approval. The approval may be settled."""
         self.polled = False
         """True if a client has polled recently. An approval cannot be sent to such a client."""
         self.awaited_retry: ApprovalId | None = None
@@ -161,8 +161,8 @@ class Recipients:
 
     @property
     def only_waiting_calls(self) -> bool:
-        """True if every client that may interrupt the turn is waiting for its end with a call, so that none of them
-        can answer.
+        """True if every client that may interrupt the turn has made a call that waits for the end of the turn. Such
+        clients cannot answer an approval.
         """
         polls = (self.polled and self._poller_can_answer) or self.awaited_retry is not None
         return not polls and all(one.waits_for_turn for one in self._counted)

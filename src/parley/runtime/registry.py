@@ -1,4 +1,4 @@
-"""The conversations of one process: created, loaded on demand, listed, forked, and evicted from memory."""
+"""Creates, loads, lists, forks and evicts the conversations of one process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ reading.
 REEXAMINE_TICKS: Final = 5
 """The number of polls after which all conversations in memory are examined again, including unused ones."""
 RESTART_SECONDS: Final = 10.0
-"""The time in seconds after which a background loop that has failed begins again."""
+"""The time in seconds after which a background loop that has failed is started again."""
 SOONEST_SECONDS: Final = 1.0
 EVICT_SECONDS: Final = 30.0
 """The maximum time in seconds between two searches for conversations to evict. `SOONEST_SECONDS` is the minimum
@@ -87,7 +87,7 @@ class ConversationRegistry:
 
         `commands` runs the commands of the tools. `release_memory` is called after conversations have been evicted.
         `has_other_clients` returns whether this process has more than one client. `on_attention` is called when a
-        conversation of this process begins to wait for a person, or its turn has ended.
+        conversation of this process begins to wait for a person, or when its turn has ended.
         """
         self._store, self._choose = store, choose
         self._closing = asyncio.Event()
@@ -123,7 +123,7 @@ class ConversationRegistry:
         self._used: dict[ConversationId, float] = {}
         """The time of the last use of each conversation in `_kept`."""
         self._grants: dict[ConversationId, SessionGrants] = {}
-        """The session grants, including those of evicted conversations. They are kept until the process ends."""
+        """The session grants. They outlive an evicted conversation if the log does not contain all their data."""
         store.watch(self._lose)
         self._store_settings, self._release_memory = store_settings, release_memory
         self._evicting: asyncio.Task[None] | None = None
@@ -252,7 +252,7 @@ class ConversationRegistry:
         left = [one for one in found.items if one.summary.state == "running" and not one.owned]
         if not left:
             return found
-        # Run concurrently, because each takes seconds while another process holds the write lock.
+        # Run concurrently, because each call takes seconds while another process holds the write lock.
         await asyncio.gather(*(self.find_if_possible(one.conversation_id) for one in left))
         return await self._store.find(query)
 
@@ -397,7 +397,7 @@ class ConversationRegistry:
             closing.create_task(self._store.close())
 
     def _keep(self, conversation: Conversation) -> None:
-        if self._is_shared:  # otherwise nothing polls
+        if self._is_shared:  # otherwise there is no polling
             self._touched.add(conversation.id)
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation
@@ -418,7 +418,7 @@ class ConversationRegistry:
         if grants is not None and (is_deleted or not grants.is_needed):
             del self._grants[conversation_id]
         loaded = self._alive.get(conversation_id)
-        if is_deleted and loaded is not None and loaded.log.durable:  # a client may use the id of no conversation
+        if is_deleted and loaded is not None and loaded.log.durable:  # the id may belong to no conversation
             self._deps.activity.notify(conversation_id, True)
         self._kept.pop(conversation_id, None)
         self._used.pop(conversation_id, None)
@@ -559,8 +559,8 @@ class _Polled:
 async def _unless_looser(
     pages: AsyncIterable[Sequence[Entry]], conversation: Conversation
 ) -> AsyncIterator[Sequence[Entry]]:
-    """Yield the pages of a fork. After them, raise SettingNotAllowed if the settings of the fork would be looser
-    than the current settings of the conversation.
+    """Yield the pages of a fork. After the last page, raise SettingNotAllowed if the settings of the fork would be
+    looser than the current settings of the conversation.
     """
     folded = Projections(MessageId(conversation.id))
     async for page in pages:

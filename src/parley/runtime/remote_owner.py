@@ -69,7 +69,7 @@ class RemoteOwner:
         """Create the object; `follow` begins to follow the owner.
 
         `process` describes the owner in error texts. `applied` is called after each entry of the owner. `over` is
-        called once after following has begun, when the turn is over or the connection breaks.
+        called once, when following ends. It is not called if following has not begun.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
@@ -119,7 +119,7 @@ class RemoteOwner:
     def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
         """Begin to follow if the log still ends at the requested position.
 
-        If it does not, an earlier connection has meanwhile supplied entries, so following must begin again.
+        Otherwise an earlier connection has supplied entries in the meantime, and following must begin again.
         """
         if following.done():
             return
@@ -157,7 +157,7 @@ class RemoteOwner:
         """Send a request. `answered` is called with the result or the refusal, before clients see any effect of the
         request.
 
-        It is not called if following ends first.
+        `answered` is not called if the connection breaks first.
 
         Raises:
             NotOwned: following has ended.

@@ -45,13 +45,13 @@ class SettingsResolver:
         """True if a client has supplied settings that are not stored because they are secret."""
 
     def resolve_for(self, resolve: ResolveSettings | None) -> None:
-        """Resolve settings with the function of another client from now on. Do nothing if `resolve` is None."""
+        """Use `resolve`, the function of another client, from now on. Do nothing if `resolve` is None."""
         if resolve is not None and resolve != self._resolve:
             self._resolve = resolve
             self._known.clear()
 
     def resolve(self, wanted: SettingsOverrides, before: ResolvedSettings) -> ResolvedSettings:
-        """Return the settings after a call with the overrides `wanted`, if the settings were `before`. Raises
+        """Return the settings that result from the overrides `wanted` on top of the settings `before`. Raises
         ConfigError.
         """
         return self._resolve(wanted, before)
@@ -95,10 +95,11 @@ class SettingsResolver:
 def refuse_looser(chosen: ResolvedSettings, now: ResolvedSettings, *, names_directory: bool = False) -> None:
     """Check that the settings of a limited principal are not looser than the current settings of the conversation.
 
-    With `names_directory`, the principal has named the working directory, which `server/access.py` has checked.
+    `names_directory` is True if the principal has named the working directory. In this case, `server/access.py` has
+    already checked the directory.
 
     Raises:
-        SettingNotAllowed: they are looser.
+        SettingNotAllowed: the settings are looser.
     """
     name = looser_setting(chosen, now)
     if name is None and not names_directory and chosen.settings.cwd != now.settings.cwd:

@@ -1,4 +1,4 @@
-"""The tool servers of one conversation: starts them, and reports those that failed to start.
+"""Starts the tool servers of one conversation, and reports the servers that failed to start.
 
 The tool servers belong to the process. This module records which failures are already in the log.
 """
@@ -25,8 +25,8 @@ class ToolServers:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._reported: set[str] = set()
-        """The names of the servers whose failure has been reported. Each is reported once, even if its reason
-        changes.
+        """The names of the servers whose failure has been reported. Each server is reported once, even if
+        the reason for its failure changes.
         """
         self._starting: asyncio.Task[None] | None = None
 
@@ -40,12 +40,12 @@ class ToolServers:
         return self._starting is not None and not self._starting.done()
 
     async def begun(self) -> None:
-        """Wait until the start in the background has ended, or until `stop_waiting` is called."""
+        """Wait until the servers have started or failed in the background, or until `stop_waiting` is called."""
         if self._starting is not None:
             await asyncio.wait({self._starting})
 
     def stop_waiting(self) -> None:
-        """Stop waiting for the start. Failures are reported when the next turn begins."""
+        """Stop waiting for the servers to start. Failures are reported when the next turn begins."""
         if self._starting is not None:
             self._starting.cancel()
 

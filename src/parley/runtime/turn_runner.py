@@ -59,7 +59,7 @@ class Turn:
         self.handed_over = False
         """True if the turn was handed over unfinished to another process."""
         self.lost: HomeLost | None = None
-        """The reason why the end of the turn can never be stored; None if it can."""
+        """The reason why the end of the turn can never be stored; None if it can be stored."""
 
 
 class RemoteTurn(Turn):
@@ -84,7 +84,7 @@ class LocalTurn(Turn):
         turn. None if the turn was resumed and its settings are no longer valid.
         """
         self.cut_short: Interruption | None = None
-        """The reason why the turn was interrupted; None if it was not."""
+        """The reason why the turn was interrupted; None if it was not interrupted."""
         self.interrupted_by: PrincipalRef | None = None
         """The principal that interrupted the turn; None if no principal did."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -133,7 +133,9 @@ class TurnRunner:
         self._meters: dict[tuple[str, str], TokenMeter] = {}
         """The token meters, by the provider and the name of the model."""
         self.turn: LocalTurn | None = None
-        """The turn of this process, from before its start is durable until its end is durable; otherwise None."""
+        """The turn of this process; None if there is none. It is set before the start of the turn is durable, and
+        stays set until the end of the turn is durable.
+        """
 
     @property
     def running(self) -> LocalTurn | None:
@@ -154,12 +156,12 @@ class TurnRunner:
     # --- starting ----------------------------------------------------------------------
 
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
-        """Return a turn whose start is about to be appended. `start` runs it when the start is durable."""
+        """Return a turn whose start is about to be appended. The caller calls `start` when the start is durable."""
         self.turn = LocalTurn(event_id, settings)
         return self.turn
 
     def start(self, turn: LocalTurn) -> None:
-        """Run a prepared turn. If it was interrupted meanwhile, it ends at once."""
+        """Run a prepared turn. If the turn was interrupted after `prepare`, it ends at once."""
         assert turn.settings is not None
         self._run(turn, self._work(turn.settings))
 
@@ -276,10 +278,10 @@ class TurnRunner:
     # --- ending ------------------------------------------------------------------------
 
     def interrupt(self, why: Interruption = "interrupted", *, principal: PrincipalRef | None = None) -> None:
-        """Interrupt the turn for the reason `why`. Do nothing if there is none."""
+        """Interrupt the turn for the reason `why`. Do nothing if there is no turn."""
         if (turn := self.turn) is not None and (turn.task is None or self.running is turn):
             turn.interrupt(why, principal=principal)
-            self._approvals.drop(principal)  # drop it at once, so that a late answer does not settle it
+            self._approvals.drop(principal)  # drop the approval now, so that no late answer settles it
 
     def hand_over(self) -> None:
         """Hand the unfinished turn over to another process. Do nothing if there is none."""
@@ -289,7 +291,7 @@ class TurnRunner:
             self.turn.cancel()
 
     def lose(self, lost: HomeLost) -> None:
-        """Stop the turn without storing its end, because nothing can be stored. Do nothing if there is none."""
+        """Stop the turn without storing its end, because nothing can be stored. Do nothing if there is no turn."""
         if self.turn is not None:
             self.turn.lost = lost
             self.hand_over()
@@ -308,7 +310,7 @@ class TurnRunner:
             self.hand_over()
 
     async def ended(self, deadline: Deadline) -> None:
-        """Wait until no turn is ending. Retry an end that could not be stored.
+        """Wait until no turn is ending. If the end of a turn could not be stored, try again to store it.
 
         Raises:
             StoreFailed: the end still cannot be stored.
@@ -324,7 +326,7 @@ class TurnRunner:
                 await self._append_end_of(turn, until=deadline.at)
 
     async def over(self) -> None:
-        """Wait for the end of the turn. Return at once if there is none."""
+        """Wait for the end of the turn. Return at once if there is no turn."""
         while (turn := self.turn) is not None:
             if turn.task is not None:
                 await asyncio.wait({turn.over})

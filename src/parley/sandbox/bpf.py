@@ -24,8 +24,8 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""The maximum distance of a single conditional jump. It is one less than the byte for the distance can hold,
-because both targets may be too far away, and then two long jumps follow the condition.
+"""The maximum distance of a single conditional jump, in instructions. The byte for the distance can hold one more.
+The maximum is lower because two long jumps follow the condition if both targets are too far away.
 """
 
 
@@ -63,14 +63,14 @@ class Code:
         self._steps.append(_Plain(_AND, mask))
 
     def if_equal(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump to `then` if the register equals a number, else to `otherwise`. None continues with the next
-        instruction.
+        """Jump to `then` if the register equals a number, else to `otherwise`. If the label is None, continue with
+        the next instruction.
         """
         self._steps.append(_Condition(_JUMP_IF_EQUAL, number, then, otherwise))
 
     def if_above(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
         """Jump to `then` if the register is greater than a number, else to `otherwise`. The comparison is unsigned.
-        None continues with the next instruction.
+        If the label is None, continue with the next instruction.
         """
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 
@@ -89,8 +89,8 @@ class Code:
             ValueError: two labels have the same name.
             KeyError: a jump leads to a label that does not come after it.
         """
-        # Assembled from the end, so that the distance of each jump is known, even if a long jump needs two
-        # instructions.
+        # The program is assembled from its end, so that the distance of each jump is known, even if a long jump
+        # needs two instructions.
         backwards: list[bytes] = []
         labels: dict[str, int] = {}
 

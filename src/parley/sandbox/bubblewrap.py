@@ -178,7 +178,7 @@ def arguments(
 ) -> tuple[str, ...]:
     """Return the options of the launcher, except the options that name descriptors. `network` is True if the
     command has network access. `has_proc` is True if the launcher can mount `/proc`. `has_size_option` is True if
-    it can limit the size of a tmpfs.
+    the launcher can limit the size of a tmpfs.
     """
     first, *others = ("--ro-bind", "/", "/"), *mounts(resolved)
     if "/" in resolved.roots:
@@ -238,7 +238,8 @@ def _refuse_missing(command: Command) -> None:
     server.
 
     Raises:
-        CommandNotStarted: the program does not exist or is not executable. The message contains the system's error.
+        CommandNotStarted: the program does not exist or is not executable. The message contains the error text
+            of the operating system.
     """
     name = command.argv[0]
     folders = [""] if "/" in name else command.env.get("PATH", _DEFAULT_PATH).split(":")
@@ -259,7 +260,7 @@ def _refuse_too_long(command: Command, arguments: int) -> None:
     """Check the launcher's and the kernel's limits on arguments and variables.
 
     Raises:
-        CommandNotStarted: a limit is exceeded. The message contains the system's error.
+        CommandNotStarted: a limit is exceeded. The message contains the error text of the operating system.
     """
     texts = [*command.argv, *(f"{name}={value}" for name, value in command.env.items())]
     sizes = [len(os.fsencode(text)) + 1 for text in texts]
@@ -277,7 +278,7 @@ def _refused(number: int) -> CommandNotStarted:
 
 
 def _max_processes() -> int:
-    """Return the limit on the processes of a command. It does not exceed the server's own limit."""
+    """Return the maximum number of processes of a command. It does not exceed the server's own limit."""
     _, limit = resource.getrlimit(resource.RLIMIT_NPROC)
     return _PROCESSES if limit == resource.RLIM_INFINITY else min(_PROCESSES, limit)
 

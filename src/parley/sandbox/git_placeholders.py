@@ -30,7 +30,7 @@ directory at the same time.
 
 
 class _CannotCreate(SandboxUnavailable):
-    """The placeholder cannot be created, so commands must not write to its directory."""
+    """Raised when the placeholder cannot be created. Commands must then not write to its directory."""
 
 
 class GitPlaceholder:
@@ -45,7 +45,7 @@ class GitPlaceholder:
     @classmethod
     def acquire(cls, path: str) -> GitPlaceholder | None:
         """Create a placeholder, or share an existing one. Return None if neither the server nor a command can
-        create one.
+        create a placeholder.
 
         Raises:
             SandboxUnavailable: the server cannot create the placeholder, but a command might.
@@ -116,7 +116,7 @@ def release_all(placeholders: Iterable[GitPlaceholder]) -> None:
 
 def _lock_shared(name: str, folder: int) -> int | None:
     """Create a directory if it does not exist, lock it, and return its descriptor. Return None if another process
-    is removing it.
+    is removing the directory.
     """
     try:
         os.mkdir(name, dir_fd=folder)

@@ -20,7 +20,7 @@ def confine(rules: Iterable[Rule], roots: Iterable[WritableRoot]) -> None:
     restriction cannot be removed.
 
     Raises:
-        SandboxUnavailable: the kernel refused, or one of the roots was replaced.
+        SandboxUnavailable: the kernel refused the restriction, or one of the roots was replaced.
     """
     known = {root.path: (root.device, root.inode) for root in roots}
     try:

@@ -1,9 +1,9 @@
 """Confines commands with Landlock: a command gives up all rights to files except the rights that rules grant.
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
-directory that leads to it, and grants the other entries one by one. No new file can be created in such a directory.
-For this reason `.git` is not excluded from a root. Instead, the files in it that control Git are restored after the
-command (`protected_files`).
+directory that leads to it, and grants rights to the other entries one by one. No new file can be created in such a
+directory. For this reason `.git` is not excluded from a root. Instead, the files in `.git` that control Git are
+restored after the command (`protected_files`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from parley.sandbox.seccomp import program
 __all__ = ["Entry", "Landlock", "confine_thread", "entries", "read_rules", "restriction", "write_rules"]
 
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
-"""Devices that programs need. Access to no other device is granted, because root could read hidden files from a
+"""Devices that programs need. Access to other devices is not granted, because root could read hidden files from a
 disk device. Access to pseudo-terminals is not granted, because a right to `/dev/pts` would include the user's
 terminals.
 """
@@ -93,8 +93,8 @@ def read_rules(resolved: ResolvedPolicy, listing: Listing = entries) -> Iterator
 
 
 def write_rules(resolved: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
-    """Yield rules that grant the right to write to the roots, except to hidden paths and the directories that lead
-    to them.
+    """Yield rules that grant the right to write to the roots, except to hidden paths and the directories that
+    contain them.
     """
     closed = _closed(resolved)
     ancestors = _ancestors(closed)

@@ -28,8 +28,7 @@ _NO_LANDLOCK: Final = {
 }
 
 _PROC_ERROR: Final = "mount proc"
-"""Part of the error that the launcher reports if the system does not allow it to mount `/proc`, as in many
-containers.
+"""Part of the error that the launcher reports if the kernel does not allow mounting `/proc`, as in many containers.
 """
 
 
@@ -38,7 +37,7 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
 
     name: Name
     title: str
-    """The name of the mechanism in a sentence."""
+    """The name of the mechanism, for use in a sentence."""
     mechanism: ConfinementMechanism | None = None
     """The mechanism; None if it does not work on this system."""
     fault: str | None = None
@@ -49,7 +48,7 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
 
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
-    """Probe a mechanism and return the result. Its self-test runs in Parley's `home`.
+    """Probe a mechanism and return the result. The self-test of the mechanism runs in Parley's `home`.
 
     Raises:
         CommandNotStarted: the probe itself failed. Another attempt may succeed.

@@ -59,8 +59,8 @@ class ProtectedFiles:
         self._snapshots: dict[str, Snapshot | MissingGit] = {}
         self._unrestored: dict[str, _Unrestored] = {}
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
-        """Locks, selected by the hash of a path. A lock is held while the files of such paths are read or
-        restored.
+        """Locks for paths. The hash of a path selects its lock, which is held while the files at the path are read
+        or restored.
         """
 
     async def run(
@@ -81,7 +81,7 @@ class ProtectedFiles:
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
-                not accepted it.
+                not accepted the change.
         """
         if not roots:
             return await starter.start(await in_thread(prepare), output=output)
@@ -121,7 +121,7 @@ class ProtectedFiles:
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
-                not accepted it.
+                not accepted the change.
         """
         with self._mutex:
             self._running.append(running)
@@ -155,7 +155,7 @@ class ProtectedFiles:
                     self._snapshots[path] = taken
 
     def unregister(self, running: Running) -> list[str]:
-        """Remove a command that has ended. Return the paths of the snapshots whose files it may have changed."""
+        """Remove a command that has ended. Return the paths of the snapshots whose files may have been changed."""
         with self._mutex:
             if running in self._running:
                 self._running.remove(running)
@@ -189,8 +189,8 @@ class ProtectedFiles:
     def unrestored(self, roots: Sequence[str]) -> tuple[str, ...]:
         """Return the paths in these roots that a command has changed and that could not be restored.
 
-        A path is no longer returned once it has its content from before the command again, or has been changed
-        since the failed restoration.
+        A path is no longer returned if it again has the content from before the command, or if it has changed since
+        the failed restoration.
         """
         with self._mutex:
             found = {path: each for path, each in self._unrestored.items() if is_below_any(path, roots)}

@@ -43,7 +43,7 @@ def find_git(roots: tuple[str, ...]) -> GitPaths:
     """Find the `.git` of each root. A `.git` that is itself a root is not protected.
 
     Raises:
-        SandboxUnavailable: a `.git` is a link, or the directory that it names cannot be protected.
+        SandboxUnavailable: a `.git` is a link, or a directory that a `.git` file names cannot be protected.
     """
     found = GitPaths()
     for root in roots:
@@ -86,7 +86,7 @@ def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
     """Yield the directories in the roots that a `.git` file names.
 
     Raises:
-        SandboxUnavailable: a command could replace one of them.
+        SandboxUnavailable: a command could replace one of these directories.
     """
     named = git_dir(git)
     folder = None if named is None else _resolved(named, git, roots)

@@ -29,11 +29,11 @@ def find_roots(roots: Iterable[WritableRoot], hidden: Collection[str]) -> tuple[
 
 
 def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the outermost paths in the roots where Parley is installed. Links to them are not included.
+    """Return the outermost paths in the roots where Parley is installed. Links to these paths are not included.
 
     Raises:
-        SandboxUnavailable: a root is such a path or lies in one, or a command could create such a path that is
-            missing.
+        SandboxUnavailable: a root is one of `paths` or lies in one of them, or a command could create a path of
+            `paths` that does not exist.
     """
     for root in roots:
         if (place := next((path for path in paths if is_below(root, path) and path != "/"), None)) is not None:

@@ -25,7 +25,7 @@ from parley.wire.text import quoted
 __all__ = ["ResolvedPolicy", "refuse_hidden_cwd", "resolve"]
 
 _MAX_LINKS: Final = 40
-"""The maximum number of links that the system follows in one path."""
+"""The maximum number of links that the kernel follows in one path."""
 
 
 class ResolvedPolicy(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
     installed is not writable.
 
     Raises:
-        SandboxUnavailable: a root was replaced, or a path in it cannot be protected.
+        SandboxUnavailable: a root was replaced, or a path in a root cannot be protected.
     """
     hidden = find_hidden(policy.hidden)
     roots = find_roots(policy.writable, hidden.modes)
@@ -137,7 +137,7 @@ def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
 
 
 def _links_in(path: str) -> Iterator[str]:
-    """Yield the links that the system follows in a path. Each is yielded as a path that contains no other link."""
+    """Yield the links that the kernel follows in a path. Each link is yielded as a path without other links."""
     here, waiting, followed = "/", path.split("/")[::-1], 0
     while waiting and followed < _MAX_LINKS:
         part = waiting.pop()

@@ -61,9 +61,9 @@ _BASE: Final = r"""(version 1)
   (sysctl-name "sysctl.proc_cputype")
   (sysctl-name "vm.loadavg"))
 """
-"""The part of a profile that allows the operations of every command. The only service that it allows resolves user
-names. The readable system values do not include the arguments and variables of other processes (`kern.procargs2`).
-A command may use only terminals that it created.
+"""The part of a profile that allows the operations that every command needs. The only service that it allows
+resolves user names. The readable system values do not include the arguments and variables of other processes
+(`kern.procargs2`). A command may use only terminals that it created.
 """
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
@@ -133,8 +133,8 @@ def words(profile: Profile, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def profile(resolved: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> Profile:
-    """Return the Seatbelt profile that enforces a resolved policy. `network` and `unix_sockets` are as in
-    `SandboxPolicy`.
+    """Return the Seatbelt profile that enforces a resolved policy. `network` and `unix_sockets` have the same
+    meaning as in `SandboxPolicy`.
     """
     named = _Named()
     parts = [_BASE]

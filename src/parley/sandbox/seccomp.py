@@ -52,7 +52,9 @@ _SOCKET_TYPE: Final = 0xF
 _CLONE_NAMESPACES: Final = 0x7E020000
 """The flags of `clone` that create a namespace."""
 _UNSHARE_HARMLESS: Final = 0x00050F00
-"""The flags of `unshare` that create no namespace: memory, files, directory, signals, thread, semaphores."""
+"""The flags of `unshare` that create no namespace. They concern memory, files, the working directory, signals, the
+thread and semaphores.
+"""
 
 _FILE_TYPE: Final = 0xF000
 _NO_DEVICES: Final = (0x0000, 0x8000, 0x1000, 0xC000)
@@ -65,7 +67,7 @@ _CREATES: Final = 0o100 | 0o20000000
 
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
-"""One of the two terminal requests, with `_TIOCSTI`, that insert input into a terminal."""
+"""A request that inserts input into a terminal. `_TIOCSTI` is the other such request."""
 _IOCTL_TYPE: Final = 0xFF00
 _FILE_SYSTEM: Final = (0x6600, 0x9400)
 """Types of `ioctl` requests to file systems: `f` for attributes, encryption and sealing, and 0x94 for
@@ -108,8 +110,8 @@ _NEVER: Final[_Rule] = ()
 
 
 def _is(argument: int, *numbers: int, mask: int = _EVERY_BIT) -> _Test:
-    """Return a test that checks that an argument, after the mask, is one of the numbers. The kernel reads the
-    argument as an `int`, so its upper half is ignored.
+    """Return a test that applies the mask to an argument, and checks that the result is one of the numbers. The
+    kernel reads the argument as an `int`, so the upper half of the argument is ignored.
     """
     return _Test(at=_ARGUMENTS_AT + 8 * argument, mask=mask, numbers=numbers)
 
@@ -128,7 +130,7 @@ def _is_plain_mode(argument: int) -> _Test:
 
 
 def _creates_plain(flags: int, mode: int) -> _Rule:
-    """Return a rule for `open`: it creates no file, or a file without the set-user-id and set-group-id bits."""
+    """Return a rule that allows `open` to create only files without the set-user-id and set-group-id bits."""
     return (_is(flags, 0, mask=_CREATES),), (_is_plain_mode(mode),)
 
 
@@ -187,7 +189,7 @@ _ALWAYS: Final[Mapping[str, _Rule]] = {
     "openat": _creates_plain(2, 3),
     "mknod": ((_is(1, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(1)),),
     "mknodat": ((_is(2, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(2)),),
-    # Only 0 for the current process is allowed, because the filter does not know the number of the process.
+    # Only 0, the current process, is allowed, because the filter does not know the number of the process.
     "prlimit64": ((_is(0, _ITSELF),), _is_null(2)),
     "setpriority": ((_is(0, _PRIO_PROCESS), _is(1, _ITSELF)),),
     "ioprio_set": ((_is(0, _IOPRIO_WHO_PROCESS), _is(1, _ITSELF)),),
@@ -238,7 +240,7 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
         internet = _is(0, _AF_INET, _AF_INET6), _is(1, _STREAM, _DATAGRAM, mask=_SOCKET_TYPE)
         # The C library uses this socket to list the addresses of this computer.
         routes = _is(0, _AF_NETLINK), _is(2, _NETLINK_ROUTE)
-        # `connect` is needed for the network, so no unix socket may be created that it could connect.
+        # `connect` is needed for the network, so a command must not create unix sockets that can connect.
         yield "socket", (internet, routes, stream) if unix_sockets else (internet, routes)
         return
     yield "socket", (stream,)
@@ -257,15 +259,15 @@ def program(machine: str, *, writable: bool, network: bool, unix_sockets: bool, 
     """Return the filter for a command, as a sequence of `struct sock_filter`.
 
     `machine` is the machine name of `uname`. `writable` is True if the command has a writable root. `network` and
-    `unix_sockets` are as in `SandboxPolicy`. `namespaces` is True if the command has its own namespaces for mounts,
-    processes and memory.
+    `unix_sockets` have the same meaning as in `SandboxPolicy`. `namespaces` is True if the command has its own
+    namespaces for mounts, processes and memory.
 
     Raises:
         SandboxUnavailable: this machine is not supported.
     """
     if machine not in MACHINES:
         raise SandboxUnavailable(f"the system calls of this machine, {machine}, are not known")
-    # Cached, because building a filter takes a tenth of the time that a command needs to start.
+    # The filter is cached, because building one takes a tenth of the time that a command needs to start.
     return _build(machine, writable=writable, network=network, unix_sockets=unix_sockets, namespaces=namespaces)
 
 

@@ -123,7 +123,7 @@ class MissingGit:
                     return True
             except PermissionError:
                 return True
-        # An empty directory may be the placeholder of another server, which is locked then.
+        # Remove the empty directory, unless it is a placeholder that another server has locked.
         try:
             if (placeholder := GitPlaceholder.acquire(self.path)) is not None:
                 placeholder.release()
@@ -303,7 +303,7 @@ class Snapshot:
 
     def _move_aside(self, path: str, result: Restored) -> None:
         inside = self._is_git and path != self.path and is_below(path, self.path)
-        # Not beside a submodule, because the file would then look like another submodule.
+        # The file is not moved beside a submodule, because it would then look like another submodule.
         result.moved[path] = move_aside(path, self.path if inside else os.path.dirname(path))
 
 

@@ -152,7 +152,7 @@ def _has_writer(descriptor: int) -> bool:
 
 
 def names_in(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | None:
-    """Return the names in a directory; None if there are more than `at_most`."""
+    """Return the names in a directory; None if there are more than `at_most` names."""
     names: set[str] = set()
     descriptor = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=folders.open(path))
     try:

@@ -27,8 +27,8 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
     """Run `work` in another thread and return its result. The work must end by itself.
 
     If the call is cancelled, the cancellation is raised when the work is done. Work that is blocked by a file
-    system does not block other work, and the process does not wait for it before it exits. If `needs_one` is False,
-    the work is done in the calling thread when no thread can be started.
+    system does not block other work, and the process can exit before such work ends. If `needs_one` is False, the
+    work is done in the calling thread when no thread can be started.
 
     Raises:
         CommandNotStarted: no thread can be started and `needs_one` is True. The work was not begun.

@@ -87,7 +87,9 @@ def may_answer(principal: Principal, approval: PendingApproval | None = None) ->
 
 
 def may_interrupt(principal: Principal) -> bool:
-    """Return whether the principal may interrupt a turn. Only such principals count as readers of an approval."""
+    """Return whether the principal may interrupt a turn. Only such principals affect how long an approval
+    waits.
+    """
     return principal.role >= Role.DRIVER
 
 
@@ -96,7 +98,7 @@ def may_call_approval_answer(
 ) -> bool:
     """Return whether a client may use the tool `approvalAnswer` for an approval.
 
-    The tool must be offered to the client, and its principal must be allowed to answer. If `approval` is None, only
+    The tool must be offered to the client, and the principal must be allowed to answer. If `approval` is None, only
     the role of the principal is checked.
     """
     return features.may_answer_approvals and may_answer(principal, approval)
@@ -147,7 +149,7 @@ def allowed_values(
     if current is None:
         return allowed
     within = values_within(setting, current)
-    # The server may allow only `never`, and the conversation only other policies: it then keeps its policy.
+    # If the server allows only `never` and the conversation only other policies, the conversation keeps its policy.
     return tuple(value for value in allowed if value in within) or (getattr(current, setting),)
 
 
@@ -173,10 +175,10 @@ def _with_allowed_directory(
 
 
 def allowed_roots(loader: Loader) -> tuple[str, ...]:
-    """Return the directories that must contain a working directory chosen by a principal below admin, with symbolic
-    links resolved.
+    """Return the directories in which a principal below admin may choose a working directory, with symbolic links
+    resolved.
 
-    If there are none, such a principal can only use the directory of the server.
+    If there are no such directories, the principal can use only the directory of the server.
 
     Raises:
         ConfigError: the settings of the server cannot be used.

@@ -99,7 +99,7 @@ def _with_task(fields: ApprovalFields, task_id: str | None) -> ApprovalFields:
 
 
 def listed(approval: PendingApproval, conversation: ConversationId) -> tools.ListedApproval:
-    """Return an open approval in the form that the tools return."""
+    """Return an open approval as the struct that tools return to clients."""
     asked = approval.request
     is_command = asked.kind == "exec"
     return tools.ListedApproval(
@@ -155,7 +155,7 @@ def _change(path: str, change: FileChange) -> str:
 
 
 def what_is_asked(asked: ApprovalRequest) -> str:
-    """Return the action that an approval allows, as a clause without a subject."""
+    """Return a description of the action that an approval allows, as a clause without a subject."""
     match asked.kind:
         case "exec":
             return f"run `{quoted_command(asked.command)}` in `{quoted(asked.cwd)}`"
@@ -189,7 +189,7 @@ def _what(shown: _Action) -> str:
 def _is_given_reasons(shown: _Action, features: Features) -> bool:
     """Return whether the client gets the reason for an approval request.
 
-    Clients at older versions get it only for patches.
+    Clients at older versions get the reason only for patches.
     """
     return features.describes_approvals or isinstance(shown, ApplyPatchApprovalRequest)
 

@@ -25,13 +25,13 @@ from parley.wire.tools import AttentionItem, AttentionState
 __all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
 
 STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
-"""The states in the order of the list."""
+"""The states, in the order in which the list contains them."""
 MOST_ORPHANED: Final = 1000
 """The maximum number of running turns whose owner is checked. The owner of an orphaned turn has been killed."""
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
-"""A position in the list: a state, and a position among the conversations in this state. None means the first of
-them.
+"""A position in the list: a state, and a position among the conversations in this state. None means the first
+conversation in this state.
 """
 
 POSITIONS: Final[msgspec.json.Decoder[AttentionPosition]] = msgspec.json.Decoder(AttentionPosition)

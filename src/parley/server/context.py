@@ -52,7 +52,7 @@ class ServerContext:
     ) -> None:
         """Create the context.
 
-        `on_initialized` is called after each answer to an `initialize`, for work that start-up postponed.
+        `on_initialized` is called after each answer to an `initialize`. It does work that was postponed at startup.
         `find_key` returns the signing key and is called once. By default, a new key is created.
         """
         self.conversations = conversations
@@ -119,8 +119,8 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def viewer(self) -> Viewer:
-        """The principal in the form that queries of the store use. Turns that ended before its token was created
-        count as read.
+        """The principal as a `Viewer`, for queries of the store. Turns that ended before the principal's token was
+        created count as read.
         """
         return Viewer(identity=self.identity, since=self.since)
 
@@ -148,20 +148,20 @@ class Reply(Protocol):
         ...
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
-        """Return the outbox for the events of a call. `event_id` returns the id of the next events."""
+        """Return the outbox for the events of a call. `event_id` returns the current event id of the call."""
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
         """Call `do` when the client has closed the channel.
 
-        It is never called if the channel stays open until the client leaves.
+        `do` is never called if the channel stays open until the client leaves.
         """
         ...
 
     def answer(self, frame: bytes | None) -> None:
-        """Send the answer; None means that the request was dropped and gets no answer.
+        """Send the answer. If `frame` is None, the request was dropped and gets no answer.
 
-        This is called once for each request.
+        This method is called once for each request.
         """
         ...
 

@@ -1,9 +1,9 @@
-"""Requests and their answers: ids, concurrency and cancellation. The handlers of the methods are passed in.
+"""Dispatches requests to handlers, and manages their ids, concurrency, cancellation and answers.
 
 The messages of a client take effect in the order of arrival. Each request runs as its own task, so reading never
-waits for a handler. A request is answered exactly once, or dropped when a cancellation has ended it. It can be
-cancelled while any part of it, such as a stream or a turn, is active, even long after its answer. An answer from
-the client is passed to the code that sent the request.
+waits for a handler. A request is answered exactly once, or dropped when a cancellation has ended it. A request can
+be cancelled while a part of it, such as a stream or a turn, is active. This can be long after its answer. An answer
+from the client is passed to the code that sent the request.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Call:
         self._settle(_encode_error(self.id, refused, self.context))
 
     def on_cancel(self, do: Callable[[], None]) -> None:
-        """Call `do` when the client cancels the request. If it already has, call it at once."""
+        """Call `do` when the client cancels the request, or at once if the request is already cancelled."""
         self._on_cancel = do
         self._dispatch.remember(self)  # the request may be answered already
         if self.cancelled:
@@ -108,15 +108,15 @@ class Call:
         self.on_cancel(stop)
 
     def hold(self, end: Callable[[], None]) -> None:
-        """Keep the request open, as a stream does.
+        """Keep the request open, for example for a stream.
 
-        `end` is called when the server shuts down, and answers the request.
+        `end` is called when the server shuts down. It must answer the request.
         """
         self._dispatch.hold(self, end)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the handler as only waiting during the block, so that it is stopped when the client leaves."""
+        """Mark the handler as only waiting during the block. Such a handler is stopped when the client leaves."""
         task = asyncio.current_task()
         assert task is not None
         with self._dispatch.waiting(task):
@@ -178,7 +178,7 @@ class Dispatch:
 
         `context` makes the context of a request from its reply channel and its `_meta`. `notices` handles
         notifications. `own` handles the client's answers to requests of the server. `meta_of` returns the `_meta`
-        of a request at version 2026-07-28 from its parameters, and None for other requests; it raises
+        of a request at version 2026-07-28 from its parameters, and None for other requests. It may raise
         RequestRefused. `modern_requests` handles requests at version 2026-07-28.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
@@ -261,8 +261,8 @@ class Dispatch:
         self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_order(self, do: Callable[[Message], None], message: Message) -> None:
-        """Call `do` with a message in the next tick of the event loop, because the tasks of requests that arrived
-        before it begin in that tick.
+        """Call `do` with a message in the next tick of the event loop, after the tasks of earlier requests have
+        begun.
         """
         asyncio.get_running_loop().call_soon(self._do, do, message)
 

@@ -48,19 +48,19 @@ class Elicitor(Protocol):
         """Deliver an open approval, unless it has already been delivered.
 
         `request` is the id of the client's first request that concerned the conversation. The approval request is
-        sent to `out`. It names the task `task_id`, if there is one.
+        sent to `out`. If `task_id` is not None, the approval request names this task.
         """
         ...
 
     def withdraw(self, conversation: Conversation, *, reason: str) -> None:
         """Withdraw the approvals of a conversation, and send the client the reason.
 
-        Other clients may still answer them.
+        Other clients may still answer these approvals.
         """
         ...
 
     def close(self) -> None:
-        """Withdraw all approvals because the client has left. Other clients may still answer them."""
+        """Withdraw all approvals because the client has left. Other clients may still answer these approvals."""
         ...
 
 
@@ -98,7 +98,7 @@ class FormElicitor:
     def __init__(self, requests: OutgoingRequests, principal: PrincipalRef, features: Features) -> None:
         self._requests, self._principal, self._features = requests, principal, features
         self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
-        """The delivered and undecided approvals, each with the request and the conversation."""
+        """The delivered approvals that are not decided yet, each with the request id and the conversation."""
 
     def ask(
         self,

@@ -1,8 +1,8 @@
 """Encodes events as notifications, for streams and for `codex` calls.
 
-An event is encoded once for all readers. An encoder adds the bytes around it, which it caches for each event type.
-The module `wire/notifications.py` defines the same messages as structs, and tests compare the two. A stream that is
-sent as log messages has the same bytes in a longer envelope.
+An event is encoded once for all readers. An encoder adds the bytes around the event. These bytes are cached for
+each event type. The module `wire/notifications.py` defines the same messages as structs, and tests compare the two.
+A stream that is sent as log messages has the same bytes in a longer envelope.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Send = Callable[[bytes], None]
 
 
 def hidden_events(features: Features) -> frozenset[str]:
-    """Return the event types that a client does not get."""
+    """Return the event types that a client with the given features does not get."""
     return frozenset() if features.additions else FOR_FULL_VERSION_ONLY
 
 
 def encoded_event(entry: Entry, features: Features) -> bytes:
-    """Return the encoded event of an entry in the form for a client."""
+    """Return the event of an entry, encoded for a client with the given features."""
     return entry.encoded if features.additions else plain_event(entry.type, entry.encoded)
 
 
 class StreamEncoder:
-    """Encodes a streamed conversation as `{"msg"}`, with `_meta` if the client wants or needs it."""
+    """Encodes the events of a streamed conversation as `{"msg"}`, with `_meta` if the client wants or needs it."""
 
     sends_records = False
 
@@ -60,8 +60,8 @@ class StreamEncoder:
         """Create the encoder.
 
         With `event_meta`, events have a `_meta`. With `as_log`, they are sent as log messages. `before` is the
-        position before which `conversationRead` returns the events that the snapshot leaves out; None if it leaves
-        out none.
+        position before which `conversationRead` returns the events that the snapshot leaves out; None if the
+        snapshot leaves out no events.
         """
         self._before = b"" if before is None else b',"before":%d' % before
         self.hidden = hidden_events(features)
@@ -79,7 +79,7 @@ class StreamEncoder:
         self._named = False
 
     def name_conversation(self, named: bool) -> None:
-        """Make each event name its conversation or, if `named` is false, stop doing so.
+        """Set whether each event names its conversation.
 
         The name is necessary while several conversations are streamed.
         """
@@ -203,7 +203,7 @@ def _without_place(delta: Delta | OutputDelta) -> bytes:
 
 
 class CodexEncoder:
-    """Encodes the events of a `codex` call: each as `codex/event`, and again with its type as the method."""
+    """Encodes each event of a `codex` call twice: as `codex/event`, and with the event type as the method."""
 
     sends_records = False
 
@@ -222,7 +222,7 @@ class CodexEncoder:
         self.event(entry.type, encoded_event(entry, self._features), send)
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
-        # Does the same as `event`, but without a further call, because this is a hot path.
+        # This code does the same as `event`. It is repeated here because this is a hot path.
         kind = delta.item.type
         first, second = self._heads.get(kind) or self._make_heads(kind)
         ended = encoded + b"}}"
@@ -230,7 +230,7 @@ class CodexEncoder:
         send(second + ended)
 
     def event(self, event: str, encoded: bytes, send: Send) -> None:
-        """Send an encoded event of the type `event`. The event may belong only to this call."""
+        """Send an encoded event of the type `event`. The event need not be in the log."""
         first, second = self._heads.get(event) or self._make_heads(event)
         send(b"%b%b}}" % (first, encoded))
         send(b"%b%b}}" % (second, encoded))

@@ -161,7 +161,7 @@ class BadSessionId(InvalidRequest):
 
 
 class NoLogMessages(InvalidRequest):
-    """Raised when a request asks for log messages and its protocol version has none."""
+    """Raised when a request asks for log messages, which its protocol version does not have."""
 
     code = "no_log_messages"
 
@@ -264,7 +264,7 @@ class UnknownResource(RequestRefused):
 class MethodFailed(RequestRefused):
     """Raised when a method other than `tools/call` failed with `error`.
 
-    It has the text and the code of that error.
+    The raised error has the text and the code of `error`.
     """
 
     def __init__(self, error: ParleyError) -> None:
@@ -277,7 +277,7 @@ class MethodFailed(RequestRefused):
 
 
 class UnsupportedVersion(RequestRefused):
-    """Raised when a request names a protocol version that the server does not serve without `initialize`."""
+    """Raised when a request names a protocol version that the server does not support for this request."""
 
     code, number = "unsupported_version", UNSUPPORTED_VERSION
 
@@ -318,7 +318,7 @@ class ResourceLimitReached(RequestRefused):
 
 
 class PeerRefusal(RequestRefused):
-    """Raised when a request from another process failed with `error`. It has the code of that error."""
+    """Raised when a request from another process failed with `error`. The raised error has the code of `error`."""
 
     def __init__(self, number: int, error: ParleyError, detail: str | None = None) -> None:
         super().__init__(detail or str(error))

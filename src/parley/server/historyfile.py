@@ -1,4 +1,7 @@
-"""The file `history.jsonl` of Codex. The event `session_configured` contains its inode number and its length."""
+"""The file `history.jsonl` of Codex.
+
+The event `session_configured` contains the inode number of the file and the number of its lines.
+"""
 
 from __future__ import annotations
 

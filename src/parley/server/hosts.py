@@ -51,16 +51,17 @@ class Features(Struct, frozen=True, kw_only=True):
 
     modern: bool = False
     """True for a request at version 2026-07-28. Such a request is independent of earlier requests. The server sends
-    no requests, and answers a stream when it ends. A cancellation only ends the waiting; the turn continues.
+    no requests to the client. A request that opens a stream is answered when the stream ends. A cancelled call
+    stops waiting for its turn, and the turn continues.
     """
     additions: bool = False
     """True if the client gets Parley's additions to the protocol: annotations, output schemas, instructions,
     structured results and error codes.
     """
     full_version: bool = False
-    """True at version 2025-11-25 and newer. It determines what the protocol itself allows."""
+    """True at version 2025-11-25 and newer. Unlike `additions`, this value does not depend on the settings."""
     event_notifications: bool = True
-    """True if events are sent to the client. It is False for hosts, because they ignore events."""
+    """True if events are sent to the client. False for hosts, because hosts ignore events."""
     explains_results: bool = False
     """True if results of `codex` and `codex-reply` also explain to the host's model how to continue."""
     may_answer_approvals: bool = True
@@ -80,9 +81,9 @@ class Features(Struct, frozen=True, kw_only=True):
 
     @property
     def cancels_requests(self) -> bool:
-        """True if a cancelled request gets no answer, and an answered send cannot be cancelled.
+        """True if a cancelled request gets no answer, and an answered request cannot be cancelled.
 
-        Otherwise a cancellation only interrupts the turn.
+        Otherwise a cancellation only interrupts the turn, even if the request that began the turn was answered.
         """
         return self.full_version
 

@@ -14,7 +14,7 @@ __all__ = ["open_conversation"]
 
 
 async def open_conversation(call: ToolCall, args: CodexArguments | ConversationCreateArguments) -> Conversation:
-    """Create a conversation with the files and the environment of the client.
+    """Create a conversation with the settings in `args`, resolved by the settings loader of the client.
 
     Raises:
         ConfigError: the settings cannot be used.

@@ -40,7 +40,7 @@ class OutgoingRequests:
         return request_id in self._open
 
     def number_by_time(self) -> None:
-        """Use ids from now on that no earlier server process has used for this client.
+        """From now on, use ids that no earlier server process has used for this client.
 
         Otherwise an answer to an earlier request could be mistaken for an answer to a later one.
         """
@@ -55,10 +55,9 @@ class OutgoingRequests:
         return request_id
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
-        """Send the open requests that were sent to `lost` again to `out`, because the client has possibly not
-        received them.
+        """Repeat on `out` the open requests that were sent to `lost`. The client may not have received them.
 
-        Frames in `but_not` are not repeated, because the client has received them.
+        Frames in `but_not` are not repeated, because the client has received these frames.
         """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:

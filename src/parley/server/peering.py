@@ -177,10 +177,11 @@ class _Peer:
             conversation.detach(reader)
 
     async def _execute(self, kind: type[PeerRequest], call: Call) -> None:
-        """Execute a request. If it is refused, the error has the same text as for a client of this process.
+        """Execute a request. The error of a refused request has the same text as for a client of this process.
 
-        If it is refused because this process is not the owner, the other process must send `Follow` again. Until
-        then, its requests are refused, so that no later request is executed before the refused one.
+        If a request is refused because this process is not the owner, the other process must send `Follow` again.
+        Until then, this process also refuses later requests for the conversation, so that they are not executed
+        before the first refused request.
         """
         request = _params(kind, call.params)
         conversation_id = request.conversation_id

@@ -1,7 +1,7 @@
 """Messages with positions, for clients that may reconnect and name the last message that they received.
 
-A position is an entry of a conversation that a client has received. An entry may consist of several messages. For
-all but the last of them, the position is the previous entry, plus the number of messages received after it.
+A position names the last entry of a conversation that a client has received completely. An entry may be sent as
+several messages. If the client has received only some of them, the position also contains their number.
 """
 
 from __future__ import annotations

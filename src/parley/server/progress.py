@@ -68,7 +68,7 @@ class ProgressReporter:
         """Stop sending notifications, and call `send_result` at once or in the next tick of the event loop.
 
         The call is delayed if a notification was sent in this tick. Everything that is sent in one tick is written
-        together, so the client would read both at once.
+        together, so the client would read the notification and the result together.
         """
         self.stop()
         if self._delayed and self._in_this_tick:

@@ -1,7 +1,7 @@
 """Escapes invisible characters in foreign text for display to a person or a model.
 
-Invisible characters are control characters, writing directions, zero-width characters, line separators and lone
-surrogates.
+Invisible characters are control characters, bidirectional controls, zero-width characters, line separators and
+lone surrogates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN_QUOTES: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
 
 QUOTED_LENGTH: Final = 500
 """The maximum number of characters of the model's words that an approval shows. The fields of the request contain
-all of them.
+the complete words.
 """
 
 

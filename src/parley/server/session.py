@@ -25,7 +25,9 @@ from parley.wire.modern import MODERN_VERSION, ModernMeta
 __all__ = ["SILENT", "SILENT_FRAME", "Session"]
 
 MOST_FIRST_REQUESTS: Final = 1000
-"""The number of conversations above which the first requests of unused conversations are forgotten."""
+"""The number of conversations for which a session remembers the client's first request. Above this number, the
+session forgets requests of conversations that the client is not receiving.
+"""
 
 
 class _SilentOutbox:
@@ -70,7 +72,7 @@ class StreamOutboxes(Protocol):
         ...
 
     def ended(self, conversation: ConversationId) -> None:
-        """Record that a stream has ended."""
+        """Record that the stream of a conversation has ended."""
         ...
 
 
@@ -180,11 +182,11 @@ class Session:
         return RequestContext(principal=self.principal, features=self.features, reply=reply)
 
     def events_to(self, out: Outbox) -> Outbox:
-        """Return an outbox that sends events to `out`. For a host that ignores events, it discards them."""
+        """Return an outbox that sends events to `out`. For a host that ignores events, the outbox discards them."""
         return out if self.features.event_notifications else SILENT
 
     def stream_out(self, conversation: ConversationId, request_id: RequestId) -> FrameOutbox:
-        """Return the outbox for a new stream. For a host that ignores events, the outbox discards them."""
+        """Return the outbox for a new stream. For a host that ignores events, the outbox discards the events."""
         if not self.features.event_notifications:
             return SILENT
         return self.stream_outboxes.outbox(conversation, request_id)
@@ -200,8 +202,8 @@ class Session:
         return session
 
     def elicitor_for(self, on_ask: OnAsk | None) -> Elicitor:
-        """Return the elicitor for one call or stream. At version 2026-07-28, it calls `on_ask`, which ends the
-        call.
+        """Return the elicitor for one call or stream. At version 2026-07-28, the elicitor calls `on_ask`, which
+        ends the call.
         """
         return RoundElicitor(on_ask) if self._asks_by_result and on_ask is not None else self.elicitor
 
@@ -214,8 +216,8 @@ class Session:
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
         """Record that a request creates, calls or streams a conversation. Only the first request counts.
 
-        If there are too many, the oldest requests are forgotten for conversations that the client is not receiving
-        now.
+        If more than `MOST_FIRST_REQUESTS` requests are recorded, forget the oldest request of a conversation that
+        the client is not receiving now.
         """
         self._first_requests.setdefault(conversation, str(request_id))
         if len(self._first_requests) > MOST_FIRST_REQUESTS:
@@ -232,7 +234,7 @@ class Session:
         self._subscriptions[subscription] = conversation
 
     def forget_subscription(self, subscription: Hashable) -> None:
-        """Undo `note_subscription`. Do nothing if it was not called."""
+        """Undo `note_subscription`. Do nothing if the subscription is not recorded."""
         self._subscriptions.pop(subscription, None)
 
     def is_subscribed(self, conversation: ConversationId) -> bool:
@@ -268,14 +270,14 @@ class Session:
     # --- leaving ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
-        """Call `undo` when the client leaves. It removes the registrations of `owner`."""
+        """Call `undo` when the client leaves. `undo` removes the registrations of `owner`."""
         if self.has_left:
             undo()
         else:
             self._connection.on_leave[owner] = undo
 
     def cancel_on_leave(self, owner: Hashable) -> None:
-        """Remove the callback of `owner`, which has removed its registrations itself."""
+        """Remove the callback of `owner`, because `owner` has already removed its registrations."""
         self._connection.on_leave.pop(owner, None)
 
     @property

@@ -56,8 +56,8 @@ class StreamStart(Struct, frozen=True, kw_only=True):
     before: Seq | None = None
     """The position that the snapshot names for reading earlier events; None if it names none."""
     resumes_at: Seq | None = None
-    """The position up to which the client has already received the conversation, so that the snapshot is left out;
-    None if there is none.
+    """The position up to which the client has already received the conversation. The stream continues there without
+    a snapshot. None if the stream begins with a snapshot.
     """
 
 
@@ -151,7 +151,7 @@ class _Stream:
         return max(self._after, self._subscription.position)
 
     def restart(self, position: Position | None) -> None:
-        """Repeat everything after a position. If it is None, begin again with the snapshot."""
+        """Send everything after a position again. If `position` is None, begin again with the snapshot."""
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -267,15 +267,16 @@ def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
 class Streams:
     """The streams of one connection, at most one for each conversation.
 
-    A client could not distinguish the events of two streams of one conversation, even at different versions.
+    A client could not distinguish the events of two streams of one conversation, even if the requests that opened
+    the streams had different protocol versions.
     """
 
     def __init__(self) -> None:
         self._streams: dict[ConversationId, _Stream] = {}
         self._ends: dict[ConversationId, tuple[RequestId, FrameOutbox, bytes]] = {}
-        """The request and the outbox of each stream that the server has ended, and the notice about its end. It is
-        stored because a client that reconnects may have missed the notice. A new stream of the conversation
-        replaces it.
+        """The request and the outbox of each stream that the server has ended, and the notice about its end. The
+        notice is stored because a client that reconnects may have missed it. A new stream of the conversation
+        removes the notice.
         """
 
     def open(
@@ -292,9 +293,9 @@ class Streams:
     ) -> None:
         """Begin a stream for a client, or for one request at version 2026-07-28.
 
-        It takes over from an open stream of the same conversation on this connection or, with `exclusive`, on any
-        connection. With `event_meta`, events have a `_meta`. With `as_log`, they are sent as log messages. `on_ask`
-        asks for approvals at version 2026-07-28.
+        The new stream ends an open stream of the same conversation on this connection. With `exclusive`, it ends
+        the streams of the conversation on all connections. With `event_meta`, events have a `_meta`. With `as_log`,
+        events are sent as log messages. `on_ask` asks for approvals at version 2026-07-28.
         """
         conversation_id = conversation.id
         if session.has_left:
@@ -394,11 +395,10 @@ class Streams:
         return tuple(stream.state for stream in self._streams.values())
 
     def restart(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
-        """Send every stream again, after the part that the client has received, and the notices about ended
-        streams.
+        """Send again the part of every stream that the client has not received. Repeat notices about ended streams.
 
-        `received` are messages that the client has received since it reconnected. A position that belongs to a
-        replaced stream does not count, because the client has received nothing of the new stream.
+        `received` are messages that the client has received since it reconnected. A position in an earlier stream
+        of the conversation is ignored, because the client has received nothing of the current stream.
         """
         for conversation_id, (request_id, out, notice) in self._ends.items():
             known = positions.get(conversation_id)
@@ -460,6 +460,6 @@ class Streams:
 
     def _name_conversations(self) -> None:
         """Make events name their conversation if and only if several streams are open."""
-        if len(self._streams) <= 2:  # with more streams, the earlier ones already name it
+        if len(self._streams) <= 2:  # with more streams, the events already name it
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

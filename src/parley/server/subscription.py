@@ -71,7 +71,10 @@ class Subscription:
         self._reader: Reader | None = None
 
     def register(self) -> None:
-        """Register as a reader of the conversation, before or while it is sent."""
+        """Register as a reader of the conversation.
+
+        A stream calls this before `start` if the client has to wait for the snapshot or receives it in pages.
+        """
         self._conversation.register_reader(
             self,
             principal=self._session.principal.ref,
@@ -107,7 +110,7 @@ class Subscription:
         return START if self._reader is None else self._reader.position
 
     def _asks_later(self, position: Seq) -> bool:
-        """Return whether to ask for the open approval only when the reader reaches its entry.
+        """Return whether the client must be asked for the open approval only when the reader reaches the approval.
 
         At version 2026-07-28, an approval request ends the call, so earlier events must be sent first.
         """

@@ -73,7 +73,7 @@ async def run_as_task(
 
 
 class TaskFollower:
-    """Asks a client for the approvals of a task, and notifies it when the status of the task changes.
+    """Asks a client for the approvals of a task, and notifies the client when the status of the task changes.
 
     The follower ends when the turn ends or the client leaves.
     """
@@ -87,8 +87,10 @@ class TaskFollower:
         server_requests: Outbox,
         notify: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Create the follower. `request` is the id of the client's request that concerns the task. `notify` sends a
-        status notification; without it, none are sent.
+        """Create the follower.
+
+        `request` is the id of the client's request that concerns the task. `notify` sends a status notification.
+        Without `notify`, the client gets no status notifications.
         """
         self._task, self._notify = task, notify
         session.note_request(task.conversation.id, request)

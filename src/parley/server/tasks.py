@@ -122,13 +122,13 @@ class TurnTask(Struct, frozen=True):
         )
 
     def ended(self, entry: Entry) -> Task:
-        """Return the state of the task after the entry that ends its turn."""
+        """Return the final state of the task. `entry` is the entry that ends the turn."""
         ended = _ended_decoder.decode(entry.encoded)
         task = self.running(_STATUS[ended.why], entry.at)
         return replace(task, status_message=(ended.message or "").strip() or UNSET, poll_interval=UNSET)
 
     async def result(self, entry: Entry, features: Features) -> CallToolResult:
-        """Return the result that the call would have returned.
+        """Return the result that a call of `codex` would have returned for this turn.
 
         `entry` is the entry that ends the turn. Raises StoreError.
         """

@@ -53,7 +53,10 @@ class ToolCall:
         return self.call.context.features
 
     def take_arguments(self) -> Raw | UnsetType:
-        """Return the encoded arguments, once. They may be large, so the caller frees them."""
+        """Return the encoded arguments, and drop this object's reference to them.
+
+        Arguments may be large. Without this reference, they are freed when the caller no longer needs them.
+        """
         arguments, self._arguments = self._arguments, UNSET
         return arguments
 

@@ -68,7 +68,7 @@ class Tool(Generic[Arguments]):
         self._run = run
 
     def is_allowed(self, principal: Principal) -> bool:
-        """Return whether a principal may call the tool with any arguments."""
+        """Return whether the role of a principal, and its binding to a conversation, allow calls of the tool."""
         return principal.role >= self.role and not (self.creates_conversation and principal.conversation)
 
     def args_for(self, features: Features) -> type[Arguments]:
@@ -104,7 +104,10 @@ class ToolTable:
         self.definitions = cache(self._definitions)
 
     def get(self, name: str, features: Features) -> Tool[Any] | None:
-        """Return the tool with this name; None if there is none or it is not offered to the client."""
+        """Return the tool with this name; None if no tool has this name.
+
+        Also return None if the tool is one of Parley's additions and the client does not get the additions.
+        """
         tool = self._by_name.get(name)
         return None if tool is None or (tool.is_addition and not features.additions) else tool
 

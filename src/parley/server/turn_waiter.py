@@ -1,8 +1,9 @@
 """A call that runs a turn to its end: `codex` and `codex-reply`.
 
-The call is a reader of the conversation and gets `codex/event` pairs. It answers its request when it reaches the
-end of the turn, so the answer never overtakes an event. At version 2025-11-25, a call whose cancellation
-interrupted the turn gets the events and no answer.
+The call reads the conversation, and sends each event to the client as two notifications (`CodexEncoder`). The call
+answers its request when it reaches the end of the turn, so the answer never overtakes an event. If a client at
+version 2025-11-25 cancels the call and thereby interrupts the turn, the client gets the remaining events and no
+answer.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _ASKED: Final = record_type(ApprovalRequest)
 
 
 async def resumed(call: ToolCall) -> bool:
-    """Continue a call that ended with an approval request, if this call repeats it. Return whether it does.
+    """Continue an earlier call that ended with an approval request. Return False if this call repeats no such call.
 
     Raises:
         ParleyError: the conversation does not exist or cannot be read, or the answer cannot be stored.
@@ -99,8 +100,8 @@ class TurnWaiter:
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
         self._earlier_end: TurnOutcome | None = None
-        """The outcome of a turn for which an earlier call stopped waiting, if it is not in memory; otherwise
-        None.
+        """The outcome of a turn for which an earlier call stopped waiting, if the end of that turn is no longer in
+        memory; otherwise None.
         """
         self._followers_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
@@ -170,8 +171,8 @@ class TurnWaiter:
     def _follow(self, after: Seq, turn: Turn | None, *, before: Seq | None = None) -> None:
         """Send the events after the position `after`.
 
-        `before` is the position before the turn; the default is `after`. `turn` is None if the turn is over because
-        its process died after it had accepted the message. The end of the turn is then in the log.
+        `before` is the position before the turn; the default is `after`. `turn` is None if the turn has ended or is
+        not known to be running. The call then ends when it reaches the end of the turn in the log.
         """
         if self._session.has_left:
             return  # the client has left; the turn continues
@@ -191,7 +192,10 @@ class TurnWaiter:
         self._return_approval()
 
     def cancel_before_it_begins(self) -> None:
-        """Let the turn begin without waiting for tool servers, so that it ends at once."""
+        """Stop waiting for the tool servers, so that the cancelled turn begins and ends at once.
+
+        Do nothing if the cancellation is a timeout of the client.
+        """
         if not self._features.is_timeout(self._call.call.cancel_reason):
             self._conversation.stop_waiting_for_tool_servers()
 

@@ -1,6 +1,6 @@
 """`python -m parley.testing`: a scripted model for trying an integration.
 
-Prints its base URL as one line and serves until it is interrupted.
+Prints the base URL of the model as one line, and serves until the process is interrupted.
 """
 
 from __future__ import annotations

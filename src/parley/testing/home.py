@@ -44,15 +44,15 @@ class ServerOptions(TypedDict, total=False):
     arguments: Sequence[str]
     """Additional arguments after `parley mcp`."""
     program: Sequence[str]
-    """The command that runs `parley`. Default: the Python interpreter of the test."""
+    """The command that runs `parley`. Default: `python -P -m parley`, with the Python interpreter of the test."""
 
 
 class Home:
     """The files and the environment of a server under test. `open` creates them, and `close` removes them."""
 
     server_class: ClassVar[type[ServerProcess]] = ServerProcess
-    """The class of the transport to the server. Parley's own tests replace it to run servers in their own
-    process.
+    """The class of the transport to the server. Parley's own tests replace this class to run servers in the process
+    of the test.
     """
 
     path: Path

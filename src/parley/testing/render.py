@@ -16,8 +16,8 @@ Pause: TypeAlias = Literal[Hold.HOLD] | Delay
 
 
 class Writer(Protocol):
-    """The interface of a writer, which formats one response for one API. Each method returns the events of one
-    part.
+    """The interface of a writer, which formats one response for one API. Each method returns the events of one part
+    of the response.
     """
 
     def begin(self) -> Iterable[bytes]: ...

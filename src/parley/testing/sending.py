@@ -17,7 +17,7 @@ __all__ = ["LAST_CHUNK", "chunk", "end_body", "head", "send_bulk"]
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 BULK_WRITE_DELTAS: Final = 2000
-"""The number of deltas in one write of a bulk reply, which is a few hundred kilobytes."""
+"""The number of deltas in one write of a bulk reply. One write is a few hundred kilobytes."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -46,7 +46,7 @@ async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) 
         case "close":
             return False
         case "reset":
-            # With a linger time of 0, a close sends a reset. Written data must be sent before.
+            # With a linger time of 0, a close sends a reset. The written data must be sent before the reset.
             await _flush(writer)
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

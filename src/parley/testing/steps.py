@@ -33,7 +33,7 @@ class Pieces(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True):
-    """The model's reasoning: a summary over the Responses API, raw reasoning over Chat Completions."""
+    """Reasoning of the model. It is a summary over the Responses API, and raw reasoning over Chat Completions."""
 
     text: str
 

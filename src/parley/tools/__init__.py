@@ -32,12 +32,14 @@ log = logging.getLogger(__name__)
 
 
 class AgentTools:
-    """The tools of this process and its tool servers. Closing this object does not close `commands`."""
+    """The tools of this process, including the tools of tool servers. Closing this object ends the tool servers,
+    but does not close `commands`.
+    """
 
     def __init__(self, *, commands: CommandRunner, timing: Timing | None = None) -> None:
         self._commands, self._timing = commands, timing
         self._pools: dict[frozenset[tuple[str, str]], ServerPool] = {}
-        """The tool servers in use, keyed by the environment variables that they run with."""
+        """The pools of tool servers, keyed by the environment variables of their servers."""
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager

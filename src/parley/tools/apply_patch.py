@@ -62,7 +62,7 @@ class Patches:
     names = ("apply_patch", "applypatch")
 
     def __init__(self, context: ToolContext, commands: CommandRunner, touched: TouchedFiles | None = None) -> None:
-        # The diff is imported by the first turn that has tools, matching and writing by the first patch.
+        # The first turn that has tools imports the diff. The first patch imports the modules that match and write.
         from parley.tools.patch.turndiff import TouchedFiles
 
         self._context, self._commands = context, commands
@@ -192,7 +192,7 @@ class Patches:
         """
         cancelled: asyncio.CancelledError | None = None
         try:
-            # Not a task: the end of the event loop would cancel it.
+            # The write is not a task, because the end of the event loop would cancel a task.
             writing = written_in_thread(lambda: self._write(verified, verdict), name="write-patch")
             try:
                 await run_to_completion(writing)
@@ -285,8 +285,8 @@ class _Verified(NamedTuple):
     covers: str
     commit: Callable[[], tuple[str, ...]]
     commit_approved: Callable[[], tuple[str, ...]]
-    """The function that writes an approved patch. It fails if a directory has been replaced since it was
-    verified.
+    """The function that writes an approved patch. The function fails if a directory was replaced after the patch
+    was verified.
     """
 
 

@@ -30,7 +30,10 @@ def _set(words: str) -> frozenset[str]:
 
 
 def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
-    """Return one summary for each command of `argv` that is worth showing. `true` is not shown."""
+    """Return one summary for each command of `argv`. The command `true`, and commands that only reformat the output
+    of other commands, have no summary. If all commands only reformat output, return one summary of an
+    unknown command.
+    """
     command = tuple(argv)
     match command:
         case ("bash", "-lc" | "-c", script) if len(script) > LONGEST_SCRIPT:

@@ -29,7 +29,7 @@ _CHANGED: Final[dict[Changed, str]] = {
 
 async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> Verdict:
     """Report why an action failed in the sandbox, and ask whether to repeat it without the sandbox. If the user
-    agrees, report the repetition.
+    agrees, report that the action is repeated.
 
     The action must have `has_failed` set.
     """

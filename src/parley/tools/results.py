@@ -68,7 +68,7 @@ def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: St
 
 
 def internal_error(bug: Exception) -> str:
-    """Return the model-facing text for a bug of Parley. The details are in the log."""
+    """Return the model-facing text for a bug in Parley. The details are in the log."""
     return limit_reached(bug) or f"internal error: {type(bug).__name__}"
 
 

@@ -57,8 +57,8 @@ MOST_WORDS: Final = 100_000
 server.
 """
 NOT_FOUND: Final = 127
-"""The exit code that shells use for a missing program. A failure with this exit code is not caused by the
-sandbox.
+"""The exit code that shells use for a missing program. A failure with this exit code is not attributed
+to the sandbox.
 """
 
 
@@ -343,8 +343,8 @@ class _Outcome(NamedTuple):
     may_be_retried: bool = False
     """True if the user may be asked to repeat the command without the sandbox."""
     changed: Changed | None = None
-    """The part of the command that was replaced after the approval, so that the command was not started; None if
-    nothing was replaced.
+    """The part of the command that was replaced after the approval; None if nothing was replaced. A command with a
+    replaced part is not started.
     """
 
 

@@ -25,8 +25,8 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""The chunk size in bytes for reading files. Files are always readable, so with small chunks the server stops
-reading soon after too many answers are unread.
+"""The chunk size in bytes for reading files. Files are always readable. With small chunks, the server stops reading
+soon after the client has left too many answers unread.
 """
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """The high-water mark in bytes: while more bytes than this are unread, events wait. A client that keeps up leaves
@@ -393,7 +393,7 @@ class DescriptorTransport:
                 self._feed(os.read(fd, FILE_READ_BYTES))
             except OSError:
                 self._feed(b"")
-            await asyncio.sleep(0)  # a file is always readable: let the handlers run
+            await asyncio.sleep(0)  # a file is always readable, so let the handlers run
 
     def _feed(self, data: bytes) -> None:
         try:

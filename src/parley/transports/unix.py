@@ -83,10 +83,11 @@ class Listener:
     def __init__(self, directory: str, name: str, *, on_channel: Callable[[socket.socket], None]) -> None:
         """Listen under a name in a directory. An existing file of that name is replaced.
 
-        `on_channel` is called with each connection from a process of the same user.
+        `on_channel` is called with each connection from a process of the same user, unless that process is more
+        confined than this process.
 
         Raises:
-            OSError: the system refuses.
+            OSError: the operating system refuses to create the socket.
         """
         self.name = name
         self._path = os.path.join(directory, self.name)
@@ -107,7 +108,7 @@ class Listener:
         """Listen under the name again after it has been removed. Open connections continue.
 
         Raises:
-            OSError: the system refuses.
+            OSError: the operating system refuses to create the socket.
         """
         channel = _bound(self._directory, self.name)
         self._stop_accepting()
@@ -154,7 +155,7 @@ def connect(directory: str, name: str) -> Connection | None:
 
     Raises:
         BlockingIOError: the backlog of the process is full; try again later.
-        OSError: the system refuses.
+        OSError: the operating system refuses the connection.
     """
     if not _NAME.fullmatch(name):
         return None
@@ -203,7 +204,7 @@ def prepare_directory(directory: str) -> None:
     """Create a directory for sockets if it is missing, make it private, and remove unfinished names.
 
     Raises:
-        OSError: the system refuses, or the directory belongs to another user.
+        OSError: the directory cannot be created, read or changed, or belongs to another user.
     """
     try:
         os.mkdir(directory, 0o700)

@@ -27,8 +27,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 """Alternative names for an argument, by the name in the schema."""
 
 _MOST_UNKNOWN: Final = 100
-"""The maximum number of unknown arguments in a call. It is limited because each one is compared with all known
-names, which blocks the event loop.
+"""The maximum number of unknown arguments in a call. The number is limited because each unknown name is
+compared with all known names, which blocks the event loop.
 """
 
 

@@ -125,8 +125,8 @@ _MAX_CHUNKS: Final = 64
 metadata.
 """
 _PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
-"""The names of the chunks that contain pixels. For each name: the offset of a marker in the chunk, and
-the marker.
+"""The names of the chunks that contain pixels. Each name maps to the offset of a marker in the chunk,
+and to the marker.
 """
 
 

@@ -24,7 +24,7 @@ __all__ = [
 Detail = Literal["low", "high", "auto"]
 
 LONG_TEXT: Final = 256 * 1024
-"""The number of characters from which a text is stored in memory as JSON."""
+"""The minimum length, in characters, of a text that is stored in memory as JSON."""
 
 BEGINNING_BYTES: Final = 4096
 """The approximate size in bytes of the text that `LongTextItem.beginning` returns."""
@@ -41,8 +41,8 @@ _held: Final[Any] = TextItem.__dict__["text"]
 class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
     """A text item that stores its text as JSON and decodes it on each access.
 
-    This saves memory, because a Python string with an emoji takes four bytes for each character, and caches its
-    UTF-8 encoding.
+    This saves memory. A Python string with an emoji takes four bytes for each character, and the string also caches
+    its UTF-8 encoding.
     """
 
     @classmethod

@@ -90,7 +90,7 @@ class _Named(Struct):
 class Message(Struct, frozen=True):
     """Any JSON-RPC message.
 
-    A request has an id and a method, a notification only a method, an answer only an id.
+    A request has an id and a method. A notification has only a method, and an answer has only an id.
     """
 
     id: int | str | UnsetType = UNSET
@@ -169,7 +169,7 @@ def decode_mended(
             copied = bytes(data)
             if _STAND_IN[:1] in copied:
                 raise
-            # A constant replacement runs no Python code for a match, because clients choose how many there are.
+            # A constant replacement runs no Python code for each match. Clients choose the number of matches.
             escapes = copied.replace(_ESCAPED_BACKSLASH, _STAND_IN)
             mended, count = _LONE_SURROGATE.subn(half_as, escapes, MOST_LONE_SURROGATES)
             if not count:
@@ -218,7 +218,7 @@ def is_null(raw: Raw) -> bool:
 
 
 def error_of(answer: Message) -> ErrorObject | None:
-    """Return the error of an answer, or None.
+    """Return the error of an answer; None if the answer has no error.
 
     An `error` that is not null counts as an error even if it cannot be decoded.
     """

@@ -95,7 +95,7 @@ def named_version(params: Raw | UnsetType) -> Any:
     """Return the protocol version in the parameters of a request. The value may have any type, because it was not
     checked.
 
-    Return UNSET if there is none, as in requests of earlier versions.
+    Return UNSET if there is no version, as in requests of earlier versions.
     """
     if params is UNSET or _version_key.search(params) is None:  # most requests end here, without decoding
         return UNSET

@@ -105,7 +105,7 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
         SHUTTING_DOWN: "shutting_down",
         NOT_SENT: "not_sent",
     }
-    """The code for each reason above. If a stream ends with an error, the code of the error is used instead."""
+    """The code of each reason above. If a stream ends with an error, the code of the error is used instead."""
 
     @classmethod
     def taken_over_by(cls, name: str) -> str:

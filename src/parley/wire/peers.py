@@ -51,8 +51,8 @@ NOT_WRITTEN: Final = -32003
 
 
 class Follow(Struct, frozen=True, kw_only=True):
-    """Requests every entry and delta after a position, until the turn ends. The answer is sent before the first of
-    them.
+    """Requests every entry and delta after a position, until the turn ends. The answer is sent before the first
+    entry or delta.
     """
 
     METHOD: ClassVar = "parley/follow"
@@ -137,7 +137,7 @@ class Enqueue(Struct, frozen=True, kw_only=True):
     wanted: dict[str, Any] | None = None
     principal: PrincipalRef | None = None
     is_limited: bool = False
-    """As in `Submit`."""
+    """True if the principal has a role below admin; see `Submit`."""
 
 
 class EditQueued(Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ class EditQueued(Struct, frozen=True, kw_only=True):
     content: tuple[InputItem, ...]
     principal: PrincipalRef | None = None
     is_limited: bool = False
-    """As in `Submit`."""
+    """True if the principal has a role below admin; see `Submit`."""
 
 
 class RemoveQueued(Struct, frozen=True, kw_only=True):
@@ -208,7 +208,7 @@ class InterruptTurn(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     event_id: EventId | None = None
-    """The id of the turn to interrupt. If it is None and `messages` is empty, any turn is interrupted."""
+    """The id of the turn to interrupt. If it is None and `messages` is empty, every turn matches."""
     messages: tuple[MessageId, ...] = ()
     """Messages for which the sender has no answer yet. A turn that accepted one of them is interrupted, too."""
     principal: PrincipalRef | None = None
@@ -226,7 +226,7 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 class Changed(Struct, frozen=True, kw_only=True):
     """The notification that a turn has begun in a conversation, or that the conversation was deleted.
 
-    Each process whose clients read the conversation then checks its state.
+    Each process whose clients read the conversation then checks the state of the conversation.
     """
 
     METHOD: ClassVar = "parley/changed"

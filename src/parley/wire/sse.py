@@ -22,7 +22,7 @@ class ServerSentEvent(Struct, frozen=True):
 
     data: bytes
     id: str | None
-    """The last id that the stream has sent, at this event or before; None if it has sent none."""
+    """The last id that the stream sent, with this event or an earlier one; None if the stream has sent no id."""
 
 
 class EventFramer:
@@ -45,7 +45,7 @@ class EventFramer:
         self._data_bytes = 0
         """The size of the data in bytes. Each line counts one byte more, because empty lines take memory, too."""
         self._id: str | None = None
-        """The id in the incomplete event; None if it has none."""
+        """The id in the incomplete event; None if the event has no id."""
         self._name = b""
         self._skip_newline = False
 

@@ -426,7 +426,7 @@ class PositionedEvent(Struct, frozen=True, kw_only=True):
 
 
 class OpenText(Struct, frozen=True, kw_only=True):
-    """The part so far of a text that the model is still writing, or of the output of a running command."""
+    """The part of a text that the model has written so far, or of the output of a running command."""
 
     item: ItemId
     type: str
@@ -614,12 +614,12 @@ class SettingsListResult(Struct, frozen=True, kw_only=True):
     model_provider: str
     model_providers: tuple[str, ...]
     profile: str | None
-    """The default profile; None if there is none."""
+    """The default profile; None if there is no default profile."""
     profiles: tuple[ListedProfile, ...]
     cwd: str
     roots: tuple[str, ...]
     """The directories in which `cwd` must be. If there are none, an admin may choose any directory, and other
-    clients only the default.
+    clients may choose only the default directory.
     """
     approval_policy: ApprovalPolicy
     approval_policies: tuple[ApprovalPolicy, ...]

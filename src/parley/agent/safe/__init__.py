@@ -28,8 +28,8 @@ because all clients wait while the event loop checks a script.
 """
 
 MAX_COMMANDS: Final = 100
-"""The maximum number of commands in a safe script. The number is limited because the options of each command are
-checked and its file is searched for.
+"""The maximum number of commands in a safe script. The number is limited because each command takes time: its
+options are checked, and its program is looked up.
 """
 
 _NEVER_FIRST: Final = ("-", "+", "%")
@@ -63,7 +63,7 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
     """Return whether a command is known to only read and print.
 
     `writable` lists the directories to which the agent may have written, as absolute paths without links. A program
-    in one of them is not safe.
+    in such a directory is not safe.
     """
     if not action.argv or sum(len(word) + 1 for word in action.argv) > MAX_CHARACTERS:
         return False
@@ -87,7 +87,7 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
 
 
 def commands_in(script: str) -> list[tuple[str, ...]] | None:
-    """Return every command that a script may run, in order, each as its words; None if the script is not
+    """Return every command that a script may run, in order, each as a tuple of words; None if the script is not
     understood.
 
     A script that exceeds the limits of this module is not understood. The same applies to a script with an

@@ -1,4 +1,4 @@
-"""Checks whether the arguments of `find` make it only read and print.
+"""Checks whether `find` with given arguments only reads and prints.
 
 The arguments of `find` are an expression, not options. The lists in this module omit the tests that run programs,
 delete files, write files, or read lists of files.

@@ -1,4 +1,4 @@
-"""Checks whether the arguments of `git` make it only read and print.
+"""Checks whether `git` with given arguments only reads and prints.
 
 Git runs programs that a repository's configuration names, such as filters. The sandbox, and the settings with which
 Git is started, restrict these programs. This module accepts no argument that makes Git run further programs.

@@ -16,8 +16,8 @@ __all__ = ["atomic_write", "export_conversation"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
-    """Pass the current entries of the conversation `named` to `write`. Other processes may append entries
-    meanwhile.
+    """Export the conversation with the id `named`: call `write` with each line of the export. Entries that other
+    processes append meanwhile are not exported.
 
     Raises:
         UnknownConversation: the conversation does not exist, or was deleted meanwhile.
@@ -50,7 +50,7 @@ def atomic_write(path: str, *, over: bool) -> Iterator[BinaryIO]:
     With `over`, an existing file is replaced.
 
     Raises:
-        FileExistsError: the file exists; it is not changed.
+        FileExistsError: the file exists and `over` is False. The file is not changed.
         OSError: the file cannot be written.
     """
     with AtomicFile(path) as atomic:

@@ -69,7 +69,7 @@ async def _is_as_before(store: SqliteStore, listed: ConversationListing) -> bool
     """Return whether a conversation is still archived and has had no activity since it was listed."""
     try:
         head = await store.head(listed.conversation_id)
-    except Unreadable:  # the fields of the listing are sufficient
+    except Unreadable:  # compare with a new listing instead
         archived = await store.expired(archived_before=inf)
         return any(
             (one.conversation_id, one.summary) == (listed.conversation_id, listed.summary) for one in archived

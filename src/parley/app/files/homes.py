@@ -1,4 +1,4 @@
-"""Access to a home directory from commands, while servers may be using it."""
+"""Gives commands access to a home directory, even while servers are using the directory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def open_home(home: str, *, to_write: bool = False) -> AsyncIterator[Sqlit
     """Open the store of a home directory. With `to_write`, create the directory if it is missing.
 
     Raises:
-        BadHome: there are no conversations, or they cannot be used.
+        BadHome: the home directory contains no conversations, or its conversations cannot be used.
     """
     if not to_write:
         _refuse_empty(home)
@@ -59,7 +59,7 @@ def _refuse_empty(home: str) -> None:
 
 
 def why_not_overwrite(home: str, path: str) -> str | None:
-    """Return the reason why a path must not be overwritten; None if it may be overwritten."""
+    """Return the reason why a command must not write to the file `path`; None if the command may write to it."""
     is_there = os.path.lexists(path)
     if os.path.basename(path) in ("", os.curdir, os.pardir):
         return "names no file"

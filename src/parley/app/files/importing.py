@@ -1,6 +1,6 @@
 """Imports conversations from files.
 
-A file is read completely before anything is written. It is imported completely or not at all. An import never
+A file is read completely before anything is written. A file is imported completely or not at all. An import never
 changes or removes an existing conversation.
 """
 
@@ -65,7 +65,7 @@ def files_below(path: str) -> list[str]:
 async def import_file(
     store: Store, path: str, settings: Settings, *, is_named: bool = True, new_id: bool = False
 ) -> Imported:
-    """Create a conversation from a file. `settings` are used if the file has none.
+    """Create a conversation from a file. `settings` are used if the file contains no settings.
 
     `is_named` is True if the user named this file. A file without a conversation is then an error; otherwise it is
     skipped. With `new_id`, a new conversation is always created, even if the same file was imported before.
@@ -112,7 +112,9 @@ class _Existing(NamedTuple):
 
 
 async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Existing:
-    """Return the conversation that already contains the file; otherwise a free id for a new conversation."""
+    """Return the existing conversation that begins with the content of the file. If there is none, return a free id
+    for a new conversation.
+    """
     for conversation_id in file.ids():
         try:
             if await _is_all_in(store, conversation_id, file):
@@ -146,10 +148,10 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
 
 
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
-    """Yield the entries of the file for the conversation `conversation_id`.
+    """Return the entries of the file for the conversation `conversation_id`.
 
-    Approvals get new ids if another conversation has the same ids, because an answer identifies an approval only by
-    its id.
+    Approvals get new ids if the conversation gets a new id, or if a stored approval has the same id. New ids are
+    necessary because an answer identifies an approval only by its id.
     """
     is_copy = conversation_id != file.conversation_id or (
         file.approval_ids and await store.has_approvals(file.approval_ids)

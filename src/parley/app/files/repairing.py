@@ -1,4 +1,6 @@
-"""Copies the readable part of a damaged home directory to a new one, without changing the damaged one."""
+"""Copies the readable part of a damaged home directory to a new home directory, without changing the damaged
+directory.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +39,20 @@ class Repaired(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """A log from which a conversation can continue, and its summary."""
+    """A log from which a conversation can continue, and the summary of the conversation."""
 
     entries: list[Entry]
     summary: Summary
 
 
 async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) -> Repaired:
-    """Copy the readable part of all conversations of a home directory to a new one.
+    """Copy the readable part of all conversations of the home directory `home` to the new home directory `target`.
 
     `tell` is called with a line for each conversation that could not be copied completely.
 
     Raises:
-        BadHome: the new home directory is not new or empty, or nothing can be read.
-        StoreError: the new home directory cannot be written, or another process is writing to the old one.
+        BadHome: `target` is not empty or cannot be created, or nothing in `home` can be read.
+        StoreError: `target` cannot be written, or another process is writing to `home`.
     """
     _create_empty(target)
     folder = tempfile.mkdtemp(prefix=".salvage-", dir=target)
@@ -104,7 +106,9 @@ def _is_whole(found: Salvaged) -> bool:
 
 
 def _log(found: Salvaged) -> _Log | None:
-    """Return the longest log without gaps that begins with settings; None if nothing was read."""
+    """Return a log of the entries that were read; None if nothing was read. The log begins with settings, and its
+    positions have no gaps. The log ends before the first entry that cannot follow the previous entries.
+    """
     if not found.entries:
         return None
     rest = found.entries

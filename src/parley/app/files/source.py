@@ -42,7 +42,7 @@ CHECKED_AT_ONCE: Final = 500
 
 
 class SourceFile:
-    """A file with a conversation. It is read several times."""
+    """A file with a conversation. An import reads the file several times."""
 
     def __init__(self, path: str, settings: Settings) -> None:
         self._path, self._settings = path, settings
@@ -60,7 +60,7 @@ class SourceFile:
         return self._is_rollout and self.count == 1
 
     def why_not_importable(self) -> str | None:
-        """Return the reason why the file has no conversation; None if it may have one.
+        """Return the reason why the file contains no conversation that can be imported; None if it may contain one.
 
         Raises:
             OSError: the file cannot be read.
@@ -156,8 +156,8 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_usual_settings(entry: Entry) -> Entry:
-    """Check the settings in an entry of a file, because the conversation needs them to continue, and redact their
-    secrets.
+    """Return an entry with the secrets in its settings redacted. Raise BadFile if the settings are invalid, because
+    the conversation needs valid settings to continue.
     """
     if entry.is_event or entry.type != _SETTINGS_CHOSEN:
         return entry
@@ -179,7 +179,9 @@ _OF_APPROVALS: Final[Mapping[tuple[bool, str], type[ApprovalRequest | ApprovalSe
 
 
 def with_new_approval_id(entry: Entry, conversation_id: ConversationId) -> Entry:
-    """Return the entry with a new approval id, because an answer identifies an approval only by its id."""
+    """Return the entry with a new approval id, derived from `conversation_id`. Return an entry without an approval
+    id unchanged.
+    """
     kind = _OF_APPROVALS.get((entry.is_event, entry.type))
     if kind is None:
         return entry

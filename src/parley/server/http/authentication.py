@@ -36,7 +36,7 @@ def new_token() -> str:
 
 
 class Authenticator:
-    """Checks tokens. It holds the hashes of the tokens that are valid while the process is running."""
+    """Checks tokens. It holds the hashes of the tokens of this process, which are valid until the process ends."""
 
     def __init__(self, stored: StoredTokens | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
         """Create the authenticator. `stored` are the tokens of the home directory."""

@@ -23,19 +23,19 @@ class StreamCursors:
         self._positions: dict[str, Position] = {}
 
     def outbox(self, conversation: ConversationId, request_id: RequestId) -> _StreamOutbox:
-        """Return the outbox of a new stream of a conversation that a request has opened."""
+        """Return the outbox for the stream that a request has opened on a conversation."""
         self._positions.pop(conversation, None)
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, request_id, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Set the positions to those that the client has received, before messages are sent again.
+        """Set the positions to those that the client has received. This is called before messages are sent again.
 
         Otherwise the ids of repeated messages would contain positions that the client has not reached.
         """
         self._positions = dict(positions)
 
     def ended(self, conversation: ConversationId) -> None:
-        """Record that a stream has ended."""
+        """Record that the stream of a conversation has ended."""
         self._positions.pop(conversation, None)
 
     def _moved(self, conversation: ConversationId, request_id: RequestId, position: Position) -> str:

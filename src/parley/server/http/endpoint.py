@@ -103,7 +103,7 @@ class HttpEndpoint:
         self._authenticator, self._why_too_large = authenticator, why_too_large
         self._guard, self._rate, self._limits = guard, rate, limits
         self._arriving_bytes = 0
-        """The size of all bodies that are being read."""
+        """The total size of the bodies that are being read, in bytes."""
 
     def apply(self, *, guard: Guard, rate: RateLimit, limits: HttpLimits) -> None:
         """Use new limits and accepted hosts from the next request on."""
@@ -176,7 +176,8 @@ class HttpEndpoint:
         """Pass messages to their session, and return the answer.
 
         `is_array` is True if the body was an array. `accepts_stream` is True if the client accepts a stream of
-        messages. The list is emptied, because messages may be large and their calls may take a long time.
+        messages. The method removes the messages from the list, so that large messages can be freed while their
+        calls are running.
         """
         if not is_array and self._stateless.is_for(request, messages[0]) and self._is_modern():
             return await self._stateless.answer(request, messages.pop(), principal, accepts_stream=accepts_stream)

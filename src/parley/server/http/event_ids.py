@@ -20,7 +20,7 @@ __all__ = ["CallCursor", "EventIds", "SessionCursors"]
 
 
 class CallCursor(Struct, frozen=True, array_like=True):
-    """The part of a `codex` or `codex-reply` call that the client has received."""
+    """The position up to which the client has received the events of a `codex` or `codex-reply` call."""
 
     request: RequestId
     conversation: str
@@ -29,7 +29,10 @@ class CallCursor(Struct, frozen=True, array_like=True):
 
 
 class SessionCursors(Struct, frozen=True, array_like=True):
-    """The part of one stream that the client has received: of a call, or of the conversations that it streams."""
+    """What the client has received on one HTTP stream.
+
+    This is either the cursor of a call, or the position in each conversation that the client streams.
+    """
 
     call: CallCursor | None = None
     streams: dict[str, Position] = {}

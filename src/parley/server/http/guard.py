@@ -36,8 +36,8 @@ class Guard:
         self._origins = frozenset(origins)
 
     def page_of(self, request: HttpRequest) -> str | None:
-        """Return the origin of the web page that sends a request; None if no page sends it or the origin is not
-        accepted.
+        """Return the origin of the web page that sent a request; None if the request does not come from a web page
+        or the origin is not accepted.
         """
         given = request.header("Origin")
         return given[0] if len(given) == 1 and given[0] in self._origins else None

@@ -30,7 +30,7 @@ class PushOutbox:
     def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
         """Create the outbox.
 
-        `on_lost` is called when the stream that carried the messages has closed and another stream is open.
+        `on_lost` is called when the stream that carried the messages closes while another stream is open.
         """
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
@@ -55,7 +55,7 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """Send to a stream from now on, beginning with the messages that were kept. Return those messages.
+        """Send to a stream from now on, beginning with the messages that were kept. Return the kept messages.
 
         An older stream that is in the middle of a message is closed, and the message begins again on the new
         stream.

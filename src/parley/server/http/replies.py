@@ -50,7 +50,7 @@ class JsonReply:
 
 
 class _WhileOpen:
-    """An outbox that sends to a stream while it is open, and then to another outbox."""
+    """An outbox that sends to a stream until the stream closes, and to another outbox after that."""
 
     def __init__(self, stream: MessageStream, then: Outbox) -> None:
         self._stream, self._then = stream, then

@@ -83,8 +83,9 @@ class StatelessRequests:
 
     @staticmethod
     def is_for(request: HttpRequest, message: PostedMessage) -> bool:
-        """Return whether a message belongs to version 2026-07-28: its `_meta` names a version, or its header names
-        this version.
+        """Return whether a message belongs to version 2026-07-28.
+
+        The `_meta` of such a message names a version, or the HTTP header names this version.
         """
         header = request.header(PROTOCOL_VERSION)
         return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)
@@ -137,7 +138,7 @@ class StatelessRequests:
         return HttpAnswer(status=_status(reply.answers[0]), body=reply.answers[0], headers=JSON)
 
     def accept_again(self, principal: Principal) -> None:
-        """Accept requests of a principal whose token is valid, even if it was not before."""
+        """Accept requests of a principal, because its token has become valid."""
         self._revoked.discard(principal)
 
     def end_all_of(self, principal: Principal) -> None:
@@ -165,8 +166,9 @@ class StatelessRequests:
 
 
 class _PostOutbox:
-    """The outbox of one request. It discards messages until the request has a stream. Closing it lets the client
-    read what has already been sent.
+    """The outbox of one request. It discards messages until the request has a stream.
+
+    After `close`, the client can still read what has already been sent.
     """
 
     def __init__(self) -> None:
@@ -204,7 +206,7 @@ class _PostOutbox:
 
 
 class _Post:
-    """One request, as a connection that ends with the answer."""
+    """One request, which the server core treats as a connection that ends with the answer."""
 
     def __init__(self, principal: Principal) -> None:
         self.principal: Final = principal

@@ -82,13 +82,13 @@ class StoredTokens:
         self._on_revoked.append(do)
 
     def on_valid(self, do: Callable[[Principal], None]) -> None:
-        """Call `do` for each token that becomes valid, even again after it had expired."""
+        """Call `do` for each token that becomes valid, including an expired token that becomes valid again."""
         self._on_valid.append(do)
 
     async def reload(self) -> None:
-        """Load the tokens from the store, and report those that are no longer valid and those that became valid.
+        """Load the tokens from the store, and call the callbacks of `on_revoked` and `on_valid`.
 
-        If the tokens cannot be read, those that were valid before stay valid until they expire.
+        If the tokens cannot be read, the tokens that were valid before stay valid until they expire.
         """
         try:
             read = await self._store.tokens()

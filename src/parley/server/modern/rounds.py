@@ -1,9 +1,9 @@
 """Approvals at version 2026-07-28: a call ends with an approval request, and the client repeats the call with the
 answer.
 
-The request carries a sealed state, which contains everything that is needed to continue the call. The seal covers
-the principal, the tool and its arguments, and the state expires. So the server remembers nothing between the two
-calls.
+The approval request carries a sealed state, which contains everything that is needed to continue the call. The seal
+covers the principal, the tool and its arguments, and the state expires. So the server remembers nothing between the
+two calls.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ from parley.wire.mcp import CallToolParams
 __all__ = ["MOST_ROUNDS", "OnAsk", "RequestStates", "RoundElicitor", "RoundState", "Rounds"]
 
 MOST_ROUNDS: Final = 9
-"""The maximum number of approval requests for one call. It is limited because the official clients give up at the
-tenth.
-"""
+"""The maximum number of approval requests for one call. The official clients give up at the tenth request."""
 STATE_SECONDS: Final = 24 * 3600
 """The time in seconds within which an approval request can be answered by repeating the call."""
 LONG_BYTES: Final = 64 * 1024
@@ -98,7 +96,7 @@ request that concerned the conversation.
 
 
 class RoundElicitor:
-    """Asks the client by ending the open call."""
+    """Asks the client by ending the open call with an approval request."""
 
     can_ask = True
 
@@ -117,7 +115,7 @@ class RoundElicitor:
         self._on_ask(approval, request)
 
     def withdraw(self, conversation: Conversation, *, reason: str) -> None:
-        pass  # an approval request ends its call, so none is open
+        pass  # an approval request ends its call, so no request stays open
 
     def close(self) -> None:
         pass
@@ -176,7 +174,7 @@ class Rounds:
             pass
 
     def _answer(self, approval_id: str) -> Message | None:
-        """Return the answer to an approval request; None if there is none or it does not fit the form."""
+        """Return the answer to an approval request; None if the answer is missing or does not fit the form."""
         if (given := self._responses.get(approval_id)) is None:
             return None
         answer = Message(result=given)

@@ -1,7 +1,7 @@
 """Tasks at version 2026-07-28, where they are an extension. A task contains its approval requests and its result.
 
-The client declares the extension in each request. It polls the task until the task has ended, and answers its
-approval requests with `tasks/update`.
+The client declares the extension in each request. It polls the task until the task has ended, and answers the
+approval requests of the task with `tasks/update`.
 """
 
 from __future__ import annotations

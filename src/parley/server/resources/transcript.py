@@ -42,9 +42,11 @@ __all__ = ["SHOWN_EVENTS", "section", "transcript_head"]
 TEXT_LENGTH: Final = 20_000
 """The maximum number of characters of each text in the transcript."""
 OUTPUT_LENGTH: Final = 4_000
-"""The maximum number of characters of one command's output in the transcript: its beginning and its end."""
+"""The maximum number of characters of a command's output, a patch error or a tool's arguments in the transcript. A
+longer text is reduced to its beginning and its end.
+"""
 LARGE_BYTES: Final = 1024 * 1024
-"""The size of an event in bytes above which it is not decoded, because that would block the event loop."""
+"""The size in bytes above which an event is not decoded, because decoding would block the event loop."""
 
 _SHOWN: Final[tuple[type[EventBase], ...]] = (
     UserMessage,
@@ -69,7 +71,10 @@ _STEPS: Final = {"pending": "[ ]", "in_progress": "[~]", "completed": "[x]"}
 
 
 def transcript_head(*, title: str, facts: Iterable[str], is_complete: bool) -> str:
-    """Return the first lines of a transcript: the title, the `facts` and, unless `is_complete` is true, a note."""
+    """Return the first lines of a transcript: the title and the `facts`.
+
+    If `is_complete` is false, a note says that the beginning of the conversation is left out.
+    """
     lines = [f"# {one_line(title) or 'Conversation'}", "", *(f"- {one_line(fact)}" for fact in facts)]
     if not is_complete:
         lines += ["", "The beginning is left out, because the conversation is long. `conversationRead` returns it."]

@@ -96,7 +96,7 @@ async def watch_resource(
 
 
 class ListWatch:
-    """Watches two lists of the conversations that a principal may see: all, and those that need attention."""
+    """Watches the list of all conversations that a principal may see, and the list of those that need attention."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`conversationArchive`: archive a conversation, or list it again."""
+"""`conversationArchive`: archive a conversation, or restore an archived conversation to the list."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
 
 
 def summary_of(listed: ConversationListing, features: Features) -> ConversationSummary:
-    """Return a conversation in the form for lists."""
+    """Return the summary of a listed conversation for a client with the given features."""
     summary = listed.summary
     return ConversationSummary(
         conversation_id=listed.conversation_id,

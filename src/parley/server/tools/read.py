@@ -98,8 +98,8 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
 async def _read_back(
     conversation: Conversation, before: Seq, limit: int, features: Features
 ) -> ConversationReadResult:
-    """Return the last events before a position: at most `limit` events, and about as many bytes as a page of
-    the log.
+    """Return the last events before a position. The number of events is limited to about `limit`, and their size to
+    about the size of a page of the log.
     """
     pages: list[list[PositionedEvent]] = []
     last = Seq(min(before - 1, conversation.log.durable))

@@ -59,7 +59,7 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
             queued=message.is_queued if is_queued else UNSET,
         )
         call.answer(typed_result(result))
-        # Older clients interrupt the turn by cancelling the answered send (docs/protocol.md#cancellation).
+        # Older clients interrupt the turn by cancelling the answered request (docs/protocol.md#cancellation).
         if not features.cancels_requests and turn is not None:
             call.call.on_cancel(lambda: interrupt(turn))
             _finish_with(turn, call)
@@ -83,7 +83,7 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:
-    """Allow the request to be cancelled until its turn ends or its client leaves."""
+    """Keep an answered request cancellable until its turn ends or its client leaves."""
 
     def finished(_: object) -> None:
         call.session.cancel_on_leave(call)

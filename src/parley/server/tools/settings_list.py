@@ -81,7 +81,7 @@ def _profile(name: str, table: dict[str, Any]) -> ListedProfile:
 
 
 def _default_directory(cwd: str, roots: tuple[str, ...]) -> str:
-    """Return the directory of the server, or the first root if no root contains the directory."""
+    """Return `cwd`, or the first root if there are roots and none of them contains `cwd`."""
     real = os.path.realpath(cwd)
     is_allowed = not roots or any(os.path.commonpath((real, root)) == root for root in roots)
     return cwd if is_allowed else roots[0]

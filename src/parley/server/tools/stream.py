@@ -69,7 +69,7 @@ async def stream(call: ToolCall, args: PlainConversationStreamArguments) -> None
 async def _hold(
     call: ToolCall, conversation: Conversation, start: StreamStart, *, event_meta: bool, exclusive: bool
 ) -> None:
-    """Keep the call open while it streams, as requests at version 2026-07-28 do.
+    """Begin a stream that keeps the call open until the stream ends, as version 2026-07-28 requires.
 
     With `event_meta`, events have a `_meta`. With `exclusive`, all other streams of the conversation are ended.
     """

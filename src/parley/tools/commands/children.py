@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""The number of attempts to kill all children without stopping them first. After these attempts, processes are
-stopped first. This is necessary only for processes that keep forking.
+"""The number of attempts to kill all children without stopping them first. Later attempts stop the processes
+before killing them, which is necessary only for processes that keep forking.
 """
 LIST_BYTES: Final = 64 * 1024
 
@@ -27,8 +27,8 @@ class Children:
     """All children of the current process, and a pipe that becomes readable when a signal arrives."""
 
     def __init__(self, *wakers: signal.Signals) -> None:
-        """Replace the handlers of the signals `wakers`, so that these signals wake a waiting process. The process
-        must not use them for anything else.
+        """Install handlers for the signals `wakers`, so that these signals wake the process when it is waiting. The
+        process must not use these signals for anything else.
         """
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
@@ -78,8 +78,8 @@ class Children:
 
         A process that has changed its user cannot be killed and is not counted. On systems that do not list
         children, only the processes in `known` are killed. The children of a killed process become children of the
-        current process, so call this method after `reap`, and again whenever a child has ended, until it returns
-        False.
+        current process. Therefore, whenever a child has ended, call `reap` and then this method, until this method
+        returns False.
         """
         if self._childless:
             return False

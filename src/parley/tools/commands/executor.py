@@ -1,8 +1,8 @@
 """Starts commands, each with a supervisor process.
 
 The executor owns the fork server, and limits how many commands are started at the same time. It does not change the
-output of commands. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` are the programs
-of the processes that start the command and kill the processes that it leaves behind.
+output of commands. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` run in separate
+processes, which start the command and kill the processes that the command leaves behind.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from parley.tools.commands.running_command import RunningCommand
 __all__ = ["Executor"]
 
 STARTS_AT_ONCE: Final = 16
-"""The maximum number of requests that no supervisor has answered yet. It is small enough for the buffer of the fork
-server's socket and for the kernel's limit on descriptors in transit. It is larger than the number of processes that
-can be forked at the same time.
+"""The maximum number of start requests that are unanswered at the same time. It is small enough for the buffer of
+the fork server's socket and for the kernel's limit on descriptors in transit. It is larger than the number of
+processes that can be forked at the same time.
 """
 START_SECONDS: Final = 10.0
-"""The maximum time, in seconds, that a supervisor may take to be ready. The first start includes the start of the
-fork server, perhaps on a busy computer.
+"""The maximum time, in seconds, that a supervisor may take to be ready. The first supervisor also waits for the
+fork server to start, which can be slow on a busy computer.
 """
 
 
@@ -37,8 +37,8 @@ class Executor:
     """A `Starter` that uses one fork server. The first command starts the fork server."""
 
     def __init__(self, *, root: str = "/", most: int = 0) -> None:
-        """Create an executor. It looks below `root` for systemd, which can limit the memory and processes of
-        commands.
+        """Create an executor. The executor looks for systemd below the directory `root`. Systemd can limit the
+        memory and the processes of commands.
 
         At most `most` commands run at the same time, and further commands wait; 0 means no limit.
         """

@@ -25,7 +25,7 @@ from parley.tools.commands.forkserver import main
 main()
 """
 """The source of the fork server program. Its first argument is the directory of the package `parley`. The program
-imports only the modules that it needs, and not the `__init__.py` of their packages.
+imports only the modules that it needs, without the `__init__.py` of the packages `parley` and `parley.tools`.
 """
 CLOSE_SECONDS: Final = 0.6
 """The maximum time, in seconds, that the fork server may take to kill all commands and exit. After this time it is
@@ -63,7 +63,7 @@ class ForkServerLink:
         except BaseException:
             self._socket.close()
             raise
-        # The fork server sends nothing: its socket is readable when it is closed.
+        # The fork server sends nothing, so the socket becomes readable only when the fork server closes its end.
         self._loop.add_reader(self._socket, self.abandon)
 
     def start(self, descriptors: list[int]) -> bool:

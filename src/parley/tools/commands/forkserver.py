@@ -1,9 +1,11 @@
-"""The fork server: the process that forks a supervisor for each command. It always forks one supervisor in advance.
+"""The fork server: the process that forks a supervisor for each command. On Linux, it forks one
+supervisor in advance.
 
-The fork server is a separate program with an empty environment that imports only the standard library. It holds no
-secrets, reads no output and enforces no deadlines. If a supervisor dies before its command has ended, the command's
-processes become children of the fork server. The fork server kills them, and only then closes its copy of the
-control socket. Therefore, when the executor sees that the control socket is closed, these processes are dead.
+The fork server is a separate program with an empty environment. It imports only the standard library and a few
+modules of Parley. It holds no secrets, reads no output and enforces no deadlines. If a supervisor dies before its
+command has ended, the command's processes become children of the fork server. The fork server kills them, and only
+then closes its copy of the control socket. Therefore, when the executor sees that the control socket is closed,
+these processes are dead.
 
 In this process the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because their
 imports would take most of the startup time.
@@ -39,7 +41,7 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def main() -> None:
-    """Serve the executor until it closes its socket.
+    """Serve the executor until the executor closes its socket.
 
     The last three arguments of the program are the descriptor of the socket, the default limit on open files of a
     command, and the root directory of the system's files.
@@ -48,7 +50,7 @@ def main() -> None:
     executor = socket.socket(fileno=descriptor)
     executor.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides what an interrupt means for commands
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, exit statuses are lost
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # exit statuses are lost if this signal is ignored
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -74,7 +76,7 @@ class _ForkServer:
         self._spare: _Spare | None = None
 
     def serve(self) -> None:
-        """Serve the executor until it has closed its socket and all started processes are dead."""
+        """Serve the executor until the executor has closed its socket and all started processes are dead."""
         poller = select.poll()
         poller.register(self._executor, select.POLLIN)
         poller.register(self._children, select.POLLIN)

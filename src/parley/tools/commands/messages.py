@@ -44,13 +44,13 @@ clock, which all processes share. All reports have the same size, so that one re
 """
 
 START: Final = b"s"
-"""Message to the fork server, with three descriptors (control, stdout, stderr): pass them to a supervisor. The fork
-server sends the same message to the supervisor that was forked in advance.
+"""Message that asks the fork server to start a command. Three descriptors are attached: the control socket, stdout
+and stderr. The fork server passes them to a supervisor in the same kind of message.
 """
 READY: Final = b"r"
 """Report of a supervisor: the command is about to run. The number is the process id of the supervisor."""
 FAILED: Final = b"f"
-"""Report of a supervisor: the command could not be started. The number is the errno."""
+"""Report of a supervisor or of the fork server: the command could not be started. The number is the errno."""
 UNCONFINED: Final = b"u"
 """Report of a supervisor: the command was not started, because its restriction could not be applied. The number is
 the index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
@@ -64,8 +64,8 @@ MOUNT_MISMATCH: Final = b"m"
 index of the mount.
 """
 MOUNTS_UNREADABLE: Final = b"n"
-"""Report of a supervisor: the command was not started, because the mounts of the launcher cannot be read. The
-number is the errno.
+"""Report of a supervisor: the command was not started, because the mounts of the launcher could not be read
+or were not made in time. The number is the errno.
 """
 REPLACED: Final = b"p"
 """Report of a supervisor: the command was not started, because its working directory or program is not the approved
@@ -87,9 +87,7 @@ STEPS: Final = (
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
 """The parts of a command that an approval covers in addition to the command's words."""
 ERROR_NUMBERS: Final = 4096
-"""A number that is larger than every errno. In the number of an `UNCONFINED` report, the index of the step is
-multiplied by it.
-"""
+"""The factor of the step index in the number of an `UNCONFINED` report. It is larger than every errno."""
 
 REQUEST_SIZE: Final = struct.Struct("=Q")
 """The format of the length field that precedes a request. The length is in bytes."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
 FINAL: Final = (b"/", b"/dev")
-"""Mount points that no other process can replace with a link. The last step of a launcher is to enter its new root.
-When these two are mounted at the new root, all other mounts exist.
+"""Mount points that no other process can replace with a link. A launcher enters its new root in its last
+step, so all other mounts exist when both of these are mounted at the new root.
 """
 CREATED: Final = (b"tmpfs", b"proc")
 """The types of file systems that a launcher creates for a command."""
@@ -45,8 +45,8 @@ ENDED: Final = (errno.EINVAL, errno.ESRCH)
 MOUNT_SECONDS: Final = 5.0
 """The maximum time, in seconds, that a launcher may take to make its mounts. It usually needs milliseconds."""
 PAUSE_DIVISOR: Final = 4
-"""The elapsed time is divided by this number to get the pause before the next check. A check is therefore late by
-at most a quarter of the elapsed time.
+"""The number by which the elapsed time is divided to get the pause before the next check. A check is therefore late
+by at most a quarter of the elapsed time.
 """
 PAUSE_MILLISECONDS: Final = (1, 50)
 """The shortest and the longest pause between two checks, in milliseconds."""
@@ -222,15 +222,15 @@ class HeldLauncher:
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
     def check(self) -> None:
-        """Check the mounts. Let the command run if the mounts are correct, and set `refused` if they are wrong. Do
-        neither while the launcher is still mounting.
+        """Check the mounts. Let the command run if the mounts are correct. Set `refused` if they are wrong, cannot
+        be read, or are not made in time. Do nothing while the launcher is still mounting.
         """
         try:
             if self._expected is None:
                 self._expected = ExpectedMounts(self._specs, MountTable(self._read("self")))
             process = self._process()
             if process is not None and self._expected.are_complete(self._table_of(process)):
-                # Read again: parts of the first reading may be older than the last mount.
+                # Read the table again, because parts of the first reading may be older than the last mount.
                 index = self._expected.first_mismatch(self._table_of(process), MountTable(self._read("self")))
                 self.refused = None if index is None else (MOUNT_MISMATCH, index)
             elif self._clock() - self._began_at < MOUNT_SECONDS:
@@ -254,8 +254,8 @@ class HeldLauncher:
         return number.decode() if end and number.isdigit() else None
 
     def _table_of(self, process: str) -> MountTable:
-        """Return the mounts of a process, or an empty table if the process has ended. In that case the launcher
-        reports the reason.
+        """Return the mounts of a process, or an empty table if the process has ended. The launcher reports why a
+        process has ended.
         """
         try:
             return MountTable(self._read(process))
@@ -273,7 +273,7 @@ class HeldLauncher:
 
 
 def _is_hidden(process: str) -> bool:
-    """Return whether a process exists that `/proc` does not show to this process."""
+    """Return whether a process exists but is not visible in `/proc`."""
     if os.path.exists(f"/proc/{process}"):
         return False
     try:

@@ -22,7 +22,7 @@ DEFAULT_PATH: Final = b"/bin:/usr/bin"
 """Directories in which programs are looked up if the command's environment has no PATH."""
 
 NOTHING: Final = (0, 0)
-"""The identity that is used for a missing file. No file has it."""
+"""The identity of a missing file. No existing file has this identity."""
 
 
 def identity(found: os.stat_result) -> Identity:
@@ -45,8 +45,8 @@ def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterat
 
 
 def runnable(place: bytes, *, folder: int | None = None) -> Identity | None:
-    """Return the identity of the executable file at a path; None if there is none. `folder` is a descriptor of the
-    directory to which the path is relative; None means the current directory.
+    """Return the identity of the file at a path; None if there is no executable file. `folder` is a descriptor of
+    the directory to which the path is relative; None means the current directory.
     """
     try:
         found = os.stat(place, dir_fd=folder)

@@ -1,7 +1,8 @@
 """Applies Landlock and seccomp to a thread and to the program that it starts, through system calls.
 
-This module imports only the standard library, because the supervisors load it. It applies the given rights and the
-given seccomp program unchanged. If the kernel rejects either of them, no program is started.
+This module imports only the standard library and `common/landlock.py`, because the supervisors load it. It applies
+the given rights and the given seccomp program unchanged. If the kernel rejects either of them, no program is
+started.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StepFailed", "prctl", "prewarm", "restricted"]
 
-# Numbers of the kernel, the same on all architectures.
+# Numbers of system calls and options, which are the same on all architectures.
 CLOSE_RANGE: Final = 436
 CLOSE_RANGE_CLOEXEC: Final = 4
 PR_SET_DUMPABLE: Final = 4
@@ -58,8 +59,8 @@ READ_DIR: Final = 1 << 3
 EXAMPLE: Final = Restriction(files=READ_DIR, network=0, scoped=0, rules=((b"/", READ_DIR),), seccomp=b"")
 
 SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP)
-"""Error numbers after which a rule is skipped: its path is missing, unreachable or a link. Rules only grant rights,
-so skipping a rule is safe.
+"""Error numbers after which a rule is skipped, because its path is missing, unreachable or a link. Rules only grant
+rights, so skipping a rule is safe.
 """
 
 # There may be hundreds of rules, and declared argument types make the calls faster.
@@ -87,15 +88,16 @@ def prctl(option: int, argument: int) -> None:
         try:
             landlock.prctl(option, argument)
         except OSError:
-            pass  # only the search for left-over processes may miss some; no restriction depends on it
+            pass  # some left-over processes may then be missed, but no restriction depends on this call
 
 
 def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
-    """Call `start` in a restricted thread and return its result. The program that it starts is restricted too.
+    """Call `start` in a restricted thread and return its result. The program that `start` runs is also restricted.
 
     The kernel restricts threads, so the other threads of this process keep their rights. Using a thread avoids a
-    fork, which would take most of the time. The thread ends a moment after the start. Until then the program can
-    signal the thread, and so kill or stop this process, but cannot trace it or read its memory.
+    fork, which would take most of the time. The thread ends a moment after the program has started. Until then, the
+    program can kill or stop this process with a signal to the thread. The program cannot trace this process or read
+    its memory.
 
     Raises:
         StepFailed: the restriction could not be applied, and nothing was started.
@@ -122,8 +124,8 @@ def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
 def prewarm() -> None:
     """Create an unused ruleset and an unused thread, so that the memory pages that they need are copied in advance.
 
-    A forked process copies each page when it first writes to the page, and without this call these copies would
-    take half of the time of a restriction.
+    A forked process copies each page when it first writes to the page. Without this call, these copies would take
+    half of the time that is needed to restrict a command.
     """
     if sys.platform != "linux":
         return
@@ -217,7 +219,7 @@ def _opened(path: bytes) -> int:
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
         return landlock.check(place)
-    # This process is itself confined by a filter that hides `openat2`: open each directory in turn.
+    # This process is confined by a filter that hides `openat2`, so each directory is opened in turn.
     place = os.open("/", os.O_PATH | os.O_CLOEXEC)
     for name in filter(None, path.split(b"/")):
         try:

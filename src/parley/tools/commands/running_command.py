@@ -75,7 +75,7 @@ class RunningCommand:
         with ExitStack() as passed:
             descriptors = self._open(passed)
             assert self._control is not None
-            # Fill the socket before the supervisor reads, so that it does not wait for the first bytes.
+            # Fill the socket before the supervisor reads, so that the supervisor does not wait for the first bytes.
             sent = self._control.send(request)
             if not fork_server.start(descriptors):
                 self._end()
@@ -118,7 +118,7 @@ class RunningCommand:
             await asyncio.wait([self.ended], timeout=KILL_SECONDS)
         await asyncio.wait([self._drained], timeout=DRAIN_SECONDS)
         for descriptor in list(self._streams):
-            self._read(descriptor)  # the event loop may have been too busy to call it
+            self._read(descriptor)  # the event loop may have been too busy to read the pipe
 
     def stop(self) -> None:
         """Tell the supervisor to kill all processes of the command and to report when that is done."""

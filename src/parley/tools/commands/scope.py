@@ -89,7 +89,7 @@ def enter(root: str) -> bool:
         ("PIDs", "au", "1", str(os.getpid())),
     )
     # A newer systemd ends the whole scope when the kernel kills one of its processes for lack of memory, unless
-    # OOMPolicy says otherwise; an older one does not know this property.
+    # OOMPolicy says otherwise. An older systemd does not know this property.
     for more in ((("OOMPolicy", "s", "continue"),), ()):
         if _asked(root, unit, (*properties, *more), until):
             return _happens(lambda: _own_group(root).endswith(f"/{unit}"), until)
@@ -112,8 +112,8 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
 def _manager() -> tuple[str, str]:
     """Return the socket of systemd's message bus, and the path of the control groups that systemd manages.
 
-    For root, which usually has no systemd of its own, this is the system's systemd. For other users it is the
-    user's systemd.
+    For root, both belong to the systemd of the system, because root usually has no user instance of systemd. For
+    other users, both belong to the user's instance.
     """
     user = os.geteuid()
     if user == 0:

@@ -278,7 +278,7 @@ def _wait_for_all(
         pause = held.pause_milliseconds if held is not None and held.waits and not ending else None
         ready = [each for each, _ in poller.poll(pause)]
         ending |= children.received_sigterm()
-        if executor.fileno() in ready:  # the executor sends nothing after the request: it has closed its end
+        if executor.fileno() in ready:  # the executor sends nothing after the request, so it has closed its end
             ending = True
             poller.unregister(executor)
         for pid, its_status in children.reap():

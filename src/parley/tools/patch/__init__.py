@@ -1,4 +1,4 @@
-"""Patches: parsed, matched against the files, and written completely or not at all.
+"""Parses patches, matches them against the files, and writes each patch completely or not at all.
 
 `extract` finds a patch in a command, and `parser` parses it. `paths` resolves and checks its paths. `matching`
 finds the positions of its chunks. `plan` verifies the whole patch without writing, and `commit` writes it in a

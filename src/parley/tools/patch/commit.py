@@ -2,7 +2,7 @@
 
 New contents are written to temporary files beside the old files. Then every file is compared with the plan once
 more. Then the files are renamed one by one. If a rename fails, the earlier renames are undone. If the process is
-killed in between, every file is complete, with either its old or its new content.
+killed between two renames, every file is complete, with either its old or its new content.
 
 Directories are held open by descriptor, so that files are written to the verified directories. This module does not
 check permissions, because `plan` has already refused protected paths.
@@ -37,7 +37,7 @@ _CHANGED: Final = "changed meanwhile"
 _CANNOT_LINK: Final = frozenset(
     {errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV}
 )
-"""Error numbers of a file system that has no hard links, or does not allow a hard link to this file."""
+"""Error numbers that mean that the file system has no hard links, or does not allow a hard link to the file."""
 
 _SYNCED_FILES: Final = 64
 """The maximum number of replaced files that are synced to the disk. Each sync takes a few milliseconds. If a patch
@@ -45,7 +45,7 @@ replaces more files, none of them is synced.
 """
 
 _GIVES_RIGHTS: Final = stat.S_ISUID | stat.S_ISGID
-"""Mode bits that a file loses when it is replaced, as it would lose them if it were written in place."""
+"""Mode bits that a file loses when a patch replaces it. Writing a file in place would also clear these bits."""
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -198,7 +198,7 @@ class _Undo(Struct, frozen=True):
     """The temporary file with the old content; None if the file is new."""
 
 
-# --- carrying it out ----------------------------------------------------------------------------
+# --- carrying out steps ----------------------------------------------------------------------------
 
 
 class _Commit:
@@ -267,8 +267,8 @@ class _Commit:
     # --- before renaming ---------------------------------------------------------
 
     def _prepare(self, write: _Write, *, to_disk: bool) -> _Place:
-        """Write the new content to a temporary file in the same directory. If `to_disk` is True, sync a file that
-        replaces another to the disk.
+        """Write the new content to a temporary file in the same directory. If `to_disk` is True and the step
+        replaces a file, sync the temporary file to the disk.
         """
         attributes = self._attributes(write.like) if write.like else None
         folder = self._folders.make(write.place.folder, made=self._made.append)
@@ -423,8 +423,8 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Raise PermissionError for a file of another user in a sticky directory, because its hard link could not be
-    removed.
+    """Raise PermissionError for a file of another user in a sticky directory, because the server could not remove a
+    hard link to such a file.
     """
     around = os.stat(folder)
     if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
@@ -455,7 +455,7 @@ def _set_extended(descriptor: int, name: str, value: bytes) -> None:
     try:
         os.setxattr(descriptor, name, value)
     except OSError:
-        # The system itself sets some attributes, with the same value.
+        # The operating system sets some attributes itself. Such an attribute already has the same value.
         if _extended(descriptor).get(name) != value:
             raise _AttributeLost(f"extended attribute {name}") from None
 

@@ -310,8 +310,9 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
     """Return the changed lines with each run moved to the position where a reader expects it.
 
-    A run can move past a line that equals the line at its other end. Runs that meet are joined. Each run is moved
-    down as far as possible, but not past the last run of the other version that it meets.
+    A run can move up by one line if the line before it equals its last line, and down by one line if the line after
+    it equals its first line. Runs that meet are joined. Each run is moved down as far as possible. A run that
+    passes runs of the other version on the way stops at the last of them.
     """
     slid: Runs = {}
     ahead = dict(runs)

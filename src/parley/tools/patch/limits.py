@@ -10,8 +10,9 @@ MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 """The maximum size, in bytes, of a file that is read or written."""
 
 MAX_PATCH_BYTES: Final = 64 * 1024 * 1024
-"""The maximum size, in bytes, of a patch, of all files that it reads together, and of all files that it writes
-together. The same limit applies to the earlier contents that a turn keeps, and to the contents that its diff reads.
+"""The maximum size of a patch, in bytes. The same limit applies separately to the total size of the files that a
+patch reads, of the files that a patch writes, of the earlier contents that a turn keeps, and of the contents that
+the diff of a turn reads.
 """
 
 MAX_FILES: Final = 2000

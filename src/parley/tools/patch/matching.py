@@ -159,8 +159,8 @@ class _Search:
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
-        """Return the position at which the search for the lines of a chunk begins. It is after the chunk's context
-        lines.
+        """Return the position at which the search for the lines of a chunk begins. This position is after the
+        chunk's context lines.
         """
         for context in chunk.contexts:
             at = self._find((context,), start)
@@ -261,7 +261,7 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
     """Return added lines with line ends. Each line gets the line end of the line with the same index in `like`, and
-    further lines get the line end of the last one.
+    further lines get the line end of the last line in `like`.
 
     An added line that ends with a carriage return is not changed.
     """

@@ -96,7 +96,7 @@ def _without_returns(lines: list[str]) -> list[str]:
 
 
 class _Reader:
-    """Reads the lines between the begin and end markers of a patch, once."""
+    """Reads the lines between the begin and end markers of a patch, in one pass."""
 
     def __init__(self, lines: list[str], cancel: CancelToken) -> None:
         self._lines, self._cancel = lines, cancel

@@ -63,7 +63,7 @@ class PathResolver:
         """The name that errors use for each protected path, keyed by real path."""
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
-        # A directory name in which `..` follows a symbolic link is left out: `normpath` changes its meaning.
+        # A directory name in which `..` follows a symbolic link is left out. `normpath` changes its meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
         """The names of the two working directories, which may contain symbolic links, and their real paths."""
@@ -162,7 +162,7 @@ def _refuse_detours(path: str, written: str) -> None:
 
 
 def _is_spelling(part: str, name: str) -> bool:
-    """Return whether some file system treats `part` as the name `name`."""
+    """Return whether some file system treats `part` and `name` as the same name."""
     short = f"{name[1:7]}~"
     for piece in re.split(r"[\\:]", _IGNORABLE.sub("", part)):
         plain = piece.rstrip(". \t").casefold()

@@ -22,8 +22,8 @@ __all__ = ["TouchedFiles"]
 CONTEXT_LINES: Final = 3
 
 BINARY_BYTES: Final = 8000
-"""The number of bytes at the start of a file that are checked. As in Git, a file with a NUL byte among them is
-binary.
+"""The number of bytes at the start of a file that are searched for a NUL byte. As in Git, a file with a NUL byte
+there is binary.
 """
 
 NO_BLOB: Final = "0" * 40
@@ -78,7 +78,7 @@ class TouchedFiles:
         """Return the diff of all changes of the turn, sorted by path; empty if there are none.
 
         Raises:
-            OSError: no file can be opened.
+            OSError: the root directory cannot be opened.
         """
         sections: list[str] = []
         shown: dict[_Pair, str] = {}
@@ -86,7 +86,7 @@ class TouchedFiles:
         for change in sorted(self._changes(), key=lambda change: change.new_name):
             hunks = None if change.pair is None else self._hunks.get(change.pair)
             if hunks is None and change.least_bytes <= room:
-                # Half of the remaining steps, so that some are left for the next file.
+                # A file gets half of the remaining steps, so that some are left for the next file.
                 effort = Effort(steps // 2)
                 hunks = change.hunks(effort)
                 steps -= steps // 2 - effort.left
@@ -154,7 +154,7 @@ _Pair = tuple[str, str]
 
 
 class _Change(NamedTuple):
-    """A file before the turn and now. A version is None if the file did not exist, or does not exist now."""
+    """The version of a file before the turn, and the current version. A missing file has the version None."""
 
     name: bytes
     new_name: bytes

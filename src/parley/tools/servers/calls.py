@@ -56,8 +56,8 @@ class ServerTools:
         return self._lease.find(name) is not None
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return its output for the model. If the call is cancelled, the server is told to stop
-        it.
+        """Run a call and return its output for the model. If the call is cancelled, tell the server to stop
+        the call.
         """
         tool = self._lease.find(call.name)
         if tool is None:
@@ -75,7 +75,7 @@ class ServerTools:
         except ToolServerFailed as error:
             text = str(error)
             outcome = ToolCallOutcome(err=text)
-        except Exception as bug:  # a bug of ours; the begin event needs an end event
+        except Exception as bug:  # a bug in Parley; the begin event needs an end event
             log.exception("a call of %s failed", call.name)
             text = internal_error(bug)
             outcome = ToolCallOutcome(err=text)

@@ -29,8 +29,8 @@ def is_server_name(name: str) -> bool:
 def qualified_name(server: str, tool: str) -> str:
     """Return the name under which a model calls a tool.
 
-    If this name would be too long or would contain characters that model APIs refuse, the result is its beginning
-    followed by a digest, which makes it unique.
+    If the name would be too long or would contain characters that model APIs refuse, return the beginning of the
+    name followed by a digest, which makes the result unique.
     """
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):

@@ -1,4 +1,4 @@
-"""All tool servers of this process, shared between conversations and leased to turns.
+"""Pools of tool servers, which are shared between conversations and leased to turns.
 
 `calls.py` runs the calls and reports their events.
 """
@@ -41,7 +41,7 @@ class RemoteTool:
         them.
 
         A server that has crashed is started again first. If the call is cancelled or `tool_timeout` passes, the
-        server is told to stop this call, and other calls are not affected. `progress` must not block.
+        server is told to stop this call. Other calls are not affected. `progress` must not block.
 
         Raises:
             ToolServerFailed: there is no result.
@@ -75,7 +75,7 @@ class Lease:
         return self._specs
 
     def find(self, name: str) -> RemoteTool | None:
-        """Return the tool that a model calls by this name; None if there is none."""
+        """Return the tool that a model calls by this name; None if there is no such tool."""
         self._refresh()
         return self._tools.get(name)
 
@@ -103,7 +103,7 @@ async def _all_settled(connections: Sequence[Connection]) -> None:
 
 
 class ServerPool:
-    """The tool servers of the process. No server is started before a conversation needs it."""
+    """The tool servers that share one environment. A server is started when a conversation first needs it."""
 
     def __init__(
         self,
@@ -124,10 +124,12 @@ class ServerPool:
     async def start(self, servers: Sequence[ToolServer]) -> tuple[str, ...]:
         """Start the servers that are not running, concurrently. Wait for the servers that start for the first time.
 
-        The wait ends at the latest half a second after the time limit for one answer, counted from the start of the
-        last server. Returns a message for each server that failed to start, in order, even while it is being
-        started again. If a server takes longer than the wait, it continues to start and no message is returned for
-        it.
+        The wait ends at the latest `SLACK_SECONDS` after the time limit for one answer. The time is counted from
+        the start of the last server. A server that takes longer continues to start, and no message is returned for
+        this server.
+
+        Returns a message for each server that failed to start, in the order of `servers`. A failed server that is
+        being started again still gets a message.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -209,7 +211,7 @@ class ServerPool:
 
     async def _wait_for(self, connections: Sequence[Connection]) -> None:
         clock = asyncio.get_running_loop().time
-        # Counted from the start of the server, so that a second wait for a slow server is not longer.
+        # The time is counted from the start of the server, so that a second wait for a slow server is not longer.
         until = max(one.began_at for one in connections) + self._timing.answer_seconds + SLACK_SECONDS
         settled = asyncio.create_task(_all_settled(connections))
         try:
@@ -223,8 +225,8 @@ class ServerPool:
             self._end(connection)
 
     def _end_idle(self, key: Key) -> None:
-        """End a server that has been idle for a long time. The record of a failed server is kept, because turns
-        would wait for the first start of a new server.
+        """End a server that has been idle for a long time. The record of a failed server is kept. Without the
+        record, the next turn would wait for the server as for a new one.
         """
         server = self._servers[key]
         if server.failure is None:

@@ -96,7 +96,8 @@ class Program:
         log. `pidfd_open` is None if the system has no such function.
 
         Raises:
-            NotStarted: the program was not found, or the system refused to start it. Nothing is left running.
+            NotStarted: the program was not found, or the operating system refused to start it. Nothing is left
+                running.
         """
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns when the program was found
@@ -175,7 +176,7 @@ class Program:
                 self._signal(signal.SIGTERM)
                 await self.wait(TERM_SECONDS)
         finally:
-            # Sent before the program is reaped, because no other process can have its process id until then.
+            # The signal is sent before the program is reaped, because no other process can have its id until then.
             self._signal(signal.SIGKILL)
             try:
                 if not await self.wait(KILL_SECONDS):
@@ -271,7 +272,7 @@ class Program:
         for transport in self._transports:
             transport.close()
         if self._process.poll() is None:
-            self._process.returncode = -signal.SIGKILL  # stuck in the kernel: so that `Popen` does not warn
+            self._process.returncode = -signal.SIGKILL  # stuck in the kernel; `Popen` must not warn about it
 
     # --- its output ------------------------------------------------------------------------
 

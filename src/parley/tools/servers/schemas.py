@@ -29,7 +29,7 @@ MAX_DEPTH: Final = 30
 
 
 def reduced(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reduced schema of a tool's input, which is always an object."""
+    """Return the reduced schema of a tool's input. The result always describes an object."""
     return _reduced_object(schema, depth=1)
 
 

@@ -1,5 +1,5 @@
-"""Sends Parley's requests to a tool server: it lists the server's tools and calls them. The server is not trusted,
-so every answer is checked. A `Session` carries the messages.
+"""Lists the tools of a tool server, and calls them. The server is not trusted, so every answer is checked. A
+`Session` carries the messages.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ToolSession:
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, report: OnProgress) -> dict[str, Any]:
         """Call a tool and return the known members of its result. If the call is cancelled, the server is told to
-        stop it. `report` is called with the progress of the call.
+        stop the call. `report` is called with the progress of the call.
 
         Raises:
             CallFailed: there is no result.

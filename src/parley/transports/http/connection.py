@@ -98,7 +98,7 @@ class Connection(RequestHandler):
         self.is_trusted = False
         """True if a request on this connection was authenticated."""
         self.limited_as: str | None = None
-        """The principal whose connections are limited; None for a stranger or an admin."""
+        """The principal whose connections are limited; None for an unauthenticated client or an admin."""
 
     # --- the life of a connection ------------------------------------------------------
 

@@ -37,7 +37,7 @@ class HttpExchange:
         self.method, self.target = request.method, request.raw_path
         self._request, self._connection, self._body_seconds = request, connection, body_seconds
         self.answer_headers: dict[str, str] = {}
-        """Headers that are sent with the answer, in addition to its own."""
+        """Headers that are sent in addition to the headers of the answer itself."""
 
     @property
     def remote(self) -> str:
@@ -57,7 +57,7 @@ class HttpExchange:
         connections.
 
         `limited_as` names a principal that may have at most half of all connections; None for no such limit. Return
-        False, and record nothing, if the principal has them already.
+        False, and record nothing, if the principal already has that many connections.
         """
         if not self._connection.trust(limited_as):
             return False
@@ -87,7 +87,7 @@ class HttpExchange:
         return body.getvalue()  # without a copy
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Send these headers with the answer, in addition to its own."""
+        """Send these headers in addition to the headers of the answer itself."""
         self.answer_headers.update(headers)
 
     def open_stream(self) -> EventStream:
@@ -103,7 +103,7 @@ async def send_answer(
     *,
     most_discarded: int,
 ) -> web.StreamResponse:
-    """Send the answer. For a stream, return when the client has read the whole stream.
+    """Send the answer. For a stream, return when the stream has ended or the client has disconnected.
 
     The connection is closed after the answer to an unauthenticated client, or to a request whose body was not read.
     """

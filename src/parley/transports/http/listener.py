@@ -73,7 +73,11 @@ class HttpListener:
     # --- listening ---------------------------------------------------------------------
 
     def listen(self, host: str, port: int) -> int:
-        """Listen on all addresses of a host and return the port. Raise `OSError` if the system refuses."""
+        """Listen on all addresses of a host and return the port.
+
+        Raises:
+            OSError: the host has no address, or the operating system refuses to listen on an address.
+        """
         try:
             for family, _, _, _, address in _addresses(host, port):
                 self._sockets.append(_bound(family, (*address[:1], port, *address[2:])))
