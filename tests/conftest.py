@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from kit.servers.in_process import InProcessServer
+from kit.servers.postgres import Databases, end_shared_server, no_postgres, shared_server
 from kit.servers.preloaded import allow_copies, end_preloaded
 from kit.system.printed import PRINTED
 from parley.testing.home import Home
@@ -72,8 +73,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.fixture
+def databases() -> Iterator[Databases]:
+    """New PostgreSQL databases. The test is skipped if there is no PostgreSQL."""
+    if (why := no_postgres()) is not None:
+        pytest.skip(why)
+    created = Databases(shared_server())
+    yield created
+    created.close()
+
+
 def pytest_sessionfinish() -> None:
     end_preloaded()
+    end_shared_server()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

