@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
 
 import pytest
 
+from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from parley.ports.store import Store
 from parley.stores.memory import MemoryStore
+from parley.stores.postgres.store import PostgresStore
 from parley.stores.sqlite.store import SqliteStore
 
-STORES: Final[dict[str, Callable[[Path], Store]]] = {
-    "memory": lambda home: MemoryStore(),
-    "sqlite": lambda home: SqliteStore(str(home)),
-}
+STORES = ("memory", "sqlite", pytest.param("postgres", marks=NEEDS_POSTGRES))
 
 
-@pytest.fixture(params=list(STORES))
+@pytest.fixture(params=STORES)
 def new_store(request: pytest.FixtureRequest) -> Callable[[Path], Store]:
-    """Return a function that creates a store in a directory, which need not exist."""
-    return STORES[request.param]
+    """Return a function that creates a store in a directory, which need not exist. Two stores in the same directory
+    have the same contents, except for stores in memory.
+    """
+    if request.param == "memory":
+        return lambda home: MemoryStore()
+    if request.param == "sqlite":
+        return lambda home: SqliteStore(str(home))
+    databases: Databases = request.getfixturevalue("databases")
+    return lambda home: PostgresStore(databases.url(home))
 
 
 @pytest.fixture

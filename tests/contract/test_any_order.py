@@ -205,4 +205,4 @@ def any_order(new_store: Callable[[Path], Store], order: list[Step], state: Stat
             await store.close()
 
     with tempfile.TemporaryDirectory() as home:
-        asyncio.run(run(Path(home)))
+        asyncio.run(run(Path(home, "home")))

@@ -1,4 +1,6 @@
-"""Searches in messages: the newest first, in bounded parts (`parley.stores.sqlite.search_queries`)."""
+"""Searches in messages: the newest first, in bounded parts (`parley.stores.sqlite.search_queries`,
+`parley.stores.postgres.search`).
+"""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ __all__ = [
     "match_in",
     "normalize_path",
     "unread_end",
+    "words_of",
 ]
 
 SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
@@ -73,14 +74,14 @@ _approvals: Final = msgspec.json.Decoder(_ApprovalRecord)
 
 def contains_text(text: str, body: bytes) -> bool:
     """Return whether an event of a type in `SEARCHED` contains a text. The text must be casefolded."""
-    return any(text in words.casefold() for words in _words_of(body))
+    return any(text in words.casefold() for words in words_of(body))
 
 
 def match_in(text: str, body: bytes) -> Match | None:
     """Return the first place where an event of a type in `SEARCHED` contains a text; None if there is none. The
     text must be casefolded.
     """
-    for words in _words_of(body):
+    for words in words_of(body):
         folded = words.casefold()
         begin = folded.find(text)
         if begin >= 0:
@@ -93,8 +94,8 @@ def match_in(text: str, body: bytes) -> Match | None:
     return None
 
 
-def _words_of(body: bytes) -> Iterator[str]:
-    """Yield the texts of a message."""
+def words_of(body: bytes) -> Iterator[str]:
+    """Yield the texts of an event of a type in `SEARCHED`."""
     try:
         event = _messages.decode(body)
     except ValueError:

@@ -240,22 +240,57 @@ def _run(url: str, *statements: str) -> None:
         pool.submit(lambda: asyncio.run(with_connection(url, work))).result()
 
 
+_free: Final[list[str]] = []
+"""The URLs of databases that tests of this process have used and emptied. Creating a database takes long."""
+
+_EMPTY: Final = """
+DO $$ DECLARE one text; BEGIN
+    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid();
+    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'parley' AND tablename <> 'format' LOOP
+        EXECUTE format('DELETE FROM parley.%I', one);
+    END LOOP;
+END $$
+"""
+
+
 class Databases:
-    """New databases of the shared server, which are dropped by `close`."""
+    """Databases of the shared server without conversations."""
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._created: dict[object, str] = {}
+        self._taken: dict[object, str] = {}
+        self._new: list[str] = []
 
     def url(self, key: object = None) -> str:
-        """Return the URL of the database for a key. The first call with a key creates the database."""
-        if key not in self._created:
-            name = f"parley_{os.getpid()}_{next(_names)}"
-            _run(self._server, f"CREATE DATABASE {name} TEMPLATE template0")
-            self._created[key] = urlunsplit(urlsplit(self._server)._replace(path=f"/{name}"))
-        return self._created[key]
+        """Return the URL of the database for a key. The first call chooses a database without conversations.
+
+        If a key is a path, its database is used again when the parent directory of the path has been removed.
+        """
+        if key not in self._taken:
+            for old in [one for one in self._taken if isinstance(one, Path) and not one.parent.exists()]:
+                self._empty(self._taken.pop(old))
+            self._taken[key] = _free.pop() if _free else self._create()
+        return self._taken[key]
+
+    def new_url(self) -> str:
+        """Create a database without tables and return its URL. It is dropped by `close`."""
+        self._new.append(self._create())
+        return self._new[-1]
+
+    def _create(self) -> str:
+        name = f"parley_{os.getpid()}_{next(_names)}"
+        _run(self._server, f"CREATE DATABASE {name} TEMPLATE template0")
+        return urlunsplit(urlsplit(self._server)._replace(path=f"/{name}"))
+
+    def _empty(self, url: str) -> None:
+        _run(url, _EMPTY)
+        _free.append(url)
 
     def close(self) -> None:
-        names = [urlsplit(url).path[1:] for url in self._created.values()]
-        if names:
+        """Empty the databases for the next tests."""
+        for url in self._taken.values():
+            self._empty(url)
+        if self._new:
+            names = [urlsplit(url).path[1:] for url in self._new]
             _run(self._server, *(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in names))

@@ -7,7 +7,7 @@ from typing import Any
 from kit.servers.postgres import Databases, with_connection
 
 
-async def test_a_database_is_new_for_each_key_and_the_same_for_one_key(databases: Databases) -> None:
+async def test_databases_are_separate_and_the_same_for_one_key(databases: Databases) -> None:
     async def write(connection: Any) -> None:
         await connection.execute("CREATE TABLE here (number int)")
 
@@ -15,6 +15,8 @@ async def test_a_database_is_new_for_each_key_and_the_same_for_one_key(databases
         found: int = await connection.fetchval("SELECT count(*) FROM pg_tables WHERE tablename = 'here'")
         return found
 
-    await with_connection(databases.url("one"), write)
+    urls = [databases.new_url(), databases.new_url()]
+    await with_connection(urls[0], write)
 
-    assert [await with_connection(databases.url(key), count) for key in ("one", "two")] == [1, 0]
+    assert [await with_connection(url, count) for url in urls] == [1, 0]
+    assert databases.url("one") == databases.url("one") != databases.url("two")

@@ -14,7 +14,7 @@ from parley.wire.ids import Seq
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from parley.stores.sqlite.blobs import Cut
+    from parley.stores.blobs import Cut
 
 __all__ = ["AT_ONCE", "Batch", "pieces", "placeholders", "values", "write_all"]
 
@@ -65,7 +65,7 @@ class Batch:
             self.size += len(body) + _ROW_BYTES
 
     def _cut(self, seq: Seq, body: bytes) -> bytes:
-        from parley.stores.sqlite.blobs import cut
+        from parley.stores.blobs import cut
 
         rest, cuts = cut(body)
         for one in cuts:

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from sqlite3 import Connection
 from typing import Final, TypeVar
 
-import parley.stores.sqlite.blobs  # noqa: F401  # imported early, so that the first read does not wait for the import
+import parley.stores.blobs  # noqa: F401  # imported early, so that the first read does not wait for the import
 from parley.common.threads import checked_pool
 from parley.errors import BadHome, HomeLost
 from parley.stores.search import contains_text, normalize_path

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from parley.errors import StoreFailed
-from parley.stores.sqlite.blobs import decompress
+from parley.stores.blobs import decompress
 from parley.stores.sqlite.database import BUSY_SECONDS
 from parley.stores.sqlite.files import DATABASE, AtomicFile, directory_of, sync_directory
 from parley.stores.sqlite.queries import read_snapshot

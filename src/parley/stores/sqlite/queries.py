@@ -325,7 +325,7 @@ def _page(
     Raises:
         Unreadable: the first entry is missing, or an entry is damaged.
     """
-    from parley.stores.sqlite.blobs import decompress, restore
+    from parley.stores.blobs import decompress, restore
 
     if not positions:
         return []

@@ -22,7 +22,7 @@ from parley.common.os_errors import os_detail
 from parley.conversation.log import Entry
 from parley.errors import BadHome, WriteLockHeld
 from parley.ports.store import CALL_SECONDS
-from parley.stores.sqlite.blobs import decompress, restore
+from parley.stores.blobs import decompress, restore
 from parley.stores.sqlite.damage import fetch_around_damage, fetch_readable, is_damage, known_conversations
 from parley.stores.sqlite.database import make_database
 from parley.stores.sqlite.files import DATABASE, LOG

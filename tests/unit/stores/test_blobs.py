@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.stores.sqlite.blobs import SHORTEST, cut, decompress, restore
+from parley.stores.blobs import SHORTEST, cut, decompress, restore
 
 LONG = b64encode(bytes(range(256)) * 20)
 

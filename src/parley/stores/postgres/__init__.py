@@ -1,0 +1,1 @@
+"""The PostgreSQL store, for several computers that share their conversations."""

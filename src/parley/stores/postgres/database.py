@@ -1,0 +1,227 @@
+"""The connections to the database: a small pool, and connections for one purpose.
+
+A call that loses its connection is repeated on a new one until its deadline. The call learns that an earlier
+attempt may have been committed. Cancelling a caller does not stop its work in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from parley.errors import BadHome, ParleyError, StoreFailed
+from parley.ports.store import CALL_SECONDS
+from parley.stores.postgres.driver import Connection, connect, is_lost, is_permanent, is_rolled_back, reason_of
+from parley.stores.postgres.schema import MIGRATIONS, NewerFormat, format_of, migrate
+
+__all__ = ["Backoff", "Database", "close", "location_of"]
+
+log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS: Final = 4
+"""The maximum number of connections in the pool. The writer, the lease and the notifications have their own."""
+
+CONNECT_SECONDS: Final = 5.0
+"""The maximum time for opening a connection, in seconds."""
+
+FIRST_PAUSE_SECONDS: Final = 0.02
+LONGEST_PAUSE_SECONDS: Final = 1.0
+"""The time between two attempts to connect, in seconds. It begins with `FIRST_PAUSE_SECONDS` and doubles each time.
+"""
+
+CLOSE_SECONDS: Final = 1.0
+"""The time that a connection has to say goodbye, in seconds."""
+
+T = TypeVar("T")
+
+Work = Callable[[Connection, bool], Awaitable[T]]
+"""Statements that are repeated if the connection is lost. The flag is True if an earlier attempt may have been
+committed.
+"""
+
+
+def location_of(url: str) -> str:
+    """Return the host and the database of a URL, without user, password and options."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"PostgreSQL at {host or 'localhost'}{parts.path}"
+
+
+class Backoff:
+    """Pauses between attempts, which become longer."""
+
+    def __init__(self) -> None:
+        self._seconds = FIRST_PAUSE_SECONDS
+
+    async def pause(self, until: float | None = None) -> None:
+        """Wait before the next attempt, but not longer than until a time on the event loop's clock."""
+        seconds = self._seconds * random.uniform(0.5, 1.0)
+        self._seconds = min(self._seconds * 2, LONGEST_PAUSE_SECONDS)
+        if until is not None:
+            seconds = min(seconds, max(0.0, until - asyncio.get_running_loop().time()))
+        await asyncio.sleep(seconds)
+
+
+class Database:
+    """The connections of one process to a database of PostgreSQL."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.location = location_of(url)
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._tasks: set[Task[Any]] = set()
+        self._migrating: Task[None] | None = None
+        self._closed = False
+
+    async def connect(self) -> Connection:
+        """Open a connection to a database with the current format. The caller closes it.
+
+        Raises:
+            BadHome: connecting will always fail, such as with a wrong password or a newer format.
+            Exception: an error for which `is_lost` is true.
+        """
+        connection: Connection | None = None
+        try:
+            connection = await connect(self._url, seconds=CONNECT_SECONDS)
+            if (found := await format_of(connection)) < len(MIGRATIONS):
+                await self._migrated()
+            elif found > len(MIGRATIONS):
+                raise NewerFormat(found)
+            return connection
+        except BaseException as error:
+            if connection is not None:
+                connection.terminate()
+            if isinstance(error, ImportError):
+                why = "the Python package asyncpg is not installed; install parley-server[postgres]"
+                raise BadHome(self.location, why) from None
+            if isinstance(error, NewerFormat) or (isinstance(error, Exception) and is_permanent(error)):
+                raise BadHome(self.location, reason_of(error)) from None
+            raise
+
+    async def _migrated(self) -> None:
+        """Migrate the database with a connection of its own, because this may take longer than a call may wait."""
+        if self._migrating is None or self._migrating.done():
+            self._migrating = asyncio.ensure_future(self._migrate())
+            self._tasks.add(self._migrating)
+            self._migrating.add_done_callback(self._tasks.discard)
+        await asyncio.shield(self._migrating)
+
+    async def _migrate(self) -> None:
+        connection = await connect(self._url, seconds=CONNECT_SECONDS)
+        try:
+            await migrate(connection)
+        finally:
+            connection.terminate()
+
+    async def run(self, work: Work[T], *, until: float | None = None) -> T:
+        """Run `work` with a connection of the pool, and return its result.
+
+        Without `until`, a time on the event loop's clock, the call takes at most `CALL_SECONDS`.
+
+        Raises:
+            StoreFailed: the database cannot be reached, or refuses a statement.
+            BadHome: the database cannot be used.
+        """
+        return await self.keep(self._run(work, until))
+
+    async def keep(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end, even if the caller is cancelled. `close` waits for it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _run(self, work: Work[T], until: float | None) -> T:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CALL_SECONDS if until is None else until
+        backoff, may_be_done = Backoff(), False
+        cause: BaseException = TimeoutError()
+        while True:
+            sent = False
+            connection: Connection | None = None
+            try:
+                async with asyncio.timeout_at(until), self._slots:
+                    if self._closed:
+                        raise StoreFailed("the store is closed")
+                    connection = self._take() or await self.connect()
+                    sent = True
+                    result = await work(connection, may_be_done)
+                self._idle.append(connection)
+                return result
+            except ParleyError:
+                if connection is not None:
+                    self._idle.append(connection)
+                raise
+            except Exception as error:
+                lost = is_lost(error, connection)
+                if connection is not None:
+                    self._return(connection, lost)
+                if not lost and not is_rolled_back(error):
+                    raise _refusal(error) from None
+                if lost and not isinstance(error, TimeoutError):
+                    cause = error
+                may_be_done = may_be_done or (sent and lost)
+            except BaseException:
+                if connection is not None:
+                    connection.terminate()
+                raise
+            if loop.time() >= until:
+                raise self.unreachable(cause)
+            await backoff.pause(until)
+
+    def unreachable(self, cause: BaseException) -> StoreFailed:
+        """Return the error for a call that could not reach the database in time."""
+        return StoreFailed(f"{self.location} cannot be reached: {reason_of(cause)}")
+
+    def _take(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    def _return(self, connection: Connection, lost: bool) -> None:
+        """Return a connection after an error. When one connection is lost, the idle ones are lost as well."""
+        if not lost and not connection.is_closed():
+            self._idle.append(connection)
+            return
+        connection.terminate()
+        for one in self._idle:
+            one.terminate()
+        self._idle.clear()
+
+    async def close(self) -> None:
+        """Wait for the calls in progress, and close the connections of the pool."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CALL_SECONDS)
+        self._closed = True
+        for connection in self._idle:
+            await close(connection)
+        self._idle.clear()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+
+
+async def close(connection: Connection) -> None:
+    """Close a connection, or cut it if that takes too long."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await connection.close()
+    except Exception as error:
+        log.debug("a connection was cut: %s", reason_of(error))
+        connection.terminate()
+
+
+def _refusal(error: Exception) -> Exception:
+    """Return the error for the caller of a statement that the database has refused."""
+    from asyncpg import PostgresError
+
+    return StoreFailed(reason_of(error)) if isinstance(error, PostgresError) else error

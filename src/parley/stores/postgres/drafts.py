@@ -1,0 +1,213 @@
+"""New logs: conversations that are created with one statement, and drafts that are written page by page.
+
+A draft counts as deleted until it is finished: the table `removed` names its holder, and its entries are removed
+when that process has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from parley.conversation.log import Entry
+from parley.errors import StoreFailed
+from parley.ports.store import PAGE, Checkpoint, Summary
+from parley.stores.postgres.batch import Batch, blob_arrays, entry_arrays, pack
+from parley.stores.postgres.database import Database
+from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.leases import ALIVE
+from parley.stores.postgres.rows import SummaryColumns
+from parley.stores.postgres.writes import active_at, insertions
+from parley.wire.ids import START, ConversationId, Seq
+
+__all__ = ["PostgresDraft", "create", "remove_some", "reserve"]
+
+TOKEN_BYTES: Final = 16
+
+_COLUMNS: Final = (
+    "number, id, last, read_seq, batch, archived, details, title, directory, state, updated_at, ended_seq,"
+    " ended_at, has_failed"
+)
+_UPDATED_AT: Final = active_at("$9::double precision", "$10", "1")
+_NEW: Final = f"""
+    INSERT INTO conversations ({_COLUMNS})
+    SELECT {{number}}, $1, $2, $2, $3, $4, $5, $6, $7, $8, {_UPDATED_AT}, $11, $12, $13
+"""
+_FIRST: Final = 14
+"""The number of the first parameter after those of `_new_values`."""
+
+
+def _new_values(
+    conversation_id: ConversationId, last: int, token: bytes, summary: Summary, *, archived: bool
+) -> tuple[Any, ...]:
+    return conversation_id.encode(), last, token, archived, *SummaryColumns.of(summary)
+
+
+async def create(
+    database: Database,
+    conversation_id: ConversationId,
+    entries: Sequence[Entry],
+    summary: Summary,
+    *,
+    archived: bool,
+) -> None:
+    """Create a conversation.
+
+    Raises:
+        StoreFailed: a conversation with this id exists.
+    """
+    batch, token = Batch(entries), os.urandom(TOKEN_BYTES)
+    await pack((batch,))
+    values = _new_values(conversation_id, batch.rows, token, summary, archived=archived)
+
+    async def work(db: Connection, may_be_done: bool) -> None:
+        async with db.transaction():
+            number = await db.fetchval(_CREATE, *values)
+            if number is not None:
+                await _insert(db, number, batch)
+                return
+        written = await db.fetchval("SELECT batch FROM conversations WHERE id = $1", conversation_id.encode())
+        if not may_be_done or written != token:
+            raise StoreFailed(f"conversation {conversation_id} already exists")
+
+    await database.run(work)
+
+
+_CREATE: Final = (
+    f"{_NEW.format(number='nextval($$conversation_numbers$$)')} ON CONFLICT (id) DO NOTHING RETURNING number"
+)
+
+
+def _insert_sql(*, has_blobs: bool) -> str:
+    return (
+        f"WITH target AS (SELECT $1::bigint AS number), {insertions('target', 2, has_blobs=has_blobs)}"
+        " SELECT number FROM target"
+    )
+
+
+_INSERT: Final = _insert_sql(has_blobs=False)
+_INSERT_WITH_BLOBS: Final = _insert_sql(has_blobs=True)
+
+
+async def _insert(db: Connection, number: int, batch: Batch) -> None:
+    """Insert entries into a conversation or draft, in the transaction of the caller."""
+    if not batch.rows:
+        return
+    blobs = blob_arrays([(number, batch)])
+    sql = _INSERT if blobs is None else _INSERT_WITH_BLOBS
+    await db.fetch(sql, number, *entry_arrays([(number, batch)]), *(blobs or ()))
+
+
+async def reserve(database: Database, holder: int) -> int:
+    """Begin a draft, and return its number."""
+
+    async def work(db: Connection, _: bool) -> int:
+        number: int = await db.fetchval(
+            "INSERT INTO removed SELECT nextval('conversation_numbers'), 0, $1 RETURNING conversation", holder
+        )
+        return number
+
+    return await database.run(work)
+
+
+class PostgresDraft:
+    """An implementation of `Draft`."""
+
+    def __init__(self, database: Database, number: int, remove_deleted: Callable[[], Awaitable[None]]) -> None:
+        self._database, self._number, self._remove_deleted = database, number, remove_deleted
+        self._last = START
+        self._is_open = True
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        batch, before = Batch(entries), self._last
+        await pack((batch,))
+        last = Seq(before + batch.rows)
+
+        async def work(db: Connection, may_be_done: bool) -> None:
+            async with db.transaction():
+                found = await db.fetchval(
+                    "SELECT last FROM removed WHERE conversation = $1 FOR UPDATE", self._number
+                )
+                if may_be_done and found == last != before:
+                    return
+                if found != before or batch.first not in (None, before + 1):
+                    raise StoreFailed("an earlier append was not written")
+                await db.execute("UPDATE removed SET last = $2 WHERE conversation = $1", self._number, last)
+                await _insert(db, self._number, batch)
+
+        await self._database.run(work)
+        self._last = last
+
+    async def finish(
+        self,
+        conversation_id: ConversationId,
+        summary: Summary,
+        *,
+        archived: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        token = os.urandom(TOKEN_BYTES)
+        values = _new_values(conversation_id, self._last, token, summary, archived=archived)
+
+        async def work(db: Connection, may_be_done: bool) -> None:
+            async with db.transaction():
+                made = await db.fetchval(_FINISH, *values, self._number)
+                if made is not None:
+                    await db.execute("DELETE FROM removed WHERE conversation = $1", self._number)
+                    if checkpoint is not None:
+                        await db.execute(
+                            "INSERT INTO checkpoints VALUES ($1, $2, $3)", made, checkpoint.seq, checkpoint.data
+                        )
+                    return
+            written = await db.fetchval("SELECT batch FROM conversations WHERE id = $1", conversation_id.encode())
+            if may_be_done and written == token:
+                return
+            if written is not None:
+                raise StoreFailed(f"conversation {conversation_id} already exists")
+            raise StoreFailed("an earlier append was not written")
+
+        await self._database.run(work)
+        self._is_open = False
+
+    async def drop(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+
+        async def work(db: Connection, _: bool) -> None:
+            await db.execute("UPDATE removed SET holder = NULL WHERE conversation = $1", self._number)
+
+        await self._database.run(work)
+        await self._remove_deleted()
+
+
+_FINISH: Final = (
+    f"{_NEW.format(number='conversation')} FROM removed WHERE conversation = ${_FIRST} AND removed.last = $2"
+    " ON CONFLICT (id) DO NOTHING RETURNING number"
+)
+
+
+async def remove_some(db: Connection, _: bool) -> bool:
+    """Remove the last page of entries of a deleted conversation. Return True if there may be more to remove."""
+    async with db.transaction():
+        found = await db.fetchrow(_REMOVABLE)
+        if found is None:
+            return False
+        number, last = found
+        rest = last - PAGE
+        for table in ("entries", "cuts"):
+            await db.execute(f"DELETE FROM {table} WHERE conversation = $1 AND seq > $2", number, rest)
+        if rest > 0:
+            await db.execute("UPDATE removed SET last = $2 WHERE conversation = $1", number, rest)
+        else:
+            for table in ("blobs", "checkpoints", "read_marks", "removed"):
+                await db.execute(f"DELETE FROM {table} WHERE conversation = $1", number)
+    return True
+
+
+_REMOVABLE: Final = f"""
+    SELECT r.conversation, r.last FROM removed r LEFT JOIN holders h ON h.number = r.holder
+    WHERE r.holder IS NULL OR h.number IS NULL OR NOT {ALIVE}
+    LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+"""

@@ -1,0 +1,120 @@
+"""The parts of asyncpg that the store uses, with types, and what its errors mean.
+
+asyncpg is imported when the first connection is opened, because most processes do not use PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+__all__ = ["Connection", "connect", "is_lost", "is_permanent", "is_rolled_back", "reason_of"]
+
+STATEMENT_SECONDS: Final = 120
+"""The time after which the server cancels a statement, in seconds. Calls give up earlier; this limit is for
+statements of connections that are gone.
+"""
+
+SETTINGS: Final = {
+    "application_name": "parley",
+    "search_path": "parley, public",
+    "statement_timeout": f"{STATEMENT_SECONDS}s",
+    "idle_in_transaction_session_timeout": f"{STATEMENT_SECONDS}s",
+    "jit": "off",
+    "client_encoding": "UTF8",
+}
+
+
+class Connection(Protocol):
+    """A connection to the database. A row is a sequence of values."""
+
+    async def execute(self, query: str, *args: object) -> str: ...
+
+    async def fetch(self, query: str, *args: object) -> list[Sequence[Any]]: ...
+
+    async def fetchrow(self, query: str, *args: object) -> Sequence[Any] | None: ...
+
+    async def fetchval(self, query: str, *args: object) -> Any: ...
+
+    async def add_listener(self, channel: str, callback: Callable[[Any, int, str, Any], None]) -> None: ...
+
+    def add_termination_listener(self, callback: Callable[[Any], None]) -> None: ...
+
+    def transaction(self) -> AbstractAsyncContextManager[object]: ...
+
+    def get_server_pid(self) -> int: ...
+
+    async def close(self, *, timeout: float | None = None) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def is_closed(self) -> bool: ...
+
+
+async def connect(url: str, *, seconds: float) -> Connection:
+    """Open a connection.
+
+    Raises:
+        ImportError: asyncpg is not installed.
+        Exception: any error of asyncpg or of the operating system.
+    """
+    import asyncpg
+
+    connection: Connection = await asyncpg.connect(
+        url, timeout=seconds, server_settings=SETTINGS, target_session_attrs="read-write"
+    )
+    return connection
+
+
+def is_lost(error: BaseException, connection: Connection | None) -> bool:
+    """Return whether the error means that the connection is lost. A statement that was sent may then have been
+    committed or not.
+    """
+    from asyncpg import exceptions
+
+    if isinstance(error, (OSError, TimeoutError, EOFError)):  # an error of TLS is an OSError
+        return True
+    lost = (
+        exceptions.PostgresConnectionError,
+        exceptions.AdminShutdownError,
+        exceptions.CrashShutdownError,
+        exceptions.CannotConnectNowError,
+        exceptions.IdleSessionTimeoutError,
+        exceptions.TooManyConnectionsError,
+        exceptions.ReadOnlySQLTransactionError,  # the server has become a standby
+        exceptions.TargetServerAttributeNotMatched,
+    )
+    if isinstance(error, lost):
+        return True
+    is_of_client = isinstance(error, (exceptions.InterfaceError, exceptions.InternalClientError))
+    return is_of_client and (connection is None or connection.is_closed())
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether connecting again will fail in the same way, unless a person changes something."""
+    from asyncpg import exceptions
+
+    permanent = (
+        ImportError,
+        exceptions.InvalidAuthorizationSpecificationError,  # also a wrong password
+        exceptions.InvalidCatalogNameError,
+        exceptions.InsufficientPrivilegeError,
+        exceptions.ClientConfigurationError,
+    )
+    return isinstance(error, permanent)
+
+
+def is_rolled_back(error: BaseException) -> bool:
+    """Return whether the server has rolled the transaction back because of another one. It may be repeated."""
+    from asyncpg import exceptions
+
+    return isinstance(error, exceptions.TransactionRollbackError)
+
+
+def reason_of(error: BaseException) -> str:
+    """Describe an error on one line. asyncpg never puts the password into a message."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

@@ -1,0 +1,307 @@
+"""The leases of this process.
+
+All leases of a process share one row in the table `holders`, which expires by the clock of the database, and one
+advisory lock, which the server releases when the connection ends. Another process may take a lease if the lock is
+free or the row has expired. The epoch of the conversation then protects the log from the former holder.
+
+The process renews the row on a connection of its own. If it cannot do so for two thirds of the lease time by its
+own clock, it gives all leases up. After a reconnection it takes no leases from others during two lease times,
+because the locks of all processes vanish when the server fails over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from asyncio import Task, TimerHandle
+from collections.abc import Callable
+from typing import Final
+
+from parley.errors import ParleyError
+from parley.ports.store import Lease, Owner
+from parley.stores.postgres.database import Backoff, Database, close
+from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
+from parley.stores.postgres.rows import SummaryColumns
+from parley.wire.ids import ConversationId
+
+__all__ = ["ALIVE", "LEASE_SECONDS", "HeldLease", "LeaseKeeper"]
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS: Final = 15.0
+"""The time after which another process may take a lease that was not renewed, in seconds."""
+
+RENEWALS: Final = 5
+"""The number of renewals in one lease time."""
+
+GIVE_UP: Final = 2 / 3
+"""The part of the lease time after which a process without a renewal gives its leases up."""
+
+FORGET_SECONDS: Final = 3600.0
+"""The time after which the row of an expired holder is removed, in seconds."""
+
+LOCKS: Final = 730_693
+"""The first half of the key of the advisory locks. The second half is the number of the holder."""
+
+RELOCK_SECONDS: Final = 0.02
+
+ALIVE: Final = f"""(h.expires_at > clock_timestamp() AND (
+    h.server <> pg_postmaster_start_time() OR NOT pg_try_advisory_xact_lock_shared({LOCKS}, h.number)
+))"""
+"""A condition for a row `h` of the table `holders`: its process is running and connected.
+
+A lock says nothing if its process had it on another server, before a failover.
+"""
+
+_EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"
+
+
+class HeldLease:
+    """A lease that this process holds."""
+
+    __slots__ = ("batch", "columns", "epoch", "id", "is_deleting", "is_lost", "last", "number", "on_lost", "owner")
+
+    def __init__(
+        self,
+        conversation_id: ConversationId,
+        number: int,
+        lease: Lease,
+        batch: bytes,
+        owner: Owner,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.id, self.number, self.epoch, self.owner, self.on_lost = (
+            conversation_id,
+            number,
+            lease.epoch,
+            owner,
+            on_lost,
+        )
+        self.last: int = lease.last
+        """The last position of the log, as far as this process knows."""
+        self.batch = batch
+        """The id of the last write to the log."""
+        self.columns: SummaryColumns | None = None
+        """The summary that was written last; None if this process has not written one."""
+        self.is_lost = False
+        """True if the lease was given up or taken. Appends under it fail."""
+        self.is_deleting = False
+        """True while this process deletes the conversation."""
+
+
+class LeaseKeeper:
+    """Holds and renews the leases of one process."""
+
+    def __init__(
+        self, database: Database, *, node: str, lease_seconds: float, on_given_up: Callable[[], None]
+    ) -> None:
+        """Create the keeper. `on_given_up` is called after all leases were given up."""
+        self._database, self._node, self._seconds, self._on_given_up = database, node, lease_seconds, on_given_up
+        self.held: dict[ConversationId, HeldLease] = {}
+        self.number: int | None = None
+        """The number of this process as a lease holder; None if it is not registered."""
+        self._former: int | None = None
+        self._registering: Task[int] | None = None
+        self._renewing: Task[None] | None = None
+        self._connection: Connection | None = None
+        self._is_locked = False
+        self._expiry: TimerHandle | None = None
+        self._steals_after = 0.0
+
+    @property
+    def may_steal(self) -> bool:
+        """False for two lease times after a lost connection."""
+        return asyncio.get_running_loop().time() >= self._steals_after
+
+    async def register(self) -> int:
+        """Register this process as a lease holder, if necessary, and return its number.
+
+        Raises:
+            StoreFailed: the database refuses.
+            Exception: an error for which `is_lost` is true.
+        """
+        if self.number is not None:
+            return self.number
+        if self._registering is None or self._registering.done():
+            self._registering = asyncio.ensure_future(self._register())
+        return await asyncio.shield(self._registering)
+
+    async def _register(self) -> int:
+        loop = asyncio.get_running_loop()
+        connection = await self._database.connect()
+        try:
+            async with asyncio.timeout(self._seconds * GIVE_UP):
+                sent = loop.time()
+                number: int = await connection.fetchval("SELECT nextval('holder_numbers')::integer")
+                # The lock comes before the row, so that no process finds the row without the lock.
+                await connection.execute("SELECT pg_advisory_lock($1, $2)", LOCKS, number)
+                await connection.execute(
+                    f"INSERT INTO holders SELECT $1, $3, $4, pg_postmaster_start_time(), {_EXPIRY}",
+                    number,
+                    self._seconds,
+                    self._node.encode(),
+                    os.getpid(),
+                )
+                await connection.execute(
+                    "DELETE FROM holders WHERE number = $1"
+                    " OR expires_at < clock_timestamp() - make_interval(secs => $2::double precision)",
+                    self._former,
+                    FORGET_SECONDS,
+                )
+        except BaseException as error:
+            connection.terminate()
+            if isinstance(error, Exception) and is_lost(error, connection):
+                raise ConnectionError(reason_of(error)) from None
+            raise
+        self._former = self.number = number
+        self._connection, self._is_locked = connection, True
+        self._renewed(sent)
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.ensure_future(self._renew_forever())
+        return number
+
+    def _renewed(self, sent: float) -> None:
+        """Note that the row was renewed by a statement that was sent at a time on the event loop's clock."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_at(sent + self._seconds * GIVE_UP, self._give_up)
+
+    def _give_up(self) -> None:
+        """Give all leases up, because they could not be renewed."""
+        log.error("%s: the leases could not be renewed in time and are given up", self._database.location)
+        self._unregister()
+        for held in tuple(self.held.values()):
+            self.lose(held)
+        self._on_given_up()
+
+    def _unregister(self) -> None:
+        self.number = None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+
+    def lose(self, held: HeldLease) -> None:
+        """Note that a lease is lost, and call its callback."""
+        held.is_lost = True
+        if self.held.get(held.id) is held:
+            del self.held[held.id]
+            held.on_lost()
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds / RENEWALS)
+            try:
+                await self._renew()
+            except ParleyError as error:
+                log.warning("%s: the leases cannot be renewed: %s", self._database.location, error)
+            except Exception as error:
+                connection = self._connection
+                if not is_lost(error, connection) and not is_rolled_back(error):
+                    log.warning("%s: the leases cannot be renewed: %s", self._database.location, reason_of(error))
+                await self._reconnect()
+
+    async def _renew(self) -> None:
+        assert self._connection is not None
+        loop = asyncio.get_running_loop()
+        sent = loop.time()
+        async with asyncio.timeout(self._seconds / RENEWALS):
+            if not self._is_locked:
+                await self._lock(self._connection)
+            renewed = await self._connection.fetchval(
+                f"UPDATE holders SET expires_at = {_EXPIRY}, server = CASE WHEN $3 THEN pg_postmaster_start_time()"
+                " ELSE server END WHERE number = $1 RETURNING number",
+                self.number,
+                self._seconds,
+                self._is_locked,
+            )
+        if renewed is None:  # the row has expired long ago and was removed
+            self._give_up()
+            return
+        self._renewed(sent)
+
+    async def _lock(self, connection: Connection) -> None:
+        """Try to acquire the advisory lock again. Until the server has ended the lost connection, the lock is held
+        by that connection, which has the same effect.
+        """
+        for _ in range(5):  # another process that examines the lock holds it for a moment
+            if await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCKS, self.number):
+                self._is_locked = True
+                return
+            await asyncio.sleep(RELOCK_SECONDS)
+
+    async def _reconnect(self) -> None:
+        """Open the connection again, and find out which leases were lost meanwhile."""
+        loop = asyncio.get_running_loop()
+        if self._connection is not None:
+            self._connection.terminate()
+        self._connection, self._is_locked = None, False
+        self._steals_after = float("inf")
+        backoff = Backoff()
+        while True:
+            try:
+                self._connection = await self._database.connect()
+                self._steals_after = loop.time() + 2 * self._seconds
+                await self._renew()
+                await self.verify()
+                return
+            except Exception as error:
+                if self._connection is not None:
+                    self._connection.terminate()
+                self._connection, self._is_locked = None, False
+                log.debug("%s: reconnecting: %s", self._database.location, reason_of(error))
+                await backoff.pause()
+
+    async def verify(self) -> None:
+        """Find the leases that this process has lost, and call their callbacks.
+
+        Raises:
+            StoreFailed: the database cannot be reached.
+        """
+        before = tuple(self.held.values())
+        if not before:
+            return
+
+        async def epochs(db: Connection, _: bool) -> dict[int, int]:
+            rows = await db.fetch(
+                "SELECT number, epoch FROM conversations WHERE number = ANY($1::bigint[])",
+                [held.number for held in before],
+            )
+            return {row[0]: row[1] for row in rows}
+
+        found = await self._database.run(epochs)
+        for held in before:
+            is_lost_now = found.get(held.number) != held.epoch and not held.is_deleting
+            if is_lost_now and self.held.get(held.id) is held:
+                self.lose(held)
+
+    async def close(self) -> None:
+        """Release all leases. Do not call any callbacks."""
+        number, connection = self.number, self._connection
+        self.held.clear()
+        if self._registering is not None and not self._registering.done():
+            self._registering.cancel()
+            await asyncio.wait((self._registering,))
+        self._connection, renewing = None, self._renewing
+        self._unregister()
+        if renewing is not None:
+            await asyncio.wait((renewing,))
+        if number is None:
+            return
+
+        async def leave(db: Connection, _: bool) -> None:
+            await db.execute("DELETE FROM holders WHERE number = $1", number)  # this releases all its leases
+
+        try:
+            await self._database.run(leave)
+        except ParleyError as error:
+            log.warning("%s: the leases expire later: %s", self._database.location, error)
+        if connection is not None:
+            await close(connection)

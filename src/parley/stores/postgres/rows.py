@@ -1,0 +1,134 @@
+"""The columns of the tables, as values of Parley: summaries, keys, and texts to search."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, NamedTuple, get_args
+
+import msgspec
+from msgspec import Struct
+
+from parley.conversation.state import TurnOutcome
+from parley.ports.store import STATES, StateName, Summary
+from parley.stores.search import normalize_path, words_of
+from parley.wire.events import TurnEndReason
+from parley.wire.ids import Seq
+
+__all__ = [
+    "SUMMARY",
+    "SummaryColumns",
+    "digest_of_key",
+    "digest_of_path",
+    "folded",
+    "pattern_of",
+    "searchable",
+    "summary_in",
+]
+
+DIGEST_BYTES: Final = 16
+SUMMARY: Final = "c.state, c.updated_at, c.details, c.ended_seq, c.ended_at"
+"""The columns that `summary_in` needs."""
+
+SEPARATOR: Final = "\x01"
+NUL_REPLACEMENT: Final = "\x02"
+"""The character that replaces NUL in searchable texts. Searched texts get the same replacement."""
+
+_REASONS: Final = frozenset(get_args(TurnEndReason))
+
+
+class _Details(Struct, frozen=True, array_like=True):
+    """The parts of a summary that no query needs."""
+
+    title: str
+    cwd: str
+    model: str
+    reason: str | None = None
+    text: str = ""
+    code: str | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Details)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class SummaryColumns(NamedTuple):
+    """A summary as columns. The columns up to `directory` seldom change during a turn."""
+
+    details: bytes
+    title: str
+    """The casefolded title, for the search in lists."""
+    directory: bytes
+    """The digest of the normalized working directory. An index cannot contain a long path."""
+    state: str
+    updated_at: float
+    is_active: bool
+    ended_seq: int
+    ended_at: float | None
+    has_failed: bool
+
+    @classmethod
+    def of(cls, summary: Summary) -> SummaryColumns:
+        ended = summary.outcome
+        details = (
+            _Details(summary.title, summary.cwd, summary.model)
+            if ended is None
+            else _Details(summary.title, summary.cwd, summary.model, ended.reason, ended.text, ended.code)
+        )
+        return cls(
+            _encode(details),
+            folded(summary.title),
+            digest_of_path(summary.cwd),
+            summary.state,
+            summary.updated_at,
+            summary.is_active,
+            0 if ended is None else ended.seq,
+            None if ended is None else ended.at,
+            ended is not None and ended.has_failed,
+        )
+
+
+def summary_in(state: str, updated_at: float, details: bytes, ended_seq: int, ended_at: float | None) -> Summary:
+    """Return the summary that the columns of `SUMMARY` contain."""
+    known = _decoder.decode(details)
+    outcome = None
+    if ended_seq and ended_at is not None and known.reason in _REASONS:
+        reason: Any = known.reason
+        outcome = TurnOutcome(seq=Seq(ended_seq), at=ended_at, reason=reason, text=known.text, code=known.code)
+    name: StateName = state if state in STATES else "idle"  # type: ignore[assignment]  # the state was just checked
+    return Summary(
+        title=known.title,
+        cwd=known.cwd,
+        model=known.model,
+        state=name,
+        updated_at=updated_at,
+        outcome=outcome,
+    )
+
+
+def digest_of_key(kind: str, key: str) -> bytes:
+    """Return the digest by which an entry with a type and a key is found. An index cannot contain a long key."""
+    return _digest(kind.encode() + b"\0" + key.encode(errors="surrogatepass"))
+
+
+def digest_of_path(path: str) -> bytes:
+    return _digest(normalize_path(path).encode(errors="surrogateescape"))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def searchable(body: bytes) -> str:
+    """Return the texts of a message in the form in which they are searched."""
+    return SEPARATOR.join(folded(words) for words in words_of(body))
+
+
+def folded(text: str) -> str:
+    """Casefold a text and replace NUL."""
+    return text.casefold().replace("\0", NUL_REPLACEMENT)
+
+
+def pattern_of(text: str) -> str:
+    """Return the LIKE pattern that matches texts which contain `text`, ignoring case."""
+    escaped = folded(text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"

@@ -1,0 +1,189 @@
+"""The schema of the database, as numbered migrations. A released migration is never edited.
+
+All tables are in the schema `parley` of the database. Texts that clients choose are stored as bytes, because a text
+of PostgreSQL cannot contain NUL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from parley.stores.postgres.driver import Connection
+
+__all__ = ["MIGRATIONS", "NewerFormat", "format_of", "migrate"]
+
+MIGRATION_LOCK: Final = 7_306_931_411
+"""The key of the advisory lock that a process holds while it migrates the database."""
+
+MIGRATIONS: Final[list[Callable[[Connection], Awaitable[None]]]] = []
+"""All migrations, in order. The format of a database is the number of migrations that were applied to it."""
+
+
+class NewerFormat(Exception):
+    """A newer version of Parley has migrated the database."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(
+            f"its format is {found}, and this version of Parley knows formats up to {len(MIGRATIONS)};"
+            " upgrade Parley"
+        )
+        self.found = found
+
+
+async def format_of(db: Connection) -> int:
+    """Return the format of the database; 0 if it has no tables of Parley."""
+    if await db.fetchval("SELECT to_regclass('parley.format')") is None:
+        return 0
+    found: int = await db.fetchval("SELECT version FROM parley.format")
+    return found
+
+
+async def migrate(db: Connection) -> None:
+    """Apply the migrations that the database lacks. Of several processes, one applies them and the others wait.
+
+    Raises:
+        NewerFormat: the format is newer than this version of Parley.
+    """
+    found = await format_of(db)
+    if found < len(MIGRATIONS):
+        async with db.transaction():
+            await db.execute("SET LOCAL statement_timeout = 0")
+            await db.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            found = await format_of(db)
+            for step in MIGRATIONS[found:]:
+                await step(db)
+            if found < len(MIGRATIONS):
+                await db.execute("UPDATE parley.format SET version = $1", len(MIGRATIONS))
+                return
+    if found > len(MIGRATIONS):
+        raise NewerFormat(found)
+
+
+def _migration(step: Callable[[Connection], Awaitable[None]]) -> Callable[[Connection], Awaitable[None]]:
+    MIGRATIONS.append(step)
+    return step
+
+
+@_migration
+async def m001_all_tables(db: Connection) -> None:
+    """Create the first schema.
+
+    Numbers of conversations, epochs and numbers of lease holders come from sequences, so they are never reused.
+    """
+    await db.execute(
+        """
+        CREATE SCHEMA IF NOT EXISTS parley;
+        CREATE TABLE format (version integer NOT NULL);
+        INSERT INTO format VALUES (0);
+
+        CREATE SEQUENCE conversation_numbers;
+        CREATE SEQUENCE epochs;
+        CREATE SEQUENCE arrivals;
+        CREATE SEQUENCE holder_numbers AS integer;
+
+        -- The processes that hold leases. `server` is the start time of the server on which a process is locked.
+        CREATE TABLE holders (
+            number integer PRIMARY KEY,
+            node bytea NOT NULL,
+            pid bigint NOT NULL,
+            server timestamptz NOT NULL,
+            expires_at timestamptz NOT NULL
+        );
+
+        CREATE TABLE conversations (
+            number bigint PRIMARY KEY,
+            id bytea NOT NULL UNIQUE,
+            last bigint NOT NULL,
+            epoch bigint NOT NULL DEFAULT 0,
+            batch bytea NOT NULL,
+            holder integer,
+            owner_address bytea,
+            owner_since double precision,
+            archived boolean NOT NULL,
+            state text NOT NULL,
+            updated_at double precision NOT NULL,
+            details bytea NOT NULL,
+            title text NOT NULL,
+            directory bytea NOT NULL,
+            read_seq bigint NOT NULL,
+            ended_seq bigint NOT NULL,
+            ended_at double precision,
+            has_failed boolean NOT NULL
+        ) WITH (fillfactor = 80);
+        CREATE INDEX conversations_by_activity ON conversations (archived, updated_at, id);
+        CREATE INDEX conversations_by_directory ON conversations (directory, archived, updated_at, id);
+        CREATE INDEX conversations_asking ON conversations (updated_at, id) WHERE state = 'asking';
+        CREATE INDEX conversations_ended ON conversations (updated_at, id)
+            WHERE state = 'idle' AND ended_seq > read_seq;
+
+        CREATE TABLE entries (
+            conversation bigint NOT NULL,
+            seq bigint NOT NULL,
+            at double precision NOT NULL,
+            type bytea NOT NULL,
+            is_event boolean NOT NULL,
+            is_cut boolean NOT NULL,
+            size integer NOT NULL,
+            key bytea,
+            arrival bigint,
+            words text,
+            body bytea NOT NULL,
+            PRIMARY KEY (conversation, seq)
+        );
+        CREATE INDEX entries_by_key ON entries (key, conversation) WHERE key IS NOT NULL;
+        CREATE INDEX entries_by_arrival ON entries (arrival) WHERE arrival IS NOT NULL;
+
+        -- Blobs belong to one conversation, so that deleting the conversation also deletes them.
+        CREATE TABLE blobs (
+            conversation bigint, hash bytea, data bytea NOT NULL, PRIMARY KEY (conversation, hash)
+        );
+        ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+        CREATE TABLE cuts (
+            conversation bigint,
+            seq bigint,
+            position bigint,
+            hash bytea NOT NULL,
+            PRIMARY KEY (conversation, seq, position)
+        );
+        CREATE TABLE checkpoints (conversation bigint PRIMARY KEY, seq bigint NOT NULL, data bytea NOT NULL);
+        CREATE TABLE read_marks (
+            conversation bigint, reader bytea, seq bigint NOT NULL, PRIMARY KEY (conversation, reader)
+        );
+
+        -- Deleted conversations whose entries are still being removed, and drafts. A draft has a holder.
+        CREATE TABLE removed (conversation bigint PRIMARY KEY, last bigint NOT NULL, holder integer);
+
+        CREATE TABLE tokens (
+            name bytea PRIMARY KEY,
+            digest bytea NOT NULL UNIQUE,
+            role text NOT NULL,
+            conversation bytea,
+            created_at double precision NOT NULL,
+            expires_at double precision,
+            used_at double precision
+        );
+        CREATE TABLE http_sessions (
+            digest bytea PRIMARY KEY,
+            principal bytea NOT NULL,
+            data bytea NOT NULL,
+            used_at double precision NOT NULL
+        );
+        CREATE INDEX http_sessions_by_use ON http_sessions (used_at);
+        """
+    )
+    await _index_words(db)
+
+
+async def _index_words(db: Connection) -> None:
+    """Create the trigram index of messages, if the database has `pg_trgm` or this user may add it."""
+    from asyncpg import PostgresError
+
+    try:
+        async with db.transaction():  # a savepoint
+            await db.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public")
+            await db.execute(
+                "CREATE INDEX entries_by_words ON entries USING gin (words gin_trgm_ops) WHERE words IS NOT NULL"
+            )
+    except PostgresError:
+        pass  # searches then scan the messages

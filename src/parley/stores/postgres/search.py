@@ -1,0 +1,112 @@
+"""Searches in messages. Each search examines a window of messages, beginning with the message that was stored last.
+
+Messages are numbered in the order of their arrival. A window is a range of these numbers or, in one conversation,
+of positions. If the database has a trigram index, it tells where the next candidate after the window is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.ports.store import SEARCH_BYTES, SEARCH_ENTRIES, SearchHit, SearchPage, SearchQuery
+from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.queries import number_of
+from parley.stores.postgres.rows import folded, pattern_of, summary_in
+from parley.stores.search import match_in
+from parley.wire.ids import ConversationId, Seq
+
+__all__ = ["search"]
+
+SHORTEST_INDEXED: Final = 3
+"""The minimum length of a text that the index can find, in characters."""
+
+MOST_CANDIDATES: Final = 5000
+"""The number of messages with a text from which the index is not used, because windows find such a text as well."""
+
+
+def _window_sql(number: str, table: str, condition: str) -> str:
+    """Return SQL for the hits in a window, the latest first, and for its last row.
+
+    The window ends after `$3` messages, or with the message with which they exceed `$4` bytes.
+    """
+    return f"""
+    WITH numbered AS (
+        SELECT {number} AS number, e.conversation, e.seq, e.at, e.type, e.body, e.size, e.words
+        FROM {table} WHERE e.arrival IS NOT NULL AND {condition} ORDER BY {number} DESC LIMIT $3
+    ), sized AS (
+        SELECT *, sum(size) OVER (ORDER BY number DESC) - size AS before FROM numbered
+    ), examined AS MATERIALIZED (
+        SELECT * FROM sized WHERE before <= $4
+    ), hits AS (
+        SELECT * FROM examined WHERE words LIKE $1 ORDER BY number DESC LIMIT $5
+    )
+    SELECT w.number, w.seq, w.at, w.type, w.body, c.id, c.state, c.updated_at, c.details
+    FROM hits w JOIN conversations c ON c.number = w.conversation
+    UNION ALL SELECT min(number), count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM examined
+    """
+
+
+_IN_ALL: Final = _window_sql(
+    "e.arrival",
+    "entries e JOIN conversations k ON k.number = e.conversation",
+    "e.arrival < $2 AND NOT k.archived",
+)
+_IN_ONE: Final = _window_sql("e.seq", "entries e", "e.seq < $2 AND e.conversation = $6")
+_END: Final = 2**62
+
+
+async def search(db: Connection, query: SearchQuery) -> SearchPage:
+    pattern = pattern_of(query.text)
+    before = _END if query.before is None else query.before
+    values = (pattern, before, SEARCH_ENTRIES, SEARCH_BYTES, query.limit)
+    if query.conversation is None:
+        rows = await db.fetch(_IN_ALL, *values)
+    else:
+        rows = await db.fetch(_IN_ONE, *values, await number_of(db, query.conversation))
+    *messages, (first, examined, *_) = rows
+    hits: list[SearchHit] = []
+    text = query.text.casefold()
+    for _, seq, at, kind, body, name, state, updated_at, details in messages:
+        if (found := match_in(text, body)) is None:
+            continue
+        hit = SearchHit(
+            conversation_id=ConversationId(name.decode()),
+            title=summary_in(state, updated_at, details, 0, None).title,
+            seq=Seq(seq),
+            at=at,
+            type=kind.decode(),
+            snippet=found.snippet,
+            start=found.start,
+            end=found.end,
+        )
+        hits.append(hit)
+    if messages and len(messages) == query.limit:
+        return SearchPage(hits=tuple(hits), next=messages[-1][0])
+    if not examined:
+        return SearchPage(hits=tuple(hits), next=None)
+    following = first
+    if query.conversation is None and len(folded(query.text)) >= SHORTEST_INDEXED:
+        following = await _following(db, pattern, first)
+    return SearchPage(hits=tuple(hits), next=following)
+
+
+async def _following(db: Connection, pattern: str, before: int) -> int | None:
+    """Return the end of the next window: after the next message that contains the text; None if there is none.
+
+    Return `before` if the index cannot tell.
+    """
+    if await db.fetchval("SELECT to_regclass('entries_by_words')") is None:
+        return before
+    async with db.transaction():
+        # The number of rows is not known in advance, and a scan of all messages would take long.
+        await db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+        count, latest = await db.fetchrow(_CANDIDATES, pattern, before, MOST_CANDIDATES) or (0, None)
+    if count == MOST_CANDIDATES:
+        return before
+    return None if latest is None else int(latest) + 1
+
+
+_CANDIDATES: Final = """
+    SELECT count(*), max(arrival) FILTER (WHERE arrival < $2)
+    FROM (SELECT arrival FROM entries WHERE words LIKE $1 LIMIT $3) AS found
+"""

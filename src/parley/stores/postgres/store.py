@@ -1,0 +1,363 @@
+"""The store in a PostgreSQL database, which processes on several computers can share.
+
+One task writes to logs (`writer.py`) on a connection of its own. Other calls use a small pool of connections. The
+first call opens the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from asyncio import Future, Task
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from parley.conversation.log import Entry
+from parley.errors import HomeLost, LeaseLost, StoreError, StoreFailed, UnknownConversation
+from parley.ports.store import (
+    CHECKPOINT_BYTES,
+    PAGE,
+    PAGE_BYTES,
+    Checkpoint,
+    ConversationPage,
+    Head,
+    Lease,
+    Owner,
+    Query,
+    SearchPage,
+    SearchQuery,
+    StoredSession,
+    StoredToken,
+    Summary,
+)
+from parley.stores.postgres import drafts, queries, search, tokens
+from parley.stores.postgres.batch import Batch
+from parley.stores.postgres.database import Database
+from parley.stores.postgres.drafts import PostgresDraft
+from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
+from parley.stores.postgres.notifications import Notifications
+from parley.stores.postgres.writer import Writer
+from parley.stores.postgres.writes import Acquire, Append, Delete, Release, Request, SaveCheckpoint
+from parley.wire.ids import ApprovalId, ConversationId, Seq
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """An implementation of `Store` for one event loop.
+
+    Every call raises `BadHome` if the database cannot be used, and `StoreFailed` if it cannot be reached in time.
+    """
+
+    def __init__(self, url: str | Callable[[], str], *, lease_seconds: float = LEASE_SECONDS) -> None:
+        """Create the store. `url` is the URL of the database, or a function that returns it when it is first
+        needed.
+
+        If the function raises an error, the call that needs the database raises the same error.
+        """
+        self._url = url
+        self._lease_seconds = lease_seconds
+        self._node = os.uname().nodename
+        self._background: set[Task[Any]] = set()
+        """Tasks that run to completion even if their caller was cancelled."""
+        self._closed = False
+        self._parts: _Parts | None = None
+        self._listeners: list[Callable[[list[ConversationId]], None]] = []
+
+    @property
+    def _open(self) -> _Parts:
+        """The parts that use the database."""
+        if self._closed:
+            raise StoreFailed("the store is closed")
+        if self._parts is None:
+            url = self._url() if callable(self._url) else self._url
+            self._parts = _Parts(Database(url), self._node, self._lease_seconds)
+            for listener in self._listeners:
+                self._parts.notifications.listen(listener)
+        return self._parts
+
+    def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
+        """Call `callback` in the event loop with the conversations that other processes have changed.
+
+        Some changes may be left out.
+        """
+        self._listeners.append(callback)
+        if self._parts is not None:
+            self._parts.notifications.listen(callback)
+
+    async def _read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        return await self._open.database.run(lambda db, _: work(db))
+
+    # --- new logs ----------------------------------------------------------------------
+
+    async def create(
+        self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
+    ) -> None:
+        parts = self._open
+        await drafts.create(parts.database, conversation_id, entries, summary, archived=archived)
+        parts.notifications.note((conversation_id,))
+
+    async def draft(self) -> PostgresDraft:
+        parts = self._open
+        holder = await parts.registered()
+        number = await drafts.reserve(parts.database, holder)
+        return PostgresDraft(parts.database, number, self._try_to_remove_deleted)
+
+    # --- leases ------------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        conversation_id: ConversationId,
+        *,
+        address: str,
+        until: float | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> Lease:
+        owner = Owner(node=self._node, pid=os.getpid(), address=address, since=time.time())
+        acquiring = self._open.writer.submit(Acquire(conversation_id, owner, on_lost), until=until)
+        try:
+            lease: Lease = await asyncio.shield(acquiring)
+            return lease
+        except asyncio.CancelledError:
+            acquiring.add_done_callback(self._release_unwanted)
+            raise
+
+    def _release_unwanted(self, acquiring: Future[Lease]) -> None:
+        """Release a lease that was granted after its caller was cancelled."""
+        if not acquiring.cancelled() and acquiring.exception() is None:
+            self._run_in_background(self.release(acquiring.result()))
+
+    def _run_in_background(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def release(self, lease: Lease) -> None:
+        held = self._held(lease)
+        if held is None or self._closed:
+            return
+        del self._open.keeper.held[lease.conversation_id]
+        try:
+            await asyncio.shield(self._open.writer.submit(Release(held)))
+        except StoreError:
+            pass  # the lease expires with this process
+
+    def _held(self, lease: Lease) -> HeldLease | None:
+        """Return the lease as this process holds it; None if the lease is no longer held."""
+        held = None if self._parts is None else self._parts.keeper.held.get(lease.conversation_id)
+        return held if held is not None and held.epoch == lease.epoch else None
+
+    # --- writing -----------------------------------------------------------------------
+
+    def append(
+        self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
+    ) -> Future[None]:
+        held = self._held(lease)
+        if self._closed or held is None:
+            return _failed(StoreFailed("the store is closed") if self._closed else LeaseLost())
+        return self._open.writer.submit(Append(held, Batch(entries), summary), until=until)
+
+    def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
+        if len(checkpoint.data) > CHECKPOINT_BYTES:
+            return _failed(ValueError(f"a checkpoint of {len(checkpoint.data)} bytes is too large"))
+        held = self._held(lease)
+        if self._closed or held is None:
+            return _failed(StoreFailed("the store is closed") if self._closed else LeaseLost())
+        return self._open.writer.submit(SaveCheckpoint(held, checkpoint))
+
+    async def writable(self, *, until: float) -> None:
+        """Wait until the database can be reached.
+
+        Raises:
+            StoreFailed: the database could not be reached until the time `until`.
+        """
+        parts = self._open
+        if parts.writer.is_stalled:
+
+            async def answer(db: Connection, _: bool) -> None:
+                await db.execute("SELECT 1")
+
+            await parts.database.run(answer, until=until)
+
+    async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
+        async def work(db: Connection, _: bool) -> None:
+            changed = await db.fetchval(
+                "UPDATE conversations SET archived = $2 WHERE id = $1 RETURNING number",
+                conversation_id.encode(),
+                archived,
+            )
+            if changed is None:
+                raise UnknownConversation(conversation_id)
+
+        parts = self._open
+        await parts.database.run(work)
+        parts.notifications.note((conversation_id,))
+
+    async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
+        async def work(db: Connection, may_be_done: bool) -> bool:
+            number = await queries.number_of(db, conversation_id)
+            marked = await db.fetchval(
+                "INSERT INTO read_marks VALUES ($1, $2, $3) ON CONFLICT (conversation, reader)"
+                " DO UPDATE SET seq = excluded.seq WHERE excluded.seq > read_marks.seq RETURNING seq",
+                number,
+                reader.encode(),
+                seq,
+            )
+            return marked is not None or may_be_done
+
+        return await self._open.database.run(work)
+
+    async def delete(self, lease: Lease) -> None:
+        held = self._held(lease)
+        if self._closed:
+            raise StoreFailed("the store is closed")
+        if held is None:
+            raise LeaseLost
+        held.is_deleting = True
+        deletion = self._open.writer.submit(Delete(held))
+
+        def after_deletion(done: Future[None]) -> None:
+            held.is_deleting = False
+            if not done.cancelled() and done.exception() is None and not self._closed:
+                self._run_in_background(self._try_to_remove_deleted())
+
+        deletion.add_done_callback(after_deletion)
+        await asyncio.shield(deletion)
+
+    async def _try_to_remove_deleted(self) -> None:
+        """Remove the entries of deleted conversations."""
+        try:
+            while await self._open.database.run(drafts.remove_some):
+                pass
+        except StoreError:
+            pass  # the next deletion removes the rest
+
+    # --- the state of the store --------------------------------------------------------
+
+    def watch(self, lost: Callable[[HomeLost], None]) -> None:
+        """Do nothing, because this store has no files that could be lost."""
+
+    async def check(self) -> None:
+        """Find leases that were lost. Raises `StoreFailed` if the database cannot be reached."""
+        if self._parts is not None and not self._closed:
+            await self._parts.keeper.verify()
+
+    # --- reading -----------------------------------------------------------------------
+
+    async def read(
+        self,
+        conversation_id: ConversationId,
+        *,
+        after: Seq,
+        limit: int = PAGE,
+        max_bytes: int = PAGE_BYTES,
+        visible_only: bool = False,
+    ) -> list[Entry]:
+        return await self._read(
+            lambda db: queries.entries_after(
+                db, conversation_id, after, limit, max_bytes, visible_only=visible_only
+            )
+        )
+
+    async def read_before(
+        self, conversation_id: ConversationId, *, before: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
+    ) -> list[Entry]:
+        return await self._read(lambda db: queries.entries_before(db, conversation_id, before, limit, max_bytes))
+
+    async def position_of(self, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
+        return await self._read(lambda db: queries.position_of(db, conversation_id, kind, key))
+
+    async def checkpoint(self, conversation_id: ConversationId) -> Checkpoint | None:
+        return await self._read(lambda db: queries.checkpoint_of(db, conversation_id))
+
+    async def head(self, conversation_id: ConversationId) -> Head:
+        return await self._read(lambda db: queries.head(db, conversation_id))
+
+    async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
+        return await self._read(lambda db: queries.changed_since(db, ends)) if ends else []
+
+    async def find(self, query: Query) -> ConversationPage:
+        return await self._read(lambda db: queries.find(db, query))
+
+    async def search(self, query: SearchQuery) -> SearchPage:
+        return await self._read(lambda db: search.search(db, query))
+
+    async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
+        return await self._read(lambda db: queries.has_approvals(db, approval_ids))
+
+    # --- tokens and sessions -----------------------------------------------------------
+
+    async def add_token(self, token: StoredToken) -> bool:
+        return await self._open.database.run(lambda db, again: tokens.add_token(db, token, again))
+
+    async def tokens(self) -> list[StoredToken]:
+        return await self._read(tokens.all_tokens)
+
+    async def remove_token(self, name: str) -> bool:
+        return await self._open.database.run(lambda db, again: tokens.remove_token(db, name, again))
+
+    async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
+        await self._read(lambda db: tokens.note_tokens_used(db, used))
+
+    async def save_session(self, session: StoredSession) -> None:
+        await self._read(lambda db: tokens.save_session(db, session))
+
+    async def session(self, digest: bytes) -> StoredSession | None:
+        return await self._read(lambda db: tokens.session_of(db, digest))
+
+    async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
+        await self._read(lambda db: tokens.note_sessions_used(db, used))
+
+    async def remove_sessions(self, digests: Collection[bytes]) -> None:
+        await self._read(lambda db: tokens.remove_sessions(db, digests))
+
+    async def remove_unused_sessions(self, *, since: float) -> None:
+        await self._read(lambda db: tokens.remove_unused_sessions(db, since))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._parts is not None:
+            await self._parts.close()
+        if self._background:
+            await asyncio.wait(self._background)
+
+
+class _Parts:
+    """The parts of an open store."""
+
+    def __init__(self, database: Database, node: str, lease_seconds: float) -> None:
+        self.database = database
+        self.keeper = LeaseKeeper(
+            database, node=node, lease_seconds=lease_seconds, on_given_up=lambda: self.writer.fail_lost()
+        )
+        self.notifications = Notifications(database)
+        self.writer = Writer(database, self.keeper, self._on_written)
+
+    def _on_written(self, requests: Sequence[Request]) -> None:
+        self.notifications.note(request.id for request in requests if not isinstance(request, SaveCheckpoint))
+
+    async def registered(self) -> int:
+        """Register this process as a lease holder, and return its number."""
+
+        async def work(db: Connection, _: bool) -> int:
+            return await self.keeper.register()
+
+        return await self.database.run(work)
+
+    async def close(self) -> None:
+        await self.writer.close()
+        await self.keeper.close()
+        await self.notifications.close()
+        await self.database.close()
+
+
+def _failed(error: Exception) -> Future[None]:
+    future: Future[None] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future

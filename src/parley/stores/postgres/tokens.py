@@ -1,0 +1,118 @@
+"""The SQL for the bearer tokens and the sessions of HTTP clients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from parley.ports.store import StoredSession, StoredToken
+from parley.stores.postgres.driver import Connection
+from parley.wire.ids import ConversationId
+
+__all__ = [
+    "add_token",
+    "all_tokens",
+    "note_sessions_used",
+    "note_tokens_used",
+    "remove_sessions",
+    "remove_token",
+    "remove_unused_sessions",
+    "save_session",
+    "session_of",
+]
+
+
+async def add_token(db: Connection, token: StoredToken, may_be_done: bool) -> bool:
+    """Store a token. Return False if another token has this name."""
+    bound = None if token.conversation_id is None else token.conversation_id.encode()
+    added = await db.fetchval(
+        "INSERT INTO tokens VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO NOTHING RETURNING name",
+        token.name.encode(),
+        token.digest,
+        token.role,
+        bound,
+        token.created_at,
+        token.expires_at,
+        token.used_at,
+    )
+    if added is None and may_be_done:
+        found = await db.fetchval("SELECT digest FROM tokens WHERE name = $1", token.name.encode())
+        return bool(found == token.digest)
+    return added is not None
+
+
+async def all_tokens(db: Connection) -> list[StoredToken]:
+    """Return all tokens, ordered by name."""
+    rows = await db.fetch(
+        "SELECT name, digest, role, conversation, created_at, expires_at, used_at FROM tokens ORDER BY name"
+    )
+    return [
+        StoredToken(
+            name=name.decode(),
+            digest=digest,
+            role=role,
+            conversation_id=None if conversation is None else ConversationId(conversation.decode()),
+            created_at=created_at,
+            expires_at=expires_at,
+            used_at=used_at,
+        )
+        for name, digest, role, conversation, created_at, expires_at, used_at in rows
+    ]
+
+
+async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
+    """Remove a token and the read marks of its principal. Return False if no token has this name."""
+    token = next((one for one in await all_tokens(db) if one.name == name), None)
+    if token is None:
+        return may_be_done
+    await db.execute(
+        "WITH gone AS (DELETE FROM tokens WHERE name = $1) DELETE FROM read_marks WHERE reader = $2",
+        name.encode(),
+        token.token_id.encode(),
+    )
+    return True
+
+
+async def note_tokens_used(db: Connection, used: Mapping[bytes, float]) -> None:
+    """Record the times at which tokens were last used, by digest."""
+    await db.execute(_NOTE.format("tokens"), list(used), list(used.values()))
+
+
+_NOTE = (
+    "UPDATE {} AS t SET used_at = n.at FROM unnest($1::bytea[], $2::double precision[]) AS n(digest, at)"
+    " WHERE t.digest = n.digest"
+)
+
+
+async def save_session(db: Connection, session: StoredSession) -> None:
+    """Store a session, replacing its earlier state."""
+    await db.execute(
+        "INSERT INTO http_sessions VALUES ($1, $2, $3, $4) ON CONFLICT (digest)"
+        " DO UPDATE SET principal = excluded.principal, data = excluded.data, used_at = excluded.used_at",
+        session.digest,
+        session.principal.encode(),
+        session.data,
+        session.used_at,
+    )
+
+
+async def session_of(db: Connection, digest: bytes) -> StoredSession | None:
+    """Return the session with a digest; None if there is no such session."""
+    row = await db.fetchrow("SELECT principal, data, used_at FROM http_sessions WHERE digest = $1", digest)
+    if row is None:
+        return None
+    principal, data, used_at = row
+    return StoredSession(digest=digest, principal=principal.decode(), data=data, used_at=used_at)
+
+
+async def note_sessions_used(db: Connection, used: Mapping[bytes, float]) -> None:
+    """Record the times at which sessions were last used, by digest."""
+    await db.execute(_NOTE.format("http_sessions"), list(used), list(used.values()))
+
+
+async def remove_sessions(db: Connection, digests: Collection[bytes]) -> None:
+    await db.execute("DELETE FROM http_sessions WHERE digest = ANY($1::bytea[])", list(digests))
+
+
+async def remove_unused_sessions(db: Connection, since: float) -> None:
+    """Remove the sessions that were last used before the given time, in seconds since the epoch."""
+    await db.execute("DELETE FROM http_sessions WHERE used_at < $1", since)

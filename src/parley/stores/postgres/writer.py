@@ -1,0 +1,303 @@
+"""The task that writes to logs. It combines all waiting requests of one kind into one statement.
+
+While a statement is being executed, further requests wait, and share the next statement and its commit. A statement
+whose connection is lost may have been committed: every write to a log changes the id of its last batch, so the
+writer looks the id up on the next connection, and repeats only the writes that did not happen.
+
+The SQL is in `writes.py`. This module knows the order of requests, their deadlines, and lost connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from asyncio import Future, Task
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
+from parley.errors import LeaseLost, ParleyError, StoreFailed
+from parley.ports.store import CALL_SECONDS, PAGE, TURN_SECONDS
+from parley.stores.postgres.database import Backoff, Database, close
+from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
+from parley.stores.postgres.leases import LeaseKeeper
+from parley.stores.postgres.writes import Append, Group, Request
+
+__all__ = ["Writer"]
+
+log = logging.getLogger(__name__)
+
+GROUP_BYTES: Final = 16 * 1024 * 1024
+"""The maximum size of the entries in one statement, in bytes, unless a single append is larger."""
+
+CHECK_SECONDS: Final = 0.25
+"""The time between two checks for requests that have waited too long, in seconds."""
+
+TOKEN_BYTES: Final = 16
+"""The length of the id of a batch, in bytes."""
+
+CLOSE_SECONDS: Final = 10.0
+"""The maximum time for which `close` waits for the writes in progress, in seconds."""
+
+
+class _Job:
+    """A request that waits to be executed."""
+
+    __slots__ = ("future", "is_begun", "request", "until")
+
+    def __init__(self, request: Request, future: Future[Any], until: float) -> None:
+        self.request, self.future, self.until = request, future, until
+        self.is_begun = False
+        """True if the request was sent to the database, and may have been executed."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the caller was told that the request has failed. A cancelled caller was told nothing."""
+        return self.future.done() and not self.future.cancelled()
+
+
+class Writer:
+    """Executes requests in order, as few statements on one connection."""
+
+    def __init__(
+        self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
+    ) -> None:
+        """Create the writer. `on_written` is called with the requests that were executed."""
+        self._database, self._keeper, self._on_written = database, keeper, on_written
+        self._waiting: deque[_Job] = deque()
+        self._begun: Sequence[_Job] = ()
+        """The jobs that were taken from the queue and are not finished."""
+        self._running: Task[None] | None = None
+        self._checking: asyncio.TimerHandle | None = None
+        self._connection: Connection | None = None
+        self._cause: BaseException = TimeoutError()
+        """The last error of a connection."""
+        self._stalled_since: float | None = None
+        """The time since which the current statement waits for the database; None if no statement is executed."""
+        self._closing = False
+
+    def submit(self, request: Request, *, until: float | None = None) -> Future[Any]:
+        """Execute a request after the requests that were submitted before, and return a future for its result.
+
+        Without `until`, a time on the event loop's clock, an append waits for `TURN_SECONDS` and any other request
+        for `CALL_SECONDS`. Cancelling the future does not stop the request.
+        """
+        loop = asyncio.get_running_loop()
+        future: Future[Any] = loop.create_future()
+        if self._closing:
+            future.set_exception(StoreFailed("the store is closed"))
+            return future
+        if until is None:
+            until = loop.time() + (TURN_SECONDS if isinstance(request, Append) else CALL_SECONDS)
+        self._waiting.append(_Job(request, future, until))
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._run())
+        if self._checking is None:
+            self._checking = loop.call_later(CHECK_SECONDS, self._check)
+        return future
+
+    @property
+    def is_stalled(self) -> bool:
+        """True if the database has not answered for some time."""
+        since = self._stalled_since
+        return since is not None and asyncio.get_running_loop().time() - since >= CHECK_SECONDS
+
+    def _check(self) -> None:
+        """Fail the requests that have waited too long, and the requests whose lease was lost."""
+        now = asyncio.get_running_loop().time()
+        self._checking = None
+        jobs = [job for job in (*self._begun, *self._waiting) if not job.future.done()]
+        for job in jobs if self.is_stalled else ():
+            if not job.is_begun and job.until <= now:
+                job.future.set_exception(self._database.unreachable(self._cause))
+            elif job.is_begun and not isinstance(job.request, Append) and job.until <= now:
+                # Such a request can be repeated, or has no effect on others.
+                job.future.set_exception(self._database.unreachable(self._cause))
+        self.fail_lost()
+        if jobs:
+            self._checking = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
+
+    def fail_lost(self) -> None:
+        """Fail the requests whose lease was lost, even if they may have been executed.
+
+        The holder of a lost lease reads the log again before it continues, so it finds out.
+        """
+        for job in (*self._begun, *self._waiting):
+            held = job.request.held
+            if held is not None and held.is_lost and not job.future.done():
+                job.future.set_exception(LeaseLost())
+
+    # --- the task ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.sleep(0)  # the requests of this iteration of the event loop share a statement
+            while self._waiting:
+                taken = self._take()
+                self._begun = taken
+                for kind, jobs in _stages(taken):
+                    await self._execute(kind, jobs)
+                self._begun = ()
+        finally:
+            self._begun = ()
+            self._stalled_since = None
+            self._running = None
+
+    def _take(self) -> list[_Job]:
+        """Take jobs from the queue, up to a page of entries. Drop the jobs that failed while they waited."""
+        jobs: list[_Job] = []
+        rows = size = 0
+        while self._waiting and (not jobs or (rows < PAGE and size < GROUP_BYTES)):
+            job = self._waiting.popleft()
+            if job.has_failed:
+                continue
+            jobs.append(job)
+            rows += 1
+            if isinstance(job.request, Append):
+                rows += job.request.batch.rows
+                size += job.request.batch.size
+        return jobs
+
+    async def _execute(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
+        """Execute requests of one kind, and settle their futures.
+
+        If the database refuses them together, execute each alone, so that no request fails because of another.
+        """
+        try:
+            await self._until_known(kind, jobs)
+        except Exception as error:
+            if len(jobs) > 1 and not isinstance(error, ParleyError):
+                for job in jobs:
+                    await self._execute(kind, (job,))
+            else:
+                self._settle(None, jobs, [_refusal(error)] * len(jobs))
+
+    async def _until_known(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
+        """Execute requests, and repeat them on new connections until their outcome is known.
+
+        Requests that have failed meanwhile, because of their deadline or a lost lease, are not repeated.
+        """
+        loop, token, backoff, may_be_done = asyncio.get_running_loop(), os.urandom(TOKEN_BYTES), Backoff(), False
+        self._stalled_since = loop.time()
+        try:
+            while jobs := [job for job in jobs if not job.has_failed]:
+                sent = False
+                try:
+                    group = kind([job.request for job in jobs], self._keeper, token)
+                    await group.prepare()
+                    connection = await self._connected(group)
+                    if any(job.has_failed for job in jobs):
+                        continue  # while the connection was opened
+                    sent = True
+                    for job in jobs:
+                        job.is_begun = True
+                    async with asyncio.timeout(CALL_SECONDS):
+                        outcomes = await group.execute(connection, may_be_done)
+                    self._settle(group, jobs, outcomes)
+                    return
+                except Exception as error:
+                    lost = not isinstance(error, ParleyError) and is_lost(error, self._connection)
+                    if not lost and (isinstance(error, ParleyError) or not is_rolled_back(error)):
+                        raise
+                    if lost:
+                        self._drop_connection(error)
+                        may_be_done = may_be_done or sent
+                    for job in jobs:
+                        job.is_begun = may_be_done
+                await backoff.pause()
+        finally:
+            self._stalled_since = None
+
+    async def _connected(self, group: Group) -> Connection:
+        if group.needs_holder:
+            await self._keeper.register()
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._database.connect()
+        return self._connection
+
+    def _drop_connection(self, cause: BaseException) -> None:
+        if not isinstance(cause, TimeoutError):
+            self._cause = cause
+        if self._connection is not None:
+            log.warning("%s: the connection was lost: %s", self._database.location, reason_of(cause))
+            self._connection.terminate()
+            self._connection = None
+
+    def _settle(self, group: Group | None, jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:
+        written: list[Request] = []
+        undoing: list[Request] = []
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            failed = isinstance(outcome, Exception)
+            if group is not None and not failed:
+                undo = group.done(job.request, outcome, is_unwanted=job.has_failed)
+                undoing += () if undo is None else (undo,)
+                written.append(job.request)
+            if job.future.done():
+                continue
+            if failed:
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if isinstance(outcome, LeaseLost) and group is not None:
+                group.lost(job.request)
+        for request in undoing:
+            self._keeper.held.pop(request.id, None)
+            self.submit(request).add_done_callback(Future.exception)
+        if written:
+            self._on_written(written)
+
+    async def close(self) -> None:
+        """Finish the submitted requests, and fail those that cannot be executed in time."""
+        self._closing = True
+        if self._running is not None:
+            running = self._running
+            done, _ = await asyncio.wait((running,), timeout=CLOSE_SECONDS)
+            undone = [] if done else [*self._begun, *self._waiting]
+            if not done:
+                running.cancel()
+                await asyncio.wait((running,))
+            for job in undone:
+                if not job.future.done():
+                    job.future.set_exception(self._database.unreachable(self._cause))
+        self._waiting.clear()
+        if self._checking is not None:
+            self._checking.cancel()
+            self._checking = None
+        if self._connection is not None:
+            await close(self._connection)
+            self._connection = None
+
+
+def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:
+    """Yield groups of jobs of one kind. The requests for each conversation keep their order."""
+    stage: dict[type[Group], list[_Job]] = {}
+    reached: dict[str, int] = {}
+    for job in jobs:
+        kind = job.request.kind
+        if reached.get(job.request.id, 0) > kind.order:
+            yield from _in_order(stage)
+            stage, reached = {}, {}
+        reached[job.request.id] = kind.order
+        stage.setdefault(kind, []).append(job)
+    yield from _in_order(stage)
+
+
+def _in_order(stage: dict[type[Group], list[_Job]]) -> list[tuple[type[Group], list[_Job]]]:
+    return sorted(stage.items(), key=lambda one: one[0].order)
+
+
+def _refusal(error: Exception) -> Exception:
+    """Return the error for the caller of a request that was not executed."""
+    if isinstance(error, ParleyError):
+        return error
+    from asyncpg import PostgresError
+
+    if isinstance(error, MemoryError):
+        return StoreFailed(OUT_OF_MEMORY)
+    if isinstance(error, PostgresError):
+        return StoreFailed(reason_of(error))
+    why = limit_reached(error)
+    return error if why is None else StoreFailed(why)

@@ -1,0 +1,466 @@
+"""The requests that the writer executes, and their SQL for many conversations at once.
+
+Every statement that changes a conversation is a conditional UPDATE of its row under READ COMMITTED: the epoch, the
+last position and the id of the last batch must be those that this process knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+from parley.errors import LeaseLost, OwnedElsewhere, ParleyError, StoreFailed, UnknownConversation
+from parley.ports.store import CHECKPOINT_ENTRIES, Checkpoint, Lease, Owner, Summary
+from parley.stores.postgres.batch import BLOBS, ENTRIES, Batch, blob_arrays, entry_arrays, pack
+from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.leases import ALIVE, HeldLease, LeaseKeeper
+from parley.stores.postgres.rows import SummaryColumns
+from parley.stores.search import SLACK_SECONDS, STEP_SECONDS
+from parley.wire.ids import ConversationId, Seq
+
+__all__ = [
+    "Acquire",
+    "Append",
+    "Delete",
+    "Group",
+    "Release",
+    "Request",
+    "SaveCheckpoint",
+    "active_at",
+    "insertions",
+]
+
+TRIES: Final = 5
+"""The number of attempts to acquire a lease that other processes acquire and release at the same time."""
+
+
+class Group:
+    """Requests of one kind that are executed together."""
+
+    order: ClassVar[int]
+    """The position of the kind among requests that may be executed together for one conversation."""
+    needs_holder: ClassVar[bool] = False
+    """True if this process must be registered as a lease holder."""
+
+    def __init__(self, requests: Sequence[Any], keeper: LeaseKeeper, token: bytes) -> None:
+        """Create the group. `token` is new for each group, and the same if the group is repeated."""
+        self._requests, self._keeper, self._token = requests, keeper, token
+
+    async def prepare(self) -> None:
+        """Do the work that needs no connection."""
+
+    async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
+        """Execute the requests, and return the result or the error for each.
+
+        `may_be_done` is True if an earlier attempt may have been committed.
+        """
+        raise NotImplementedError
+
+    def done(self, request: Any, outcome: Any, *, is_unwanted: bool) -> Request | None:
+        """Note that a request was executed. Return a request to undo it, if its caller has given up."""
+        return None
+
+    def lost(self, request: Any) -> None:
+        """Note that a request has failed with `LeaseLost`."""
+        if (held := request.held) is not None:
+            self._keeper.lose(held)
+
+
+class Request:
+    """A request for one conversation."""
+
+    kind: ClassVar[type[Group]]
+
+    def __init__(self, conversation_id: ConversationId, held: HeldLease | None = None) -> None:
+        self.id, self.held = conversation_id, held
+
+
+# --- appending ---------------------------------------------------------------------------
+
+
+def active_at(given: str, is_active: str, place: str) -> str:
+    """Return SQL for the time of the last activity to store, as `parley.stores.search.active_at` does."""
+    newest = "(SELECT max(updated_at) FROM conversations WHERE NOT archived)"
+    return (
+        f"CASE WHEN {is_active} AND {given} < {newest} - {SLACK_SECONDS}"
+        f" THEN {newest} + {STEP_SECONDS} * {place} ELSE {given} END"
+    )
+
+
+def _unnest(types: str, first: int, names: str) -> str:
+    """Return SQL for arrays as rows. `first` is the number of the first parameter."""
+    arrays = ", ".join(f"${first + place}::{kind}" for place, kind in enumerate(types.split(", ")))
+    return f"unnest({arrays}) WITH ORDINALITY AS n({names}, place)"
+
+
+def insertions(target: str, first: int, *, has_blobs: bool) -> str:
+    """Return CTEs that insert entries, and their blobs, into the conversations that the CTE `target` has as
+    `number`.
+
+    `first` is the number of the first parameter: the arrays of `entry_arrays`, and then those of `blob_arrays`.
+    """
+    columns = "conversation, seq, at, type, is_event, is_cut, size, key, words, body"
+    sql = f"""added AS (
+        INSERT INTO entries ({columns}, arrival)
+        SELECT {columns}, CASE WHEN words IS NOT NULL THEN nextval('arrivals') END FROM (
+            SELECT n.* FROM {_unnest(ENTRIES, first, columns)}
+            JOIN {target} ON {target}.number = n.conversation ORDER BY n.place
+        ) AS ordered
+    )"""
+    if not has_blobs:
+        return sql
+    blobs = _unnest(BLOBS, first + ENTRIES.count(",") + 1, "conversation, seq, position, hash, data")
+    joined = f"FROM {blobs} JOIN {target} ON {target}.number = n.conversation"
+    return f"""{sql}, blob AS (
+        INSERT INTO blobs SELECT n.conversation, n.hash, n.data {joined} ON CONFLICT DO NOTHING
+    ), cut AS (
+        INSERT INTO cuts SELECT n.conversation, n.seq, n.position, n.hash {joined}
+    )"""
+
+
+_HEADS: Final = (
+    "bigint[], bigint[], bigint[], bytea[], bigint[], bytea[], text[], bytea[], text[], double precision[],"
+    " boolean[], bigint[], double precision[], boolean[]"
+)
+_HEAD_NAMES: Final = (
+    "number, epoch, old_last, old_batch, new_last, details, title, directory, state, updated_at, is_active,"
+    " ended_seq, ended_at, has_failed"
+)
+_TOKEN: Final = _HEADS.count(",") + 2
+
+
+def _append_sql(*, has_blobs: bool) -> str:
+    return f"""
+    WITH changed AS (
+        UPDATE conversations AS c SET
+            last = n.new_last,
+            batch = ${_TOKEN},
+            details = coalesce(n.details, c.details),
+            title = coalesce(n.title, c.title),
+            directory = coalesce(n.directory, c.directory),
+            state = n.state,
+            updated_at = {active_at("n.updated_at", "n.is_active", "n.place")},
+            ended_seq = n.ended_seq,
+            ended_at = n.ended_at,
+            has_failed = n.has_failed
+        FROM {_unnest(_HEADS, 1, _HEAD_NAMES)}
+        WHERE c.number = n.number AND c.epoch = n.epoch AND c.last = n.old_last AND c.batch = n.old_batch
+        RETURNING c.number
+    ), {insertions("changed", _TOKEN + 1, has_blobs=has_blobs)}
+    SELECT number FROM changed
+    """
+
+
+_APPEND: Final = _append_sql(has_blobs=False)
+_APPEND_WITH_BLOBS: Final = _append_sql(has_blobs=True)
+
+
+class _Change:
+    """The appends to one conversation that are written together."""
+
+    __slots__ = ("batches", "columns", "held", "last")
+
+    def __init__(self, held: HeldLease) -> None:
+        self.held, self.last = held, held.last
+        self.batches: list[Batch] = []
+        self.columns: SummaryColumns | None = None
+
+    def refusal(self, first: int | None) -> ParleyError | None:
+        """Return why entries from a position on cannot be appended; None if they can."""
+        if self.held.is_lost or (first is not None and first <= self.last):
+            return LeaseLost()
+        if first is not None and first != self.last + 1:
+            return StoreFailed("an earlier append was not written")
+        return None
+
+    def add(self, batch: Batch, summary: Summary) -> None:
+        self.batches.append(batch)
+        self.last += batch.rows
+        self.columns = SummaryColumns.of(summary)
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the columns of `_HEAD_NAMES`. Columns that have not changed are None."""
+        held, columns, before = self.held, self.columns, self.held.columns
+        assert columns is not None
+        is_same = before is not None and before[:3] == columns[:3]
+        shown = (None, None, None, *columns[3:]) if is_same else columns
+        return held.number, held.epoch, held.last, held.batch, self.last, *shown
+
+
+class AppendGroup(Group):
+    """Appends to any number of conversations, as one statement."""
+
+    order = 1
+
+    def __init__(self, requests: Sequence[Append], keeper: LeaseKeeper, token: bytes) -> None:
+        super().__init__(requests, keeper, token)
+        self._fenced: set[int] = set()
+        """The numbers of the conversations whose lease was taken."""
+
+    async def prepare(self) -> None:
+        await pack(request.batch for request in self._requests)
+
+    async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
+        changes: dict[int, _Change] = {}
+        outcomes: list[Any] = []
+        for request in self._requests:
+            held = request.held
+            change = changes.get(held.number) or _Change(held)
+            why = change.refusal(request.batch.first)
+            outcomes.append(why)
+            if why is None:
+                change.add(request.batch, request.summary)
+                changes[held.number] = change
+        written = await self._written(db, changes) if may_be_done else set()
+        if rest := [change for number, change in changes.items() if number not in written]:
+            written |= await self._append(db, rest)
+            if may_be_done and len(written) < len(changes):
+                written |= await self._written(db, changes)  # the earlier attempt was executed in this moment
+        for number in written:
+            held, change = changes[number].held, changes[number]
+            held.last, held.batch, held.columns = change.last, self._token, change.columns
+        self._fenced = changes.keys() - written
+        return [
+            LeaseLost() if outcome is None and request.held.number in self._fenced else outcome
+            for request, outcome in zip(self._requests, outcomes, strict=True)
+        ]
+
+    async def _append(self, db: Connection, changes: Sequence[_Change]) -> set[int]:
+        """Execute the statement, and return the numbers of the conversations that were changed."""
+        batches = [(change.held.number, batch) for change in changes for batch in change.batches]
+        heads = zip(*(change.row() for change in changes), strict=True)
+        blobs = blob_arrays(batches)
+        sql = _APPEND if blobs is None else _APPEND_WITH_BLOBS
+        rows = await db.fetch(sql, *heads, self._token, *entry_arrays(batches), *(blobs or ()))
+        return {row[0] for row in rows}
+
+    async def _written(self, db: Connection, changes: dict[int, _Change]) -> set[int]:
+        """Return the numbers of the conversations to which this group was already written."""
+        rows = await db.fetch(
+            "SELECT number FROM conversations WHERE number = ANY($1::bigint[]) AND batch = $2",
+            list(changes),
+            self._token,
+        )
+        return {row[0] for row in rows}
+
+    def lost(self, request: Append) -> None:
+        assert request.held is not None
+        if request.held.number in self._fenced:
+            super().lost(request)
+
+
+class Append(Request):
+    """Append entries under a lease, and replace the summary."""
+
+    kind = AppendGroup
+
+    def __init__(self, held: HeldLease, batch: Batch, summary: Summary) -> None:
+        super().__init__(held.id, held)
+        self.batch, self.summary = batch, summary
+
+
+# --- leases ------------------------------------------------------------------------------
+
+
+class AcquireGroup(Group):
+    """Acquires leases that are free, or whose holder has ended."""
+
+    order = 0
+    needs_holder = True
+
+    def __init__(self, requests: Sequence[Acquire], keeper: LeaseKeeper, token: bytes) -> None:
+        super().__init__(requests, keeper, token)
+        self._granted: dict[ConversationId, HeldLease] = {}
+
+    async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
+        found: dict[ConversationId, Lease | ParleyError] = {}
+        first: dict[ConversationId, Acquire] = {}
+        for request in self._requests:
+            if (held := self._keeper.held.get(request.id)) is not None:
+                found[request.id] = _owned_by(held.owner, self._requests[0].owner)
+            else:
+                first.setdefault(request.id, request)
+        for _ in range(TRIES):
+            wanted = [request for one, request in first.items() if one not in found]
+            if not wanted:
+                break
+            found |= await self._try(db, wanted)
+        else:
+            for one in first.keys() - found.keys():
+                found[one] = OwnedElsewhere(pid=0, address="")
+        taken = {id(request) for one, request in first.items() if isinstance(found[one], Lease)}
+        return [
+            _owned_by(first[request.id].owner, request.owner)
+            if isinstance(found[request.id], Lease) and id(request) not in taken
+            else found[request.id]
+            for request in self._requests
+        ]
+
+    async def _try(self, db: Connection, wanted: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
+        """Acquire leases. Conversations that another process has changed meanwhile are missing in the result."""
+        rows = await db.fetch(_STATE, [request.id.encode() for request in wanted], not self._keeper.may_steal)
+        state = {row[0]: row[1:] for row in rows}
+        outcomes: dict[ConversationId, Lease | ParleyError] = {}
+        free: dict[int, tuple[Acquire, int]] = {}
+        for request in wanted:
+            if (row := state.get(request.id.encode())) is None:
+                outcomes[request.id] = UnknownConversation(request.id)
+                continue
+            number, epoch, holder, is_alive, node, pid, address = row
+            if is_alive and holder != self._keeper.number:
+                owner = Owner(node=node.decode(), pid=pid, address=(address or b"").decode(), since=0.0)
+                outcomes[request.id] = _owned_by(owner, request.owner)
+            else:
+                free[number] = request, epoch
+        if free:
+            arrays = zip(
+                *(
+                    (number, epoch, one.owner.address.encode(), one.owner.since)
+                    for number, (one, epoch) in free.items()
+                ),
+                strict=True,
+            )
+            for number, epoch, last, batch in await db.fetch(_TAKE, *arrays, self._keeper.number):
+                request = free[number][0]
+                lease = Lease(conversation_id=request.id, epoch=epoch, last=Seq(last))
+                held = HeldLease(request.id, number, lease, batch, request.owner, request.on_lost)
+                outcomes[request.id], self._granted[request.id] = lease, held
+        return outcomes
+
+    def done(self, request: Acquire, outcome: Lease, *, is_unwanted: bool) -> Request | None:
+        held = self._granted[request.id]
+        self._keeper.held[request.id] = held
+        return Release(held) if is_unwanted else None
+
+
+_STATE: Final = f"""
+    SELECT c.id, c.number, c.epoch, c.holder, h.number IS NOT NULL AND ($2 OR {ALIVE}),
+        h.node, h.pid, c.owner_address
+    FROM conversations c LEFT JOIN holders h ON h.number = c.holder WHERE c.id = ANY($1::bytea[])
+"""
+_TAKE: Final = """
+    UPDATE conversations AS c
+    SET epoch = nextval('epochs'), holder = $5, owner_address = n.address, owner_since = n.since
+    FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::double precision[]) AS n(number, epoch, address, since)
+    WHERE c.number = n.number AND c.epoch = n.epoch
+    RETURNING c.number, c.epoch, c.last, c.batch
+"""
+
+
+def _owned_by(owner: Owner, asking: Owner) -> OwnedElsewhere:
+    return OwnedElsewhere(node=owner.node_unless(asking.node), pid=owner.pid, address=owner.address)
+
+
+class Acquire(Request):
+    """Acquire a lease."""
+
+    kind = AcquireGroup
+
+    def __init__(self, conversation_id: ConversationId, owner: Owner, on_lost: Callable[[], None]) -> None:
+        super().__init__(conversation_id)
+        self.owner, self.on_lost = owner, on_lost
+
+
+class ReleaseGroup(Group):
+    order = 4
+
+    async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
+        await db.execute(
+            "UPDATE conversations AS c SET holder = NULL, owner_address = NULL, owner_since = NULL"
+            " FROM unnest($1::bigint[], $2::bigint[]) AS n(number, epoch)"
+            " WHERE c.number = n.number AND c.epoch = n.epoch",
+            [request.held.number for request in self._requests],
+            [request.held.epoch for request in self._requests],
+        )
+        return [None] * len(self._requests)
+
+
+class Release(Request):
+    """Release a lease. The request must not be among the held leases any more, or was not wanted."""
+
+    kind = ReleaseGroup
+
+    def __init__(self, held: HeldLease) -> None:
+        super().__init__(held.id, held)
+
+
+# --- checkpoints and deletions -----------------------------------------------------------
+
+
+class CheckpointGroup(Group):
+    order = 2
+
+    async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
+        outcomes: list[Any] = []
+        for request in self._requests:
+            saved = await db.fetchval(
+                _SAVE_CHECKPOINT,
+                request.held.number,
+                request.held.epoch,
+                request.checkpoint.seq,
+                request.checkpoint.data,
+                CHECKPOINT_ENTRIES,
+            )
+            outcomes.append(None if saved else LeaseLost())
+        return outcomes
+
+    def lost(self, request: SaveCheckpoint) -> None:
+        """Do nothing, because the checkpoint may also be after the end of the log."""
+
+
+_SAVE_CHECKPOINT: Final = """
+    WITH current AS (
+        SELECT number FROM conversations WHERE number = $1 AND epoch = $2 AND last >= $3
+    ), saved AS (
+        INSERT INTO checkpoints SELECT number, $3, $4 FROM current
+        ON CONFLICT (conversation) DO UPDATE SET seq = excluded.seq, data = excluded.data
+        WHERE excluded.seq >= checkpoints.seq + $5
+    )
+    SELECT EXISTS (SELECT 1 FROM current)
+"""
+
+
+class SaveCheckpoint(Request):
+    """Replace the checkpoint of a log."""
+
+    kind = CheckpointGroup
+
+    def __init__(self, held: HeldLease, checkpoint: Checkpoint) -> None:
+        super().__init__(held.id, held)
+        self.checkpoint = checkpoint
+
+
+class DeleteGroup(Group):
+    order = 3
+
+    async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
+        outcomes: list[Any] = []
+        for request in self._requests:
+            held = request.held
+            gone = await db.fetchval(_DELETE, held.number, held.epoch)
+            if gone is None and may_be_done:
+                exists = "SELECT EXISTS (SELECT 1 FROM conversations WHERE number = $1)"
+                gone = not await db.fetchval(exists, held.number) or None
+            outcomes.append(LeaseLost() if gone is None else None)
+        return outcomes
+
+    def done(self, request: Delete, outcome: None, *, is_unwanted: bool) -> Request | None:
+        assert request.held is not None
+        if self._keeper.held.get(request.id) is request.held:
+            del self._keeper.held[request.id]
+        return None
+
+
+_DELETE: Final = """
+    WITH gone AS (DELETE FROM conversations WHERE number = $1 AND epoch = $2 RETURNING number, last)
+    INSERT INTO removed (conversation, last) SELECT number, last FROM gone RETURNING conversation
+"""
+
+
+class Delete(Request):
+    """Delete a conversation. Its entries are removed later."""
+
+    kind = DeleteGroup
+
+    def __init__(self, held: HeldLease) -> None:
+        super().__init__(held.id, held)
