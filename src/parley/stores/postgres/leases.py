@@ -105,6 +105,7 @@ class LeaseKeeper:
         self._registering: Task[int] | None = None
         self._renewing: Task[None] | None = None
         self._connection: Connection | None = None
+        self._is_cut = asyncio.Event()
         self._is_locked = False
         self._expiry: TimerHandle | None = None
         self._steals_after = 0.0
@@ -155,11 +156,18 @@ class LeaseKeeper:
                 raise ConnectionError(reason_of(error)) from None
             raise
         self._former = self.number = number
-        self._connection, self._is_locked = connection, True
+        self._is_locked = True
+        self._use(connection)
         self._renewed(sent)
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.ensure_future(self._renew_forever())
         return number
+
+    def _use(self, connection: Connection) -> None:
+        """Renew the leases on a connection, and notice at once when it is lost, because the lock is then lost."""
+        self._connection = connection
+        self._is_cut = cut = asyncio.Event()
+        connection.add_termination_listener(lambda _: cut.set())
 
     def _renewed(self, sent: float) -> None:
         """Note that the row was renewed by a statement that was sent at a time on the event loop's clock."""
@@ -197,7 +205,11 @@ class LeaseKeeper:
 
     async def _renew_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._seconds / RENEWALS)
+            try:
+                async with asyncio.timeout(self._seconds / RENEWALS):
+                    await self._is_cut.wait()
+            except TimeoutError:
+                pass
             try:
                 await self._renew()
             except ParleyError as error:
@@ -247,7 +259,7 @@ class LeaseKeeper:
         backoff = Backoff()
         while True:
             try:
-                self._connection = await self._database.connect()
+                self._use(await self._database.connect())
                 self._steals_after = loop.time() + 2 * self._seconds
                 await self._renew()
                 await self.verify()

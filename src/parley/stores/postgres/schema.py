@@ -33,7 +33,9 @@ class NewerFormat(Exception):
 
 async def format_of(db: Connection) -> int:
     """Return the format of the database; 0 if it has no tables of Parley."""
-    if await db.fetchval("SELECT to_regclass('parley.format')") is None:
+    # `to_regclass` would not see a table that another process has created since the transaction began.
+    exists = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'parley' AND tablename = 'format'"
+    if await db.fetchval(exists) is None:
         return 0
     found: int = await db.fetchval("SELECT version FROM parley.format")
     return found
