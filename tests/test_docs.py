@@ -142,7 +142,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
     commands = {command.name for command in main.COMMANDS}
     named = set(re.findall(r"--?[a-z][a-z-]*|\w+", " ".join(names_in("README.md"))))
 
-    of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--yes"}
+    of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--to", "--yes"}
     of_conversations = {"--archived", "--follow", "--limit", "--reason"}
     assert flags == of_files | of_conversations | {
         "-c",

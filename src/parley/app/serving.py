@@ -18,6 +18,7 @@ from parley.app.commands import sandboxed_commands
 from parley.app.garbage_collection import collect_rarely, skip_final_collection
 from parley.app.home_key import home_key
 from parley.app.signals import SIGNALS, ignore_signals
+from parley.app.stores import server_store
 from parley.app.webhook import WebhookSender
 from parley.common.threads import checked_pool, start_thread
 from parley.config.load import Loader
@@ -31,7 +32,6 @@ from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
 from parley.server.peering import serve_peer
 from parley.server.serve import ServerCore, Transport
-from parley.stores.sqlite.store import SqliteStore
 from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit
@@ -102,7 +102,7 @@ class Server:
             await serve_peer(transport, self._context)
 
         self._webhook = WebhookSender(loader.webhook, self._http, clock, environ)
-        self.store: Store = _memory_store() if is_ephemeral else SqliteStore(lambda: loader.home)
+        self.store: Store = _memory_store() if is_ephemeral else server_store(loader)
         self.conversations = ConversationRegistry(
             peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
             store=self.store,

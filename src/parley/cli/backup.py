@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from parley.cli.runner import CommandFailed, run_until_signal
-from parley.cli.settings import settings_loader
+from parley.cli.settings import refuse_database, settings_loader
 from parley.errors import StoreFailed
 from parley.wire.text import quoted
 
@@ -33,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         if os.path.lexists(path):
             raise FileExistsError
-        home = settings_loader().home
+        loader = settings_loader()
+        refuse_database(loader, "use pg_dump")
+        home = loader.home
         if (why_not := why_not_overwrite(home, path)) is not None:
             raise CommandFailed(f"{quoted(path)} {why_not}")
         code = run_until_signal(_back_up(home, path))

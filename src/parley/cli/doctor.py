@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from parley.cli.runner import add_config_option
-from parley.cli.settings import settings_loader
+from parley.cli.settings import refuse_database, settings_loader
 from parley.config.errors import ProviderNotFound
 from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides
@@ -86,7 +86,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(args: argparse.Namespace) -> int:
     if args.repair is not None:
-        return await _repaired(settings_loader(args.config).home, args.repair)
+        loader = settings_loader(args.config)
+        refuse_database(loader, "restore it from a backup of pg_dump or of the server")
+        return await _repaired(loader.home, args.repair)
     return await _check(args.config)
 
 
@@ -105,6 +107,7 @@ async def _check(overrides: Sequence[str]) -> int:
     _line("sqlite", _sqlite())
     _line("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
     is_usable, settings = _look_at_home(overrides)
+    is_usable = await _look_at_database(overrides) and is_usable
     if settings is not None:
         _look_at_model(settings)
     print()
@@ -159,6 +162,21 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
         _line("unknown", sentence)
     _look_at_webhook(loader)
     return fault is None, settings
+
+
+async def _look_at_database(overrides: Sequence[str]) -> bool:
+    """Check the PostgreSQL database of the home. Return False if it cannot store conversations."""
+    from parley.app.stores import why_postgres_fails
+
+    try:
+        url = settings_loader(overrides).store_url()
+    except ConfigError:
+        return True  # the error was reported with the other settings
+    if url is None:
+        return True
+    location, fault = await why_postgres_fails(url)
+    _line("database", f"{location}: ok" if fault is None else fault)
+    return fault is None
 
 
 def _look_at_webhook(loader: Loader) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from parley.cli.runner import CommandFailed, run_until_signal
 from parley.cli.settings import settings_loader
 from parley.common.os_errors import os_detail
+from parley.config.load import Loader
 from parley.errors import UnknownConversation
 from parley.wire.text import quoted
 
@@ -49,9 +50,10 @@ def run(args: argparse.Namespace) -> int:
     path: str | None = args.output
     home = ""
     try:
-        home = settings_loader().home
+        loader = settings_loader()
+        home = loader.home
         if path is None:
-            return _to_stdout(home, args.id)
+            return _to_stdout(loader, args.id)
         if os.path.lexists(path) and not args.force:
             raise FileExistsError
 
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
         if (why_not := why_not_overwrite(home, path)) is not None:
             raise CommandFailed(f"{quoted(path)} {why_not}")
-        return run_until_signal(_to_file(home, args.id, path, over=args.force))
+        return run_until_signal(_to_file(loader, args.id, path, over=args.force))
     except FileExistsError:
         text = f"{quoted(path or '')} already exists; refusing to overwrite it without --force"
         raise CommandFailed(text) from None
@@ -70,26 +72,26 @@ def run(args: argparse.Namespace) -> int:
         raise CommandFailed(f"cannot write {target}: {os_detail(error)}") from None
 
 
-def _to_stdout(home: str, conversation_id: str) -> int:
+def _to_stdout(loader: Loader, conversation_id: str) -> int:
     # The default handlers end the process on a signal or a broken pipe. There is nothing to undo.
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     with open(STDOUT, "wb", closefd=False) as out:
-        asyncio.run(_export(home, conversation_id, out.write))
+        asyncio.run(_export(loader, conversation_id, out.write))
     return 0
 
 
-async def _to_file(home: str, conversation_id: str, path: str, *, over: bool) -> int:
+async def _to_file(loader: Loader, conversation_id: str, path: str, *, over: bool) -> int:
     from parley.app.files.exporting import atomic_write
 
     with atomic_write(path, over=over) as file:
-        await _export(home, conversation_id, file.write)
+        await _export(loader, conversation_id, file.write)
     return 0
 
 
-async def _export(home: str, conversation_id: str, write: Callable[[bytes], object]) -> None:
+async def _export(loader: Loader, conversation_id: str, write: Callable[[bytes], object]) -> None:
     from parley.app.files.exporting import export_conversation
-    from parley.app.files.homes import open_home
+    from parley.app.stores import open_store
 
-    async with open_home(home) as store:
+    async with open_store(loader) as store:
         await export_conversation(store, conversation_id.lower(), write, now=time.time())

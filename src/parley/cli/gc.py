@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from parley.cli.runner import add_config_option, run_until_signal
-from parley.cli.settings import settings_loader
+from parley.cli.settings import refuse_database, settings_loader
 
 if TYPE_CHECKING:
     from parley.app.files.gc import Unneeded
@@ -35,6 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     loader = settings_loader(args.config)
+    refuse_database(
+        loader, "delete archived conversations with `conversationDelete`; PostgreSQL reuses their space"
+    )
     home, keep_days = loader.home, loader.store_settings().keep_days
     found: list[Unneeded] = []
     code = run_until_signal(_look(home, keep_days, found))

@@ -11,6 +11,7 @@ from typing import Final
 from parley.cli.printing import print_error
 from parley.cli.runner import add_config_option
 from parley.cli.settings import settings_loader
+from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides
 from parley.wire.text import quoted, visible
 
@@ -44,18 +45,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(args: argparse.Namespace) -> int:
-    settings = settings_loader(args.config).choose(SettingsOverrides(cwd=args.cwd)).settings
-    return await _import(args.files, settings, new_id=args.new_id)
+    loader = settings_loader(args.config)
+    settings = loader.choose(SettingsOverrides(cwd=args.cwd)).settings
+    return await _import(args.files, loader, settings, new_id=args.new_id)
 
 
-async def _import(paths: Sequence[str], settings: Settings, *, new_id: bool) -> int:
-    from parley.app.files.homes import open_home
+async def _import(paths: Sequence[str], loader: Loader, settings: Settings, *, new_id: bool) -> int:
     from parley.app.files.importing import Outcome, files_below, import_file
+    from parley.app.stores import open_store
 
     files = [(path, below == [path]) for given in paths for below in (files_below(given),) for path in below]
     outcomes: Counter[Outcome] = Counter()
     progress = _Progress(len(files))
-    async with open_home(settings.home, to_write=True) as store:
+    async with open_store(loader, to_write=True) as store:
         for path, is_named in files:
             progress.show()
             imported = await import_file(store, path, settings, is_named=is_named, new_id=new_id)

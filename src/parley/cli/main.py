@@ -41,6 +41,7 @@ COMMANDS: Final = (
     Command("export", "write a conversation to a file", "export"),
     Command("import", "create conversations from files, including those of Codex CLI", "import_"),
     Command("backup", "write all conversations to one file while servers run", "backup"),
+    Command("migrate", "copy all conversations to a PostgreSQL database", "migrate"),
     Command("gc", "remove old archived conversations and unused data", "gc"),
 )
 

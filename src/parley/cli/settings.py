@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from parley.cli.runner import CommandFailed
 from parley.config.load import Loader
 from parley.errors import BadSetting
 
-__all__ = ["settings_loader"]
+__all__ = ["refuse_database", "settings_loader"]
 
 
 def settings_loader(overrides: Sequence[str] = ()) -> Loader:
@@ -22,3 +23,9 @@ def settings_loader(overrides: Sequence[str] = ()) -> Loader:
     except OSError as error:
         raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
     return Loader(environ=os.environ, server_dir=cwd, overrides=overrides)
+
+
+def refuse_database(loader: Loader, instead: str) -> None:
+    """Raise `CommandFailed` if the conversations are in a PostgreSQL database. `instead` says what to do there."""
+    if loader.store_url() is not None:
+        raise CommandFailed(f"the conversations are in a PostgreSQL database (`store.url`); {instead}")

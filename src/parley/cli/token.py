@@ -80,7 +80,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _create(args: argparse.Namespace) -> int:
-    from parley.app.files.homes import open_home
+    from parley.app.stores import open_store
     from parley.app.tokens import (
         BadTokenName,
         all_conversations,
@@ -92,7 +92,7 @@ async def _create(args: argparse.Namespace) -> int:
     from parley.wire.ids import ConversationId
 
     loader = settings_loader()
-    async with open_home(loader.home, to_write=True) as store:
+    async with open_store(loader, to_write=True) as store:
         conversation = None
         if args.conversation is not None:
             conversation = ConversationId(match_conversation(args.conversation, await all_conversations(store)))
@@ -132,10 +132,10 @@ async def _create(args: argparse.Namespace) -> int:
 
 
 async def _list(args: argparse.Namespace) -> int:
-    from parley.app.files.homes import open_home
+    from parley.app.stores import open_store
     from parley.app.tokens import described
 
-    async with open_home(settings_loader().home, to_write=True) as store:
+    async with open_store(settings_loader(), to_write=True) as store:
         tokens = await store.tokens()
     for token in tokens:
         if args.json:
@@ -152,14 +152,14 @@ async def _list(args: argparse.Namespace) -> int:
 
 
 async def _revoke(args: argparse.Namespace) -> int:
-    from parley.app.files.homes import open_home
+    from parley.app.stores import open_store
     from parley.app.tokens import tell_resident
 
-    home = settings_loader().home
-    async with open_home(home, to_write=True) as store:
+    loader = settings_loader()
+    async with open_store(loader, to_write=True) as store:
         if not await store.remove_token(args.name):
             raise CommandFailed(f"there is no token {args.name!r}; `parley token ls` lists them")
-    tell_resident(home)
+    tell_resident(loader.home)
     if args.json:
         print_json({"type": "token_revoked", "name": args.name})
     return 0

@@ -21,10 +21,12 @@ __all__ = [
     "Wrong",
     "absolute_path",
     "address",
+    "database_address",
     "described",
     "flag",
     "integer",
     "is_address",
+    "is_database_address",
     "is_secret",
     "named_secrets",
     "one_of",
@@ -257,9 +259,32 @@ def secret_sequence(value: Any, at: KeyPath) -> tuple[str, ...]:
 named_secrets: Check = _NamedSecrets()
 
 
+def database_address(value: Any, at: KeyPath) -> str:
+    url = _secret(value, at)
+    if not is_database_address(url):  # the URL is not shown, because it may contain a password
+        raise Wrong(at, DATABASE_ADDRESS)
+    return url
+
+
+DATABASE_ADDRESS: Final = "expected an address such as postgresql://user@host/database"
+
+
+def is_database_address(url: str) -> bool:
+    """Return whether a string is the URL of a PostgreSQL database."""
+    from urllib.parse import urlsplit  # few homes have a database elsewhere
+
+    if not url.isprintable() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("postgresql", "postgres") and bool(parts.path.strip("/")) and not parts.fragment
+
+
 def is_secret(check: Check) -> bool:
     """Return whether values with this check are secrets, which must be neither stored nor shown."""
-    return check in (named_secrets, secret_sequence, _secret)
+    return check in (named_secrets, secret_sequence, _secret, database_address)
 
 
 def described(value: Any) -> str:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from parley.common.guarded_files import read_named
 from parley.common.home import named_home
 from parley.common.os_errors import os_detail
-from parley.config.checks import Wrong, described, is_address
+from parley.config.checks import DATABASE_ADDRESS, Wrong, described, is_address, is_database_address
 from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS
 from parley.config.sources import (
@@ -52,6 +52,7 @@ from parley.config.types import (
     SettingsOverrides,
     ShellEnvironment,
     StoreSettings,
+    StoreUrl,
     ToolServer,
     Webhook,
     WebhookTable,
@@ -69,6 +70,9 @@ bounds the memory that a client can use by sending a new combination with each c
 
 
 _MOST_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
+
+STORE_VARIABLE: Final = "PARLEY_STORE_URL"
+"""The environment variable with the URL of the database. It takes precedence over config.toml."""
 
 _WEBHOOK_PREFIX: Final = "whsec_"
 """The prefix of a webhook secret that is encoded in base64."""
@@ -100,7 +104,7 @@ class Loader:
         """
         self._environ = Environment(environ)
         self._server_dir, self._home = server_dir, home
-        self._overrides = _without_webhook(checked("-c", refuse_misspelt(map(parse_override, overrides))))
+        self._overrides = _without_private(checked("-c", refuse_misspelt(map(parse_override, overrides))))
         self._file = Source("config.toml", {})
         self._made: dict[tuple[SettingsOverrides, bytes], ResolvedSettings] = {}
 
@@ -131,7 +135,7 @@ class Loader:
             ProfileNotFound: the settings have no such profile.
             ProviderNotFound: the settings have no such provider.
         """
-        argument = _without_webhook(
+        argument = _without_private(
             checked("config argument", refuse_misspelt(parse_argument(wanted.config or {})))
         )
         if before is None:
@@ -149,8 +153,23 @@ class Loader:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
         self._look_at_file()
-        values = merge(self._file.values, into={})
-        return StoreSettings(**merge(self._overrides.values, into=values).get("store", {}))
+        values = merge(self._overrides.values, into=merge(self._file.values, into={})).get("store", {})
+        return StoreSettings(**_without_url(values))
+
+    def store_url(self) -> StoreUrl | None:
+        """Return the URL of the PostgreSQL database with the conversations, from the environment or from
+        config.toml; None if the conversations are in the home.
+
+        Raises:
+            BadSetting: the file cannot be read, or the URL is invalid.
+        """
+        if given := self._environ.get(STORE_VARIABLE, "").strip():
+            if not is_database_address(given):
+                raise BadSetting(DATABASE_ADDRESS, source=STORE_VARIABLE)
+            return StoreUrl(given)
+        self._look_at_file()
+        url = self._file.values.get("store", {}).get("url")
+        return None if url is None else StoreUrl(url)
 
     def serve_settings(self) -> ServeSettings:
         """Return the settings for the resident server, from config.toml and the command line.
@@ -253,6 +272,7 @@ class Loader:
             values = merge(DEFAULTS, into={})
             for source in sources[:2]:
                 merge(source.values, into=values)
+            values["store"] = _without_url(values["store"])
             settings = self._apply_call(wanted, argument, values, sources, profile=values.get("profile"))
             chosen = ResolvedSettings(values, settings)
             # Instructions from a file are not cached, because the file may change.
@@ -328,7 +348,7 @@ class Loader:
                 if (server := self._tool_server(name, table, home, sources)).enabled
             ),
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
-            key_variables=_key_variables(values),
+            key_variables=_key_variables(values) | self._database_variables(),
             include_plan_tool=values.get("include_plan_tool", False),
             tls_files=self._tls_files(values),
         )
@@ -336,6 +356,11 @@ class Loader:
             named = values["experimental_instructions_file"]
             settings = replace(settings, base_instructions=_read_instructions(named, settings))
         return settings
+
+    def _database_variables(self) -> frozenset[str]:
+        """Return the name of the variable that contains the password of the database, if there is a database."""
+        is_named = self._environ.get(STORE_VARIABLE) or "url" in self._file.values.get("store", {})
+        return frozenset({"PGPASSWORD"} if is_named else ())
 
     def _tls_files(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         user = self._environ.get("HOME") or _home_of_account() or ""
@@ -400,7 +425,7 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
     Keys of unused providers are included, because the next conversation may use them.
     """
-    named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN"}
+    named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", STORE_VARIABLE}
     for provider in values["model_providers"].values():
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
     for server in values["mcp_servers"].values():
@@ -409,13 +434,19 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(named - {""})
 
 
-def _without_webhook(source: Source) -> Source:
-    """Return the source unchanged. Raise BadSetting if the source defines a webhook, because only config.toml may
-    define a webhook.
+def _without_private(source: Source) -> Source:
+    """Return the source unchanged. Raise BadSetting if the source defines a webhook or the database with the
+    conversations, because only config.toml may define them.
     """
     if "webhook" in source.values:
         raise blame([source], ("webhook",), "can only be set in config.toml")
+    if "url" in source.values.get("store", {}):
+        raise blame([source], ("store", "url"), f"can only be set in config.toml or in {STORE_VARIABLE}")
     return source
+
+
+def _without_url(store: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in store.items() if name != "url"}
 
 
 def _webhook_key(secret: str) -> bytes:

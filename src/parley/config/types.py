@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from parley.config.checks import (
     absolute_path,
     address,
+    database_address,
     integer,
     named_secrets,
     one_of,
@@ -50,6 +51,8 @@ __all__ = [
     "SettingsOverrides",
     "ShellEnvironment",
     "StoreSettings",
+    "StoreTable",
+    "StoreUrl",
     "Summary",
     "ToolServer",
     "Webhook",
@@ -312,6 +315,26 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     """The maximum number of unused conversations that stay in memory."""
 
 
+class StoreTable(StoreSettings, frozen=True, kw_only=True):
+    """The table `[store]` in config.toml.
+
+    The table also contains `url`. This setting is not part of `StoreSettings`, because it may contain a password.
+    """
+
+    url: Annotated[str, database_address] | None = None
+
+
+class StoreUrl(str):
+    """The URL of the database with the conversations. `repr` does not show it, because it may contain a
+    password.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<the URL of a database>"
+
+
 class ShellEnvironment(Struct, frozen=True, kw_only=True):
     """The table `[shell_environment_policy]`: the environment variables that commands inherit from the server."""
 
@@ -400,7 +423,7 @@ class ConfigFile(CommonSettings, frozen=True, kw_only=True):
     mcp_servers: dict[str, ToolServerTable] = {}
     shell_environment_policy: ShellEnvironment = ShellEnvironment()
     mcp: McpTable = McpTable()
-    store: StoreSettings = StoreSettings()
+    store: StoreTable = StoreTable()
     serve: ServeSettings = ServeSettings()
     webhook: WebhookTable = WebhookTable()
     model_providers: dict[str, ProviderTable] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from parley.config.redaction import stored_arguments
 from parley.config.types import SettingsOverrides, StoreSettings
 from parley.errors import BadSetting
 from unit.config.home import Home
@@ -49,3 +50,51 @@ def test_a_number_of_days_that_cannot_be_is_refused_with_its_place(home: Home, v
         home.loader().store_settings()
 
     assert str(caught.value) == f"{home.config}, line 2: `store.keep_days`: {why}"
+
+
+URL = "postgresql://ada:hidden-in-no-log@db.example.com/parley"
+
+
+def test_the_database_is_named_by_the_file_or_by_the_environment(home: Home) -> None:
+    loader = home.loader()
+    before = loader.store_url()
+    home.write(f'[store]\nkeep_days = 3\nurl = "{URL}"\n')
+    named = loader.store_url()
+    other = home.loader(environ={"PARLEY_STORE_URL": "postgres:///other"}).store_url()
+
+    assert (before, named, other) == (None, URL, "postgres:///other")
+    assert loader.store_settings() == StoreSettings(keep_days=3)
+
+
+def test_the_address_of_the_database_is_shown_nowhere(home: Home) -> None:
+    home.write(f'[store]\nurl = "{URL}"\n')
+    loader = home.loader()
+    chosen = loader.choose(SettingsOverrides())
+
+    assert "hidden-in-no-log" not in repr((loader.store_url(), loader.store_settings(), chosen))
+    assert "hidden-in-no-log" not in str(chosen.values)
+    assert {"PARLEY_STORE_URL", "PGPASSWORD"} <= chosen.settings.key_variables
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://a:hidden-in-no-log@b/c", "postgresql://hidden-in-no-log", "hidden-in-no-log"]
+)
+def test_an_address_that_is_not_one_of_postgres_is_refused_without_showing_it(home: Home, url: str) -> None:
+    why = "expected an address such as postgresql://user@host/database"
+    home.write(f'[store]\nurl = "{url}"\n')
+    with pytest.raises(BadSetting) as caught:
+        home.loader().store_url()
+    assert str(caught.value) == f"{home.config}, line 2: `store.url`: {why}"
+    home.write("")
+    with pytest.raises(BadSetting) as caught:
+        home.loader(environ={"PARLEY_STORE_URL": url}).store_url()
+    assert str(caught.value) == f"PARLEY_STORE_URL: {why}"
+
+
+def test_neither_the_command_line_nor_a_call_can_set_the_database(home: Home) -> None:
+    why = "can only be set in config.toml or in PARLEY_STORE_URL"
+    with pytest.raises(BadSetting, match=why):
+        home.loader(f"store.url={URL}")
+    with pytest.raises(BadSetting, match=why):
+        home.loader().choose(SettingsOverrides(config={"store.url": URL}))
+    assert stored_arguments(SettingsOverrides(config={"store.url": URL, "store": {"url": URL}})) == {"config": {}}

@@ -17,6 +17,7 @@ from parley.stores.postgres.batch import Batch, blob_arrays, entry_arrays, pack
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.driver import Connection
 from parley.stores.postgres.leases import ALIVE
+from parley.stores.postgres.migration import ReadMarks
 from parley.stores.postgres.rows import SummaryColumns
 from parley.stores.postgres.writes import active_at, insertions
 from parley.wire.ids import START, ConversationId, Seq
@@ -146,7 +147,11 @@ class PostgresDraft:
         *,
         archived: bool = False,
         checkpoint: Checkpoint | None = None,
+        read: ReadMarks | None = None,
     ) -> None:
+        """Turn the draft into a conversation, as `Draft.finish` does. `read` contains the read marks of a copied
+        log; None means that the log counts as read.
+        """
         token = os.urandom(TOKEN_BYTES)
         values = _new_values(conversation_id, self._last, token, summary, archived=archived)
 
@@ -155,6 +160,8 @@ class PostgresDraft:
                 made = await db.fetchval(_FINISH, *values, self._number)
                 if made is not None:
                     await db.execute("DELETE FROM removed WHERE conversation = $1", self._number)
+                    if read is not None:
+                        await _mark_read(db, made, read)
                     if checkpoint is not None:
                         await db.execute(
                             "INSERT INTO checkpoints VALUES ($1, $2, $3)", made, checkpoint.seq, checkpoint.data
@@ -180,6 +187,17 @@ class PostgresDraft:
 
         await self._database.run(work)
         await self._remove_deleted()
+
+
+async def _mark_read(db: Connection, number: int, read: ReadMarks) -> None:
+    await db.execute("UPDATE conversations SET read_seq = $2 WHERE number = $1", number, read.by_all)
+    await db.execute(
+        "INSERT INTO read_marks"
+        " SELECT $1, n.reader, n.seq FROM unnest($2::bytea[], $3::bigint[]) AS n(reader, seq)",
+        number,
+        [reader.encode() for reader, _ in read.by_reader],
+        [seq for _, seq in read.by_reader],
+    )
 
 
 _FINISH: Final = (

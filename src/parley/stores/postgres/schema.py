@@ -171,6 +171,8 @@ async def m001_all_tables(db: Connection) -> None:
             data bytea NOT NULL,
             used_at double precision NOT NULL
         );
+        -- The homes whose conversations were copied to this database.
+        CREATE TABLE migrated_from (source bytea PRIMARY KEY, is_complete boolean NOT NULL);
         CREATE INDEX http_sessions_by_use ON http_sessions (used_at);
         """
     )

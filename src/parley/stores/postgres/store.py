@@ -31,7 +31,7 @@ from parley.ports.store import (
     StoredToken,
     Summary,
 )
-from parley.stores.postgres import drafts, queries, search, tokens
+from parley.stores.postgres import drafts, migration, queries, search, tokens
 from parley.stores.postgres.batch import Batch
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.drafts import PostgresDraft
@@ -235,6 +235,25 @@ class PostgresStore:
                 pass
         except StoreError:
             pass  # the next deletion removes the rest
+
+    # --- migration from a home ---------------------------------------------------------
+
+    async def begin_migration(self, source: str) -> None:
+        """Begin to copy the conversations of a home, which is named `source`, or continue.
+
+        Raises:
+            BadHome: the database is not empty, and no migration from `source` has begun.
+        """
+        location = self._open.database.location
+        await self._read(lambda db: migration.begin_migration(db, source, location))
+
+    async def raise_epochs(self, epoch: int) -> None:
+        """Make later epochs higher than `epoch`."""
+        await self._read(lambda db: migration.raise_epochs(db, epoch))
+
+    async def end_migration(self, source: str) -> None:
+        """Note that all conversations of a home were copied."""
+        await self._read(lambda db: migration.end_migration(db, source))
 
     # --- the state of the store --------------------------------------------------------
 

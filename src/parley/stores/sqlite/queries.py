@@ -68,6 +68,7 @@ __all__ = [
     "mark_read",
     "owner_in",
     "position_of",
+    "read_marks",
     "read_snapshot",
     "remove_some",
     "reserve",
@@ -136,6 +137,16 @@ def mark_read(db: Connection, conversation_id: ConversationId, reader: str, seq:
         (row_of(db, conversation_id), reader, seq),
     )
     return marked.rowcount > 0
+
+
+def read_marks(db: Connection, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
+    """Return the position up to which a conversation counts as read by all, and the position of each reader."""
+    found = _named(db, "row, read_seq", conversation_id)
+    if found is None:
+        raise UnknownConversation(conversation_id)
+    row, read_seq = found
+    marks = db.execute("SELECT reader, seq FROM read_marks WHERE row = ? ORDER BY reader", (row,)).fetchall()
+    return Seq(read_seq), [(reader, Seq(seq)) for reader, seq in marks]
 
 
 def delete(db: Connection, row: int, epoch: int) -> None:

@@ -441,6 +441,10 @@ class SqliteStore:
         is_leased = source.lease_locks.is_held
         return await self._read(partial(queries.expired, archived_before=archived_before, is_leased=is_leased))
 
+    async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
+        """Return the position up to which a log counts as read by all, and the position of each reader."""
+        return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
+
     async def unused_blobs(self) -> Freed:
         """Count the blobs that `tidy` would remove."""
         from parley.stores.sqlite import maintenance

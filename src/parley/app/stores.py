@@ -1,0 +1,86 @@
+"""Chooses the store: the SQLite database of the home, or a PostgreSQL database that several computers share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from parley.config.load import Loader
+from parley.errors import BadSetting, ConfigError
+from parley.ports.store import Store
+from parley.stores.sqlite.store import SqliteStore
+
+__all__ = ["open_store", "server_store", "why_postgres_fails"]
+
+
+def server_store(loader: Loader) -> Store:
+    """Create the store of a server. The store is opened when it is first used.
+
+    If config.toml cannot be read now, the server uses the home, and refuses to do so if the file names a database
+    when the store is first used.
+    """
+    try:
+        url = loader.store_url()
+    except ConfigError:
+        url = None
+    if url is not None:
+        return _postgres_store(url)
+
+    def home() -> str:
+        if _named(loader):
+            raise BadSetting("`store.url` was set after the server started; restart the server")
+        return loader.home
+
+    return SqliteStore(home)
+
+
+def _named(loader: Loader) -> bool:
+    try:
+        return loader.store_url() is not None
+    except ConfigError:
+        return False
+
+
+def _postgres_store(url: str) -> Store:
+    from parley.stores.postgres.store import PostgresStore  # few servers need it
+
+    return PostgresStore(url)
+
+
+@asynccontextmanager
+async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator[Store]:
+    """Open the store for a command. With `to_write`, create the home directory if it is missing.
+
+    Raises:
+        BadHome: the home directory contains no conversations, or the conversations cannot be used.
+        BadSetting: config.toml cannot be read, or names no valid database.
+    """
+    from parley.app.files.homes import open_home  # servers do not need it
+
+    url = loader.store_url()
+    if url is None:
+        async with open_home(loader.home, to_write=to_write) as home:
+            yield home
+        return
+    store = _postgres_store(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def why_postgres_fails(url: str) -> tuple[str, str | None]:
+    """Connect to a database. Return its name without the password, and the reason why it cannot be used; None if it
+    can be used.
+    """
+    from parley.errors import StoreError
+    from parley.stores.postgres.database import location_of
+
+    store = _postgres_store(url)
+    try:
+        await store.tokens()
+    except StoreError as error:
+        return location_of(url), str(error)
+    finally:
+        await store.close()
+    return location_of(url), None

@@ -1,0 +1,51 @@
+"""`parley migrate`: copies the conversations of a home to a PostgreSQL database."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from parley.cli.runner import UsageError
+from parley.cli.settings import settings_loader
+from parley.config.checks import DATABASE_ADDRESS, is_database_address
+
+__all__ = ["DESCRIPTION", "configure", "run"]
+
+DESCRIPTION: Final = """\
+Copy all conversations, tokens and read marks of the home to an empty PostgreSQL
+database. No server may use the home meanwhile. The home is not changed. A migration
+that was interrupted continues when the command is repeated. Then set `[store] url`
+or PARLEY_STORE_URL to the address of the database.
+
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--to",
+        metavar="URL",
+        help="the database, such as postgresql://user@host/database; `[store] url` by default. Other users of this"
+        " computer may see a password on the command line; put it into PGPASSWORD or ~/.pgpass",
+    )
+
+
+async def run(args: argparse.Namespace) -> int:
+    from parley.app.files.migrating import migrate_home
+
+    loader = settings_loader()
+    url: str | None = args.to or loader.store_url()
+    if url is None:
+        raise UsageError("option --to is required, because `[store] url` is not set")
+    if not is_database_address(url):
+        raise UsageError(f"invalid --to: {DATABASE_ADDRESS}")
+    is_watched = sys.stderr.isatty()
+
+    def tell(done: int, total: int) -> None:
+        if is_watched:
+            end = "\n" if done == total else ""
+            print(f"\r{done} of {total} conversations", end=end, file=sys.stderr, flush=True)
+
+    migrated = await migrate_home(loader.home, url, tell=tell)
+    print(f"conversations: {migrated.conversations}, copied now: {migrated.copied}; tokens: {migrated.tokens}")
+    return 0

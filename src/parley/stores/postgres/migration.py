@@ -1,0 +1,47 @@
+"""Marks a database as the target of a migration, so that only the same migration can be continued."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from parley.errors import BadHome
+from parley.stores.postgres.driver import Connection
+from parley.wire.ids import Seq
+
+__all__ = ["ReadMarks", "begin_migration", "end_migration", "raise_epochs"]
+
+
+class ReadMarks(NamedTuple):
+    """The positions up to which a log was read."""
+
+    by_all: Seq
+    """The position up to which the log counts as read by every principal."""
+    by_reader: list[tuple[str, Seq]]
+
+
+async def begin_migration(db: Connection, source: str, location: str) -> None:
+    """Begin to copy conversations from `source`, or continue.
+
+    Raises:
+        BadHome: the database is not empty, and no migration from `source` has begun.
+    """
+    async with db.transaction():
+        await db.execute("LOCK TABLE migrated_from IN EXCLUSIVE MODE")
+        begun = await db.fetchval("SELECT is_complete FROM migrated_from WHERE source = $1", source.encode())
+        if begun is None:
+            used = "SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM tokens)"
+            if await db.fetchval(f"{used} OR EXISTS (SELECT FROM migrated_from)"):
+                raise BadHome(location, "is not empty; migrate to a new database")
+            await db.execute("INSERT INTO migrated_from VALUES ($1, false)", source.encode())
+        elif begun:
+            raise BadHome(location, "has all conversations of this home already")
+
+
+async def end_migration(db: Connection, source: str) -> None:
+    """Note that all conversations were copied."""
+    await db.execute("UPDATE migrated_from SET is_complete = true WHERE source = $1", source.encode())
+
+
+async def raise_epochs(db: Connection, epoch: int) -> None:
+    """Make later epochs higher than `epoch`, because ids of items in a log contain the epoch."""
+    await db.execute("SELECT setval('epochs', greatest($1::bigint, nextval('epochs')))", epoch)
