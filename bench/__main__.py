@@ -17,8 +17,9 @@ from bench.model import running_model
 from bench.patches import patches
 from bench.peers import fetch_peers
 from bench.pipe import Gone
+from bench.postgres import postgres
 from bench.relay import relay
-from bench.report import RESULTS, Row, begin_report, table, write_json
+from bench.report import RESULTS, NotAvailable, Row, begin_report, table, write_json
 from bench.sandbox import sandboxed
 from bench.servers import Server
 from bench.sharing import sharing
@@ -53,6 +54,7 @@ MEASURES: dict[str, Measure] = {
     "output": lambda url, peers, times: command_output(url, peers, repetitions=times),
     "patch": lambda url, peers, times: patches(url, repetitions=times),
     "store": lambda url, peers, times: store(repetitions=times),
+    "postgres": lambda url, peers, times: postgres(repetitions=times),
 }
 
 
@@ -90,6 +92,8 @@ def main() -> int:
             _tell(name)
             try:
                 report.rows += MEASURES[name](base_url, peers, arguments.repeat)
+            except NotAvailable as why:
+                report.not_measured.append(f"{name}: {why}")
             except Gone as gone:
                 report.not_measured.append(f"{name}: {gone}")
                 failed = True

@@ -13,12 +13,16 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-__all__ = ["BARE", "RESULTS", "Report", "Row", "begin_report", "table", "write_json"]
+__all__ = ["BARE", "RESULTS", "NotAvailable", "Report", "Row", "begin_report", "table", "write_json"]
 
 RESULTS: Final = Path(".bench", "results.json")
 
 BARE: Final = "bare Python"
 """Whoever does only what cannot be left out; the notes of a row say what that is."""
+
+
+class NotAvailable(Exception):
+    """Something that a measure needs is not installed here. The text says what."""
 
 
 class Row(Struct, frozen=True, kw_only=True):

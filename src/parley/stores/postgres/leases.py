@@ -19,10 +19,9 @@ from collections.abc import Callable
 from typing import Final
 
 from parley.errors import ParleyError
-from parley.ports.store import Lease, Owner
+from parley.ports.store import Lease, Owner, Summary
 from parley.stores.postgres.database import Backoff, Database, close
 from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
-from parley.stores.postgres.rows import SummaryColumns
 from parley.wire.ids import ConversationId
 
 __all__ = ["ALIVE", "LEASE_SECONDS", "HeldLease", "LeaseKeeper"]
@@ -60,7 +59,7 @@ _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision
 class HeldLease:
     """A lease that this process holds."""
 
-    __slots__ = ("batch", "columns", "epoch", "id", "is_deleting", "is_lost", "last", "number", "on_lost", "owner")
+    __slots__ = ("batch", "epoch", "id", "is_deleting", "is_lost", "last", "number", "on_lost", "owner", "summary")
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class HeldLease:
         """The last position of the log, as far as this process knows."""
         self.batch = batch
         """The id of the last write to the log."""
-        self.columns: SummaryColumns | None = None
+        self.summary: Summary | None = None
         """The summary that was written last; None if this process has not written one."""
         self.is_lost = False
         """True if the lease was given up or taken. Appends under it fail."""

@@ -17,6 +17,7 @@ from parley.wire.ids import Seq
 __all__ = [
     "SUMMARY",
     "SummaryColumns",
+    "changed_columns",
     "digest_of_key",
     "digest_of_path",
     "folded",
@@ -85,6 +86,24 @@ class SummaryColumns(NamedTuple):
             None if ended is None else ended.at,
             ended is not None and ended.has_failed,
         )
+
+
+def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...]:
+    """Return the summary as `SummaryColumns`. The columns that seldom change are None if they are as in the summary
+    `before`.
+    """
+    ended = summary.outcome
+    is_same = (
+        before is not None
+        and summary.title == before.title
+        and summary.cwd == before.cwd
+        and summary.model == before.model
+        and ended == before.outcome
+    )
+    if not is_same:
+        return SummaryColumns.of(summary)
+    outcome = (0, None, False) if ended is None else (ended.seq, ended.at, ended.has_failed)
+    return None, None, None, summary.state, summary.updated_at, summary.is_active, *outcome
 
 
 def summary_in(state: str, updated_at: float, details: bytes, ended_seq: int, ended_at: float | None) -> Summary:

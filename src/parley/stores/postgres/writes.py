@@ -14,7 +14,7 @@ from parley.ports.store import CHECKPOINT_ENTRIES, Checkpoint, Lease, Owner, Sum
 from parley.stores.postgres.batch import BLOBS, ENTRIES, Batch, blob_arrays, entry_arrays, pack
 from parley.stores.postgres.driver import Connection
 from parley.stores.postgres.leases import ALIVE, HeldLease, LeaseKeeper
-from parley.stores.postgres.rows import SummaryColumns
+from parley.stores.postgres.rows import changed_columns
 from parley.stores.search import SLACK_SECONDS, STEP_SECONDS
 from parley.wire.ids import ConversationId, Seq
 
@@ -158,12 +158,12 @@ _APPEND_WITH_BLOBS: Final = _append_sql(has_blobs=True)
 class _Change:
     """The appends to one conversation that are written together."""
 
-    __slots__ = ("batches", "columns", "held", "last")
+    __slots__ = ("batches", "held", "last", "summary")
 
     def __init__(self, held: HeldLease) -> None:
         self.held, self.last = held, held.last
         self.batches: list[Batch] = []
-        self.columns: SummaryColumns | None = None
+        self.summary: Summary | None = None
 
     def refusal(self, first: int | None) -> ParleyError | None:
         """Return why entries from a position on cannot be appended; None if they can."""
@@ -176,15 +176,14 @@ class _Change:
     def add(self, batch: Batch, summary: Summary) -> None:
         self.batches.append(batch)
         self.last += batch.rows
-        self.columns = SummaryColumns.of(summary)
+        self.summary = summary
 
     def row(self) -> tuple[Any, ...]:
         """Return the columns of `_HEAD_NAMES`. Columns that have not changed are None."""
-        held, columns, before = self.held, self.columns, self.held.columns
-        assert columns is not None
-        is_same = before is not None and before[:3] == columns[:3]
-        shown = (None, None, None, *columns[3:]) if is_same else columns
-        return held.number, held.epoch, held.last, held.batch, self.last, *shown
+        held, summary = self.held, self.summary
+        assert summary is not None
+        columns = changed_columns(summary, held.summary)
+        return held.number, held.epoch, held.last, held.batch, self.last, *columns
 
 
 class AppendGroup(Group):
@@ -218,7 +217,7 @@ class AppendGroup(Group):
                 written |= await self._written(db, changes)  # the earlier attempt was executed in this moment
         for number in written:
             held, change = changes[number].held, changes[number]
-            held.last, held.batch, held.columns = change.last, self._token, change.columns
+            held.last, held.batch, held.summary = change.last, self._token, change.summary
         self._fenced = changes.keys() - written
         return [
             LeaseLost() if outcome is None and request.held.number in self._fenced else outcome

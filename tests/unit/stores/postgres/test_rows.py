@@ -9,7 +9,14 @@ from msgspec.structs import replace
 from kit.builders.entries import summary
 from parley.conversation.state import TurnOutcome
 from parley.ports.store import Summary
-from parley.stores.postgres.rows import SummaryColumns, digest_of_key, digest_of_path, pattern_of, summary_in
+from parley.stores.postgres.rows import (
+    SummaryColumns,
+    changed_columns,
+    digest_of_key,
+    digest_of_path,
+    pattern_of,
+    summary_in,
+)
 from parley.wire.ids import Seq
 
 texts = st.text(max_size=20)  # without lone surrogates
@@ -46,3 +53,14 @@ def test_a_key_belongs_to_its_type() -> None:
 
 def test_a_pattern_matches_its_characters_alone() -> None:
     assert pattern_of("100%_\\A") == "%100\\%\\_\\\\a%"
+
+
+@given(st.none() | outcomes)
+def test_columns_that_have_not_changed_are_not_written_again(outcome: TurnOutcome | None) -> None:
+    first = replace(summary("One"), outcome=outcome)
+    later = replace(first, state="running", updated_at=9.0)
+    columns = SummaryColumns.of(later)
+
+    assert changed_columns(later, first) == (None, None, None, *columns[3:])
+    assert changed_columns(later, None) == columns
+    assert changed_columns(later, replace(first, title="Two")) == columns

@@ -1,0 +1,153 @@
+"""Durable events in PostgreSQL: Parley's store beside the same rows, written by asyncpg alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from bench.report import NotAvailable, Row
+from bench.servers import ON_DISK, Parley
+from bench.store import BODY
+from parley.conversation.log import Entry
+from parley.ports.store import Lease, Summary
+from parley.stores.postgres.rows import searchable
+from parley.stores.postgres.store import PostgresStore
+from parley.wire.ids import ConversationId, Seq
+
+__all__ = ["postgres"]
+
+PRODUCERS: Final = (1, 100)
+SECONDS: Final = 3.0
+SHARE: Final = {1: None, 100: 0.6}
+"""The part of the events of asyncpg that Parley has to write, by the number of producers."""
+ASYNCPG: Final = "bare asyncpg"
+TESTS: Final = Path(__file__).parents[1] / "tests"
+
+
+class _Run(NamedTuple):
+    a_second: float
+    p50: float
+    p99: float
+    """Seconds from handing an event over to knowing that it is committed."""
+
+
+def postgres(*, repetitions: int) -> list[Row]:
+    """Events of about 200 bytes; the best run of each counts.
+
+    Raises:
+        NotAvailable: there is no PostgreSQL here.
+    """
+    sys.path.append(str(TESTS))
+    from kit.servers.postgres import PostgresServer, no_postgres
+
+    if (why := no_postgres()) is not None:
+        raise NotAvailable(why)
+    with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=ON_DISK) as directory:
+        os.chmod(directory, 0o755)  # the server runs as another user
+        server = PostgresServer(Path(directory, "server"), fsync=True)
+        server.create()
+        server.start()
+        try:
+            return [
+                row for producers in PRODUCERS for row in asyncio.run(_measured(server.url, producers, repetitions))
+            ]
+        finally:
+            server.remove()
+
+
+async def _measured(url: str, producers: int, repetitions: int) -> list[Row]:
+    runs, bare = [], []
+    for _ in range(repetitions):
+        runs.append(await _run(url, producers))
+        bare.append(await _bare(url, producers))
+    run, most, share = max(runs), max(bare), SHARE[producers]
+    who = "1 producer" if producers == 1 else f"{producers} producers"
+    return [
+        Row(
+            what=f"durable events in PostgreSQL, {who}",
+            unit="/s",
+            values={Parley.name: run.a_second, ASYNCPG: most},
+            budget=None if share is None else f"≥ {share} × {ASYNCPG}",
+            kept=None if share is None else run.a_second >= share * most,
+            notes=(
+                f"{run.a_second / most:.2f} × {ASYNCPG}, which writes the same rows in statements of {producers}",
+                f"acknowledged after {run.p50 * 1000:.2f} ms at the median,"
+                f" {run.p99 * 1000:.2f} ms at the 99th percentile; best of {repetitions}",
+            ),
+        )
+    ]
+
+
+async def _run(url: str, producers: int) -> _Run:
+    opened = PostgresStore(url)
+    leases: list[Lease] = []
+    for name in _names(producers):
+        await opened.create(name, [], _summary(0.0))
+        leases.append(await opened.acquire(name, address=""))
+    began = time.perf_counter()
+    taken = await asyncio.gather(*(_produce(opened, lease, until=began + SECONDS) for lease in leases))
+    ended = time.perf_counter()
+    for lease in leases:
+        await opened.delete(lease)
+    await opened.close()
+    seconds = sorted(one for each in taken for one in each)
+    return _Run(len(seconds) / (ended - began), median(seconds), seconds[len(seconds) * 99 // 100])
+
+
+def _names(producers: int) -> list[ConversationId]:
+    return [ConversationId(f"00000000-0000-4000-8000-{number:012}") for number in range(producers)]
+
+
+async def _produce(opened: PostgresStore, lease: Lease, *, until: float) -> list[float]:
+    taken: list[float] = []
+    seq, now = lease.last, time.perf_counter()
+    while now < until:
+        seq = Seq(seq + 1)
+        await opened.append(lease, [Entry(seq, now, "agent_message", True, BODY)], _summary(now))
+        before, now = now, time.perf_counter()
+        taken.append(now - before)
+    return taken
+
+
+def _summary(updated_at: float) -> Summary:
+    return Summary(title="A title", cwd="/work", model="gpt-5", state="running", updated_at=updated_at)
+
+
+_APPEND: Final = """
+    WITH changed AS (
+        UPDATE conversations c SET last = c.last + 1, updated_at = $2
+        FROM unnest($1::bigint[], $3::bigint[]) AS n(number, last)
+        WHERE c.number = n.number AND c.epoch = 0 AND c.last = n.last RETURNING c.number, c.last
+    )
+    INSERT INTO entries (conversation, seq, at, type, is_event, is_cut, size, words, body, arrival)
+    SELECT number, last, $2, 'agent_message', true, false, length(e.body), e.words, e.body, nextval('arrivals')
+    FROM changed JOIN unnest($1::bigint[], $4::text[], $5::bytea[]) AS e(conversation, words, body)
+        ON e.conversation = changed.number
+"""
+
+
+async def _bare(url: str, producers: int) -> float:
+    """Return the events a second that asyncpg writes alone: each statement has one of every producer."""
+    opened = PostgresStore(url)
+    for name in _names(producers):
+        await opened.create(name, [], _summary(0.0))
+    db: Any = await opened._open.database.connect()
+    rows = await db.fetch("SELECT number FROM conversations ORDER BY number")
+    numbers = [row[0] for row in rows]
+    words = searchable(BODY)
+    began = now = time.perf_counter()
+    seq = 0
+    while now < began + SECONDS:
+        await db.execute(_APPEND, numbers, now, [seq] * producers, [words] * producers, [BODY] * producers)
+        seq += 1
+        now = time.perf_counter()
+    await db.execute("DELETE FROM conversations; DELETE FROM entries")
+    await db.close()
+    await opened.close()
+    return seq * producers / (now - began)
