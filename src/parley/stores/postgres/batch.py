@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from parley.conversation.keys import key_of
 from parley.conversation.log import Entry
@@ -12,20 +12,44 @@ from parley.stores.blobs import SHORTEST, Cut, cut
 from parley.stores.postgres.rows import digest_of_key, searchable
 from parley.stores.search import SEARCHED
 
-__all__ = ["BLOBS", "ENTRIES", "Batch", "blob_arrays", "entry_arrays", "pack"]
+__all__ = ["BLOB_COLUMNS", "Batch", "Shape", "arrays_of", "pack"]
 
 IN_THREAD_BYTES: Final = 64 * 1024
 """The size of entries from which they are packed in a thread, in bytes. Compressing images would block the event
 loop.
 """
 
-ENTRIES: Final = (
-    "bigint[], bigint[], double precision[], bytea[], boolean[], boolean[], integer[], bytea[], text[], bytea[]"
-)
-"""The types of the arrays that `entry_arrays` returns."""
 
-BLOBS: Final = "bigint[], bigint[], bigint[], bytea[], bytea[]"
-"""The types of the arrays that `blob_arrays` returns."""
+class Shape(NamedTuple):
+    """The columns that entries need. asyncpg examines each value, so columns that would be empty are left out."""
+
+    has_keys: bool
+    has_blobs: bool
+
+    @property
+    def entry_columns(self) -> dict[str, str]:
+        """The columns of the entries, with the types of their arrays."""
+        keys = {"key": "bytea[]"} if self.has_keys else {}
+        sizes = {"is_cut": "boolean[]", "size": "integer[]"} if self.has_blobs else {}
+        return {**_ENTRY_COLUMNS, **keys, **sizes}
+
+
+_ENTRY_COLUMNS: Final = {
+    "conversation": "bigint[]",
+    "seq": "bigint[]",
+    "at": "double precision[]",
+    "type": "bytea[]",
+    "is_event": "boolean[]",
+    "words": "text[]",
+    "body": "bytea[]",
+}
+BLOB_COLUMNS: Final = {
+    "conversation": "bigint[]",
+    "seq": "bigint[]",
+    "position": "bigint[]",
+    "hash": "bytea[]",
+    "data": "bytea[]",
+}
 
 
 class Batch:
@@ -64,12 +88,18 @@ def _columns(entry: Entry, cuts: list[tuple[int, Cut]]) -> tuple[Any, ...]:
         entry.at,
         entry.type.encode(),
         entry.is_event,
-        body is not whole,
-        len(whole),
-        None if key is None else digest_of_key(entry.type, key),
         searchable(whole) if entry.is_event and entry.type in SEARCHED else None,
         body,
+        None if key is None else digest_of_key(entry.type, key),
+        body is not whole,
+        len(whole),
     )
+
+
+_KEY: Final = 7
+"""The place of the key among the columns of an entry."""
+_IS_CUT: Final = 8
+_SIZE: Final = 9
 
 
 async def pack(batches: Iterable[Batch]) -> None:
@@ -86,23 +116,22 @@ def _pack_all(batches: Sequence[Batch]) -> None:
         batch.pack()
 
 
-_COLUMNS: Final = 10
+def arrays_of(batches: Sequence[tuple[int, Batch]]) -> tuple[Shape, list[Sequence[Any]]]:
+    """Return the shape of entries, and an array for each column of the entries and of their blobs.
 
-
-def entry_arrays(batches: Iterable[tuple[int, Batch]]) -> list[Sequence[Any]]:
-    """Return an array for each column of the entries. Each batch has the number of its conversation."""
-    rows = [(number, *packed) for number, batch in batches for packed in batch.packed or ()]
-    return list(zip(*rows, strict=True)) if rows else [()] * _COLUMNS
-
-
-def blob_arrays(batches: Iterable[tuple[int, Batch]]) -> list[Sequence[Any]] | None:
-    """Return an array for each of: the conversation, the position, the offset, the hash and the data of blobs.
-
-    Return None if there are no blobs.
+    Each batch has the number of its conversation.
     """
-    rows = [
+    rows = [(number, *packed) for number, batch in batches for packed in batch.packed or ()]
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * (_SIZE + 1)
+    blobs = [
         (number, seq, one.offset, one.blob.hash, one.blob.data)
         for number, batch in batches
         for seq, one in batch.cuts
     ]
-    return list(zip(*rows, strict=True)) if rows else None
+    shape = Shape(any(columns[_KEY]), bool(blobs))
+    arrays = columns[:_KEY]
+    if shape.has_keys:
+        arrays.append(columns[_KEY])
+    if shape.has_blobs:
+        arrays += (columns[_IS_CUT], columns[_SIZE], *zip(*blobs, strict=True))
+    return shape, arrays

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 from parley.conversation.log import Entry
 from parley.errors import StoreFailed
 from parley.ports.store import PAGE, Checkpoint, Summary
-from parley.stores.postgres.batch import Batch, blob_arrays, entry_arrays, pack
+from parley.stores.postgres.batch import Batch, Shape, arrays_of, pack
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.driver import Connection
 from parley.stores.postgres.leases import ALIVE
@@ -80,24 +81,17 @@ _CREATE: Final = (
 )
 
 
-def _insert_sql(*, has_blobs: bool) -> str:
-    return (
-        f"WITH target AS (SELECT $1::bigint AS number), {insertions('target', 2, has_blobs=has_blobs)}"
-        " SELECT number FROM target"
-    )
-
-
-_INSERT: Final = _insert_sql(has_blobs=False)
-_INSERT_WITH_BLOBS: Final = _insert_sql(has_blobs=True)
+@cache
+def _insert_sql(shape: Shape) -> str:
+    inserted = insertions("target", 2, shape)
+    return f"WITH target AS (SELECT $1::bigint AS number), {inserted} SELECT number FROM target"
 
 
 async def _insert(db: Connection, number: int, batch: Batch) -> None:
     """Insert entries into a conversation or draft, in the transaction of the caller."""
-    if not batch.rows:
-        return
-    blobs = blob_arrays([(number, batch)])
-    sql = _INSERT if blobs is None else _INSERT_WITH_BLOBS
-    await db.fetch(sql, number, *entry_arrays([(number, batch)]), *(blobs or ()))
+    if batch.rows:
+        shape, arrays = arrays_of([(number, batch)])
+        await db.fetch(_insert_sql(shape), number, *arrays)
 
 
 async def reserve(database: Database, holder: int) -> int:

@@ -88,22 +88,21 @@ class SummaryColumns(NamedTuple):
         )
 
 
-def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...]:
-    """Return the summary as `SummaryColumns`. The columns that seldom change are None if they are as in the summary
-    `before`.
+def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...] | None:
+    """Return the columns `details`, `title`, `directory`, `ended_seq`, `ended_at` and `has_failed`; None if they
+    are as in the summary `before`.
     """
-    ended = summary.outcome
     is_same = (
         before is not None
         and summary.title == before.title
         and summary.cwd == before.cwd
         and summary.model == before.model
-        and ended == before.outcome
+        and summary.outcome == before.outcome
     )
-    if not is_same:
-        return SummaryColumns.of(summary)
-    outcome = (0, None, False) if ended is None else (ended.seq, ended.at, ended.has_failed)
-    return None, None, None, summary.state, summary.updated_at, summary.is_active, *outcome
+    if is_same:
+        return None
+    columns = SummaryColumns.of(summary)
+    return *columns[:3], *columns[6:]
 
 
 def summary_in(state: str, updated_at: float, details: bytes, ended_seq: int, ended_at: float | None) -> Summary:

@@ -6,12 +6,13 @@ last position and the id of the last batch must be those that this process knows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from parley.errors import LeaseLost, OwnedElsewhere, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import CHECKPOINT_ENTRIES, Checkpoint, Lease, Owner, Summary
-from parley.stores.postgres.batch import BLOBS, ENTRIES, Batch, blob_arrays, entry_arrays, pack
+from parley.stores.postgres.batch import BLOB_COLUMNS, Batch, Shape, arrays_of, pack
 from parley.stores.postgres.driver import Connection
 from parley.stores.postgres.leases import ALIVE, HeldLease, LeaseKeeper
 from parley.stores.postgres.rows import changed_columns
@@ -87,30 +88,33 @@ def active_at(given: str, is_active: str, place: str) -> str:
     )
 
 
-def _unnest(types: str, first: int, names: str) -> str:
-    """Return SQL for arrays as rows. `first` is the number of the first parameter."""
-    arrays = ", ".join(f"${first + place}::{kind}" for place, kind in enumerate(types.split(", ")))
-    return f"unnest({arrays}) WITH ORDINALITY AS n({names}, place)"
+def _unnest(columns: Mapping[str, str], first: int) -> str:
+    """Return SQL for arrays as rows `n`. `first` is the number of the first parameter."""
+    arrays = ", ".join(f"${first + place}::{kind}" for place, kind in enumerate(columns.values()))
+    return f"unnest({arrays}) WITH ORDINALITY AS n({', '.join(columns)}, place)"
 
 
-def insertions(target: str, first: int, *, has_blobs: bool) -> str:
+def insertions(target: str, first: int, shape: Shape) -> str:
     """Return CTEs that insert entries, and their blobs, into the conversations that the CTE `target` has as
     `number`.
 
-    `first` is the number of the first parameter: the arrays of `entry_arrays`, and then those of `blob_arrays`.
+    `first` is the number of the first parameter: the arrays of `arrays_of`.
     """
-    columns = "conversation, seq, at, type, is_event, is_cut, size, key, words, body"
+    columns = shape.entry_columns
+    values = {name: name for name in columns}
+    if not shape.has_blobs:
+        values |= {"is_cut": "false", "size": "octet_length(body)"}
+    values["arrival"] = "CASE WHEN words IS NOT NULL THEN nextval('arrivals') END"
     sql = f"""added AS (
-        INSERT INTO entries ({columns}, arrival)
-        SELECT {columns}, CASE WHEN words IS NOT NULL THEN nextval('arrivals') END FROM (
-            SELECT n.* FROM {_unnest(ENTRIES, first, columns)}
+        INSERT INTO entries ({", ".join(values)})
+        SELECT {", ".join(values.values())} FROM (
+            SELECT n.* FROM {_unnest(columns, first)}
             JOIN {target} ON {target}.number = n.conversation ORDER BY n.place
         ) AS ordered
     )"""
-    if not has_blobs:
+    if not shape.has_blobs:
         return sql
-    blobs = _unnest(BLOBS, first + ENTRIES.count(",") + 1, "conversation, seq, position, hash, data")
-    joined = f"FROM {blobs} JOIN {target} ON {target}.number = n.conversation"
+    joined = f"FROM {_unnest(BLOB_COLUMNS, first + len(columns))} JOIN {target} ON {target}.number = n.conversation"
     return f"""{sql}, blob AS (
         INSERT INTO blobs SELECT n.conversation, n.hash, n.data {joined} ON CONFLICT DO NOTHING
     ), cut AS (
@@ -118,41 +122,50 @@ def insertions(target: str, first: int, *, has_blobs: bool) -> str:
     )"""
 
 
-_HEADS: Final = (
-    "bigint[], bigint[], bigint[], bytea[], bigint[], bytea[], text[], bytea[], text[], double precision[],"
-    " boolean[], bigint[], double precision[], boolean[]"
-)
-_HEAD_NAMES: Final = (
-    "number, epoch, old_last, old_batch, new_last, details, title, directory, state, updated_at, is_active,"
-    " ended_seq, ended_at, has_failed"
-)
-_TOKEN: Final = _HEADS.count(",") + 2
+_HEAD_COLUMNS: Final = {
+    "number": "bigint[]",
+    "epoch": "bigint[]",
+    "old_last": "bigint[]",
+    "old_batch": "bytea[]",
+    "new_last": "bigint[]",
+    "state": "text[]",
+    "updated_at": "double precision[]",
+    "is_active": "boolean[]",
+}
+_CHANGED_COLUMNS: Final = {
+    "details": "bytea[]",
+    "title": "text[]",
+    "directory": "bytea[]",
+    "ended_seq": "bigint[]",
+    "ended_at": "double precision[]",
+    "has_failed": "boolean[]",
+}
+"""The columns of a summary that seldom change. They are NULL where they have not changed, and left out if none of
+the summaries has changed.
+"""
 
 
-def _append_sql(*, has_blobs: bool) -> str:
+@cache
+def _append_sql(shape: Shape, has_changed: bool) -> str:
+    columns = _HEAD_COLUMNS | (_CHANGED_COLUMNS if has_changed else {})
+    token = len(columns) + 1
+    changes = "".join(
+        f"{name} = CASE WHEN n.details IS NULL THEN c.{name} ELSE n.{name} END, " for name in _CHANGED_COLUMNS
+    )
     return f"""
     WITH changed AS (
         UPDATE conversations AS c SET
+            {changes if has_changed else ""}
             last = n.new_last,
-            batch = ${_TOKEN},
-            details = coalesce(n.details, c.details),
-            title = coalesce(n.title, c.title),
-            directory = coalesce(n.directory, c.directory),
+            batch = ${token},
             state = n.state,
-            updated_at = {active_at("n.updated_at", "n.is_active", "n.place")},
-            ended_seq = n.ended_seq,
-            ended_at = n.ended_at,
-            has_failed = n.has_failed
-        FROM {_unnest(_HEADS, 1, _HEAD_NAMES)}
+            updated_at = {active_at("n.updated_at", "n.is_active", "n.place")}
+        FROM {_unnest(columns, 1)}
         WHERE c.number = n.number AND c.epoch = n.epoch AND c.last = n.old_last AND c.batch = n.old_batch
         RETURNING c.number
-    ), {insertions("changed", _TOKEN + 1, has_blobs=has_blobs)}
+    ), {insertions("changed", token + 1, shape)}
     SELECT number FROM changed
     """
-
-
-_APPEND: Final = _append_sql(has_blobs=False)
-_APPEND_WITH_BLOBS: Final = _append_sql(has_blobs=True)
 
 
 class _Change:
@@ -178,12 +191,20 @@ class _Change:
         self.last += batch.rows
         self.summary = summary
 
-    def row(self) -> tuple[Any, ...]:
-        """Return the columns of `_HEAD_NAMES`. Columns that have not changed are None."""
+    def head(self) -> tuple[Any, ...]:
+        """Return the values of `_HEAD_COLUMNS`."""
         held, summary = self.held, self.summary
         assert summary is not None
-        columns = changed_columns(summary, held.summary)
-        return held.number, held.epoch, held.last, held.batch, self.last, *columns
+        numbers = (held.number, held.epoch, held.last, held.batch, self.last)
+        return *numbers, summary.state, summary.updated_at, summary.is_active
+
+    def changed(self) -> tuple[Any, ...] | None:
+        """Return the values of `_CHANGED_COLUMNS`; None if they have not changed."""
+        assert self.summary is not None
+        return changed_columns(self.summary, self.held.summary)
+
+
+_UNCHANGED: Final = (None,) * len(_CHANGED_COLUMNS)
 
 
 class AppendGroup(Group):
@@ -226,12 +247,13 @@ class AppendGroup(Group):
 
     async def _append(self, db: Connection, changes: Sequence[_Change]) -> set[int]:
         """Execute the statement, and return the numbers of the conversations that were changed."""
-        batches = [(change.held.number, batch) for change in changes for batch in change.batches]
-        heads = zip(*(change.row() for change in changes), strict=True)
-        blobs = blob_arrays(batches)
-        sql = _APPEND if blobs is None else _APPEND_WITH_BLOBS
-        rows = await db.fetch(sql, *heads, self._token, *entry_arrays(batches), *(blobs or ()))
-        return {row[0] for row in rows}
+        shape, arrays = arrays_of([(one.held.number, batch) for one in changes for batch in one.batches])
+        heads = zip(*(change.head() for change in changes), strict=True)
+        changed = [change.changed() for change in changes]
+        has_changed = any(one is not None for one in changed)
+        summaries = zip(*(one or _UNCHANGED for one in changed), strict=True) if has_changed else ()
+        sql = _append_sql(shape, has_changed)
+        return {row[0] for row in await db.fetch(sql, *heads, *summaries, self._token, *arrays)}
 
     async def _written(self, db: Connection, changes: dict[int, _Change]) -> set[int]:
         """Return the numbers of the conversations to which this group was already written."""
