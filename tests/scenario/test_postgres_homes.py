@@ -21,6 +21,7 @@ from kit.servers.database_port import DatabasePort
 from kit.servers.postgres import NEEDS_POSTGRES, PASSWORD, Databases
 from kit.system.commands import PATIENCE_SECONDS
 from parley.app.files.migrating import migrate_home
+from parley.client import events
 from parley.errors import BadHome
 from parley.ports.store import PAGE, Checkpoint, Query, StoredToken, Viewer
 from parley.stores.postgres.store import PostgresStore
@@ -71,6 +72,24 @@ async def test_a_server_keeps_its_conversations_in_the_database(
     assert listed.conversation_id == conversation.id
     assert listed.summary.state == "idle"
     await store.close()
+
+
+async def test_servers_with_different_homes_share_the_conversations_of_a_database(
+    parley_process: Callable[..., Awaitable[ParleyProcess]], databases: Databases
+) -> None:
+    first, other = [await parley_process(env={"PARLEY_STORE_URL": databases.url()}) for _ in range(2)]
+    for server, text in ((first, "one"), (other, "two"), (first, "three")):
+        server.model.says(text)
+    conversation = await first.create()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert (await (await conversation.send("1")).result()).text == "one"
+        here = other.client.conversation(conversation.id)
+        async with here.stream() as stream:
+            assert (await (await here.send("2")).result()).text == "two"
+            assert (await (await conversation.send("3")).result()).text == "three"
+            async for event in stream:
+                if isinstance(event, events.AgentMessage) and event.message == "three":
+                    break
 
 
 async def test_commands_say_what_to_use_instead(tmp_path: Path, databases: Databases) -> None:

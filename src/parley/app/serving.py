@@ -18,7 +18,7 @@ from parley.app.commands import sandboxed_commands
 from parley.app.garbage_collection import collect_rarely, skip_final_collection
 from parley.app.home_key import home_key
 from parley.app.signals import SIGNALS, ignore_signals
-from parley.app.stores import server_store
+from parley.app.stores import on_changes, server_store
 from parley.app.webhook import WebhookSender
 from parley.common.threads import checked_pool, start_thread
 from parley.config.load import Loader
@@ -116,6 +116,7 @@ class Server:
             has_other_clients=lambda: len(self.core.clients) > 1,
             on_attention=self._webhook.notify,
         )
+        on_changes(self.store, self.conversations.changed)
         self._context = ServerContext(
             conversations=self.conversations,
             loader=loader,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol, runtime_checkable
 
 from parley.config.load import Loader
 from parley.errors import BadSetting, ConfigError
 from parley.ports.store import Store
 from parley.stores.sqlite.store import SqliteStore
+from parley.wire.ids import ConversationId
 
-__all__ = ["open_store", "server_store", "why_postgres_fails"]
+__all__ = ["on_changes", "open_store", "server_store", "why_postgres_fails"]
 
 
 def server_store(loader: Loader) -> Store:
@@ -32,6 +34,24 @@ def server_store(loader: Loader) -> Store:
         return loader.home
 
     return SqliteStore(home)
+
+
+@runtime_checkable
+class _Listening(Protocol):
+    """A store that learns from the database which conversations other processes have changed."""
+
+    def listen(self, callback: Callable[[list[ConversationId]], None]) -> None: ...
+
+
+def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
+    """Call `changed` with each conversation that another process has changed, if the store learns this."""
+    if isinstance(store, _Listening):
+
+        def callback(conversations: list[ConversationId]) -> None:
+            for one in conversations:
+                changed(one)
+
+        store.listen(callback)
 
 
 def _named(loader: Loader) -> bool:
