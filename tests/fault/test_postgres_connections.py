@@ -179,8 +179,12 @@ async def test_a_frozen_holder_gives_its_lease_up_before_another_takes_it_and_is
         await frozen.delete(lease)
     assert [entry.body for entry in await everything_in(other)] == [said(1, "of the other").body]
     assert lost == ["given up"]
-    await frozen.close()
     await other.close()
+    await frozen.acquire(FIRST, address="")  # as a new holder
+    keeper = frozen._open.keeper
+    assert not keeper.may_steal
+    await until(lambda: keeper.may_steal)
+    await frozen.close()
 
 
 async def test_a_holder_whose_connections_end_loses_its_lease_at_once(

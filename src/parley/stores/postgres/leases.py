@@ -154,6 +154,8 @@ class LeaseKeeper:
             if isinstance(error, Exception) and is_lost(error, connection):
                 raise ConnectionError(reason_of(error)) from None
             raise
+        if self._former is not None:  # the process has given its leases up, and is connected again
+            self._steals_after = loop.time() + 2 * self._seconds
         self._former = self.number = number
         self._is_locked = True
         self._use(connection)
