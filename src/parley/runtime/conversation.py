@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import partial
-from typing import assert_never
 from uuid import uuid4
 
 from msgspec import to_builtins
@@ -54,6 +53,7 @@ from parley.runtime.message_intake import Accepted, MessageIntake
 from parley.runtime.message_queue import MessageQueue, Waiting
 from parley.runtime.open_streams import OpenStreams
 from parley.runtime.ownership import Ownership, OwnershipState
+from parley.runtime.peer_requests import command_for
 from parley.runtime.permissions import PermissionGate
 from parley.runtime.queue_commands import EditMessage, QueueMessage, RemoveMessage, Resume
 from parley.runtime.readers import Reader
@@ -65,17 +65,14 @@ from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import ErrorEvent, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem
-from parley.wire.jsonrpc import encode
 from parley.wire.peers import (
     EditQueued,
-    Enqueue,
     InterruptTurn,
     RemoveQueued,
     RenameConversation,
     ResumeQueue,
     SettleApproval,
     Submit,
-    Submitted,
 )
 from parley.wire.principals import PrincipalRef
 
@@ -600,43 +597,10 @@ class Conversation:
         """
         if self.turn is None:
             raise NotOwned
-
-        def accepted(message: Accepted) -> None:
-            event_id = None if message.turn is None else message.turn.event_id
-            answered(encode(Submitted(event_id=event_id, first=message.first, is_queued=message.is_queued)))
-
-        command: Command
-        match request:
-            case Submit():
-                await self._execute(SubmitMessage(request, deadline, accepted=accepted, is_from_peer=True))
-                return
-            case Enqueue():
-                message = Submit(
-                    conversation_id=self.id,
-                    content=request.content,
-                    message_id=request.message_id,
-                    wanted=request.wanted,
-                    principal=request.principal,
-                    is_limited=request.is_limited,
-                )
-                await self._execute(QueueMessage(message, deadline, accepted=accepted, is_from_peer=True))
-                return
-            case EditQueued():
-                command = EditMessage(request, deadline, is_from_peer=True)
-            case RemoveQueued():
-                command = RemoveMessage(request, deadline, is_from_peer=True)
-            case ResumeQueue():
-                command = Resume(request, deadline, is_from_peer=True)
-            case SettleApproval():
-                command = AnswerApproval(request, deadline, is_from_peer=True)
-            case InterruptTurn():
-                command = Interrupt(request, deadline, is_from_peer=True)
-            case RenameConversation():
-                command = Rename(request, deadline, is_from_peer=True)
-            case _:
-                assert_never(request)
+        command = command_for(request, deadline, answered=answered)
         await self._execute(command)
-        answered(b"{}")
+        if not isinstance(command, SubmitMessage):
+            answered(b"{}")
 
     # --- tool servers ------------------------------------------------------------------
 

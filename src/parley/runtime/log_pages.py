@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, visible
-from parley.conversation.log_queries import TurnOutcome, for_copy, is_title, is_turn_end, turn_end_in
+from parley.conversation.log_queries import EndedTurn, for_copy, is_title, is_turn_end, turn_end_in
 from parley.ports.store import PAGE
 from parley.runtime.errors import TurnIsRunning
 from parley.wire.ids import START, MessageId, Seq
@@ -27,7 +27,7 @@ class LogPages(Protocol):
     async def position_of_message(self, message_id: MessageId) -> Seq | None: ...
 
 
-async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> TurnOutcome | None:
+async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> EndedTurn | None:
     """Return the outcome of the last turn that ended after the position `after` and not after `up_to`; None if no
     turn ended there.
 
@@ -35,7 +35,7 @@ async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> TurnOutcome
     """
     found: list[Entry] = []
     before = Seq(up_to + 1)
-    end: TurnOutcome | None = None
+    end: EndedTurn | None = None
     while before > after + 1 and (
         end is None or end.text is None
     ):  # the text of the turn may be in an earlier page

@@ -18,7 +18,7 @@ import msgspec
 from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.approvals import PendingApproval
 from parley.conversation.log import Cursor, Entry
-from parley.conversation.log_queries import TurnOutcome, last_text, turn_end_in
+from parley.conversation.log_queries import EndedTurn, last_text, turn_end_in
 from parley.conversation.records import ApprovalRequest, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import RESOURCE_LIMIT, StoreFailed
@@ -99,7 +99,7 @@ class TurnWaiter:
         self._turn: Turn | None = None
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
-        self._earlier_end: TurnOutcome | None = None
+        self._earlier_end: EndedTurn | None = None
         """The outcome of a turn for which an earlier call stopped waiting, if the end of that turn is no longer in
         memory; otherwise None.
         """

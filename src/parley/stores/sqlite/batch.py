@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from parley.stores.sqlite.blobs import Cut
 
-__all__ = ["AT_ONCE", "Batch", "pieces", "placeholders", "values", "write_all"]
+__all__ = ["AT_ONCE", "CONVERSATIONS_AT_ONCE", "Batch", "pieces", "placeholders", "values", "write_all"]
 
 T = TypeVar("T")
 
@@ -26,6 +26,11 @@ SHORTEST: Final = 4096
 AT_ONCE: Final = 32
 """The maximum number of rows in one statement. It is small, so that a prepared statement can be cached for each
 number of rows.
+"""
+
+CONVERSATIONS_AT_ONCE: Final = 400
+"""The maximum number of conversations in one query. Each conversation needs up to two SQL variables, and older
+releases of SQLite allow only 999.
 """
 
 BYTES_AT_ONCE: Final = 64 * 1024

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Owner, Summary
 from parley.stores.sqlite.batch import Batch, pieces, placeholders, values, write_all
-from parley.stores.sqlite.queries import NEWEST, OWNER, SUMMARY, columns_of
+from parley.stores.sqlite.columns import NEWEST, OWNER, SUMMARY, columns_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from parley.common.threads import checked_pool
 from parley.errors import BadHome, HomeLost
 from parley.stores.search import contains_text, normalize_path
 from parley.stores.sqlite.batch import AT_ONCE
+from parley.stores.sqlite.columns import as_text
 from parley.stores.sqlite.errors import REPAIR, opening_error, store_error
 from parley.stores.sqlite.files import (
     DATABASE,
@@ -31,7 +32,6 @@ from parley.stores.sqlite.files import (
     sync_directory,
 )
 from parley.stores.sqlite.locks import LeaseLocks, WriteLock, open_lease_locks
-from parley.stores.sqlite.queries import as_text
 from parley.stores.sqlite.schema import MIGRATIONS
 from parley.wire.text import quoted
 

@@ -23,12 +23,13 @@ from parley.conversation.log import Entry
 from parley.errors import BadHome, WriteLockHeld
 from parley.ports.store import CALL_SECONDS
 from parley.stores.sqlite.blobs import decompress, restore
+from parley.stores.sqlite.columns import as_text
 from parley.stores.sqlite.damage import fetch_around_damage, fetch_readable, is_damage, known_conversations
 from parley.stores.sqlite.database import make_database
 from parley.stores.sqlite.files import DATABASE, LOG
 from parley.stores.sqlite.lock_holders import UNKNOWN
 from parley.stores.sqlite.locks import WRITE_LOCK, write_lock_holder
-from parley.stores.sqlite.queries import BLOBS_INDEX, as_text
+from parley.stores.sqlite.queries import BLOBS_INDEX
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Salvaged", "salvaged"]

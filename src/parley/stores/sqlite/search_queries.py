@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parley.ports.store import SEARCH_BYTES, SEARCH_ENTRIES, SearchHit, SearchPage, SearchQuery
 from parley.stores.search import SEARCHED, match_in
+from parley.stores.sqlite.columns import as_text
 from parley.stores.sqlite.damage import fetch_readable, is_damage, unreadable_if_damaged
-from parley.stores.sqlite.queries import as_text, row_of
+from parley.stores.sqlite.queries import row_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:

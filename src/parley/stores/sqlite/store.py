@@ -37,9 +37,9 @@ from parley.ports.store import (
     StoredToken,
     Summary,
 )
-from parley.stores.sqlite import bulk_queries, queries, search_queries, session_queries, token_queries
+from parley.stores.sqlite import bulk_queries, list_queries, queries, search_queries, session_queries, token_queries
 from parley.stores.sqlite.batch import Batch
-from parley.stores.sqlite.queries import ChangeDetector
+from parley.stores.sqlite.change_detector import ChangeDetector
 from parley.stores.sqlite.writer import Writer, open_only
 from parley.wire.ids import START, ApprovalId, ConversationId, Seq
 
@@ -392,13 +392,13 @@ class SqliteStore:
 
     async def find(self, query: Query) -> ConversationPage:
         source = await self._readable()
-        return await self._read(partial(queries.find, query=query, is_leased=source.lease_locks.is_held))
+        return await self._read(partial(list_queries.find, query=query, is_leased=source.lease_locks.is_held))
 
     async def search(self, query: SearchQuery) -> SearchPage:
         return await self._read(partial(search_queries.search, query=query))
 
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
-        return await self._read(partial(queries.has_approvals, approval_ids=frozenset(approval_ids)))
+        return await self._read(partial(list_queries.has_approvals, approval_ids=frozenset(approval_ids)))
 
     # --- tokens ------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ class SqliteStore:
         """
         source = await self._readable()
         is_leased = source.lease_locks.is_held
-        return await self._read(partial(queries.expired, archived_before=archived_before, is_leased=is_leased))
+        return await self._read(partial(list_queries.expired, archived_before=archived_before, is_leased=is_leased))
 
     async def unused_blobs(self) -> Freed:
         """Count the blobs that `tidy` would remove."""
