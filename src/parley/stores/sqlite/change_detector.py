@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from parley.errors import UnknownConversation, Unreadable
-from parley.stores.sqlite.batch import CONVERSATIONS_AT_ONCE
+from parley.stores.sqlite.batch import groups_of
 from parley.stores.sqlite.damage import is_damage
 from parley.stores.sqlite.queries import head
 from parley.wire.ids import ConversationId, Seq
@@ -19,8 +19,8 @@ __all__ = ["ChangeDetector"]
 
 
 class ChangeDetector:
-    """Finds out which of many logs have grown. One query compares many logs, and no log is compared again while no
-    process writes.
+    """Finds out which of many logs have grown. One query compares many logs. A log that was found unchanged is
+    compared again only after another connection has written to the database.
 
     The detector remembers its last comparison and the data version of the connection. Each commit of another
     connection changes the data version.
@@ -54,8 +54,8 @@ class ChangeDetector:
 
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
-    """Return whether the log of one conversation has grown. This is used in a damaged database, in which
-    `_advanced` fails.
+    """Return whether the log of one conversation ends after the position `end`, or the conversation no longer
+    exists. This function is used in a damaged database, in which `_advanced` fails.
     """
     try:
         return head(db, conversation_id, is_leased=lambda row: False).last > end
@@ -67,13 +67,12 @@ def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> 
 
 def _advanced(db: Connection, ends: Sequence[tuple[ConversationId, Seq]]) -> list[ConversationId]:
     found: list[ConversationId] = []
-    for begin in range(0, len(ends), CONVERSATIONS_AT_ONCE):
-        some = ends[begin : begin + CONVERSATIONS_AT_ONCE]
+    for some in groups_of(ends):
         found += (
             one
             for (one,) in db.execute(
                 f"WITH known (id, last) AS (VALUES {', '.join(['(?, ?)'] * len(some))})"
-                " SELECT known.id FROM known LEFT JOIN conversations AS kept ON kept.id = known.id"
+                " SELECT DISTINCT known.id FROM known LEFT JOIN conversations AS kept ON kept.id = known.id"
                 " WHERE kept.last IS NULL OR typeof(kept.last) <> 'integer' OR kept.last > known.last",
                 tuple(chain.from_iterable(some)),
             )

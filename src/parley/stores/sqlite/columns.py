@@ -18,7 +18,7 @@ SUMMARY_READ: Final = (
     "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state,"
     " ended_seq, ended_at, CAST(ended_why AS BLOB), CAST(ended_text AS BLOB), CAST(ended_code AS BLOB), updated_at"
 )
-"""The columns of a summary, for reading. Texts are read as bytes, so that the list does not fail because of a
+"""The columns of a summary, for reading. Texts are read as bytes, so that a query does not fail because of a
 damaged text.
 """
 

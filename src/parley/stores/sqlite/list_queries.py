@@ -9,7 +9,7 @@ from parley.conversation.records import ApprovalRequest, record_type
 from parley.conversation.state import FAILURES
 from parley.ports.store import STATES, ConversationListing, ConversationPage, Query, Summary, Viewer
 from parley.stores.search import SEARCHED, approval_id_in, normalize_path
-from parley.stores.sqlite.batch import CONVERSATIONS_AT_ONCE, placeholders
+from parley.stores.sqlite.batch import groups_of, placeholders
 from parley.stores.sqlite.columns import SUMMARY_READ, summary_of
 from parley.stores.sqlite.damage import KnownConversation, fetch_readable, is_damage, known_conversations
 from parley.wire.ids import ApprovalId, ConversationId
@@ -140,9 +140,10 @@ def _listed(
 
 
 def _unread(db: Connection, viewer: Viewer, summaries: Sequence[tuple[int, Any, Summary]]) -> set[int]:
-    """Return the row numbers of the conversations that a principal has not read.
+    """Return the row numbers of the conversations in which the principal has not read the end of the last turn.
 
-    Each item of `summaries` contains the row number, `read_seq` and the summary. Damaged marks count as missing.
+    Each item of `summaries` contains the row number, `read_seq` and the summary. A damaged read mark counts as
+    missing.
     """
     ends = {
         row: outcome.seq
@@ -150,9 +151,7 @@ def _unread(db: Connection, viewer: Viewer, summaries: Sequence[tuple[int, Any, 
         if (outcome := summary.outcome) is not None and outcome.at > viewer.since
         if type(read_seq) is not int or outcome.seq > read_seq
     }
-    rows = list(ends)
-    for begin in range(0, len(rows), CONVERSATIONS_AT_ONCE):
-        some = rows[begin : begin + CONVERSATIONS_AT_ONCE]
+    for some in groups_of(list(ends)):
         marks = f"SELECT row, seq FROM read_marks WHERE row IN ({placeholders(len(some))}) AND reader = ?"
         for row, seq in fetch_readable(db, marks, (*some, viewer.identity)):
             if seq >= ends[row]:
@@ -167,8 +166,11 @@ def _each(
     known: KnownConversation,
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
-    """Return the columns of one conversation for a list; an empty list if the conversation does not belong to the
-    list.
+    """Return the columns of one conversation in a damaged database, as the only item of a list. Return an empty
+    list if the conversation does not match the query.
+
+    If the row of the conversation is damaged, the columns contain default values. `is_wanted` then determines
+    whether the conversation matches.
     """
     try:
         return db.execute(f"{wanted} AND row = ?", (*values, known.row)).fetchall()

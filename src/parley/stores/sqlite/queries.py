@@ -21,7 +21,7 @@ from parley.ports.store import (
     Owner,
     Summary,
 )
-from parley.stores.sqlite.batch import CONVERSATIONS_AT_ONCE, Batch, placeholders, write_all
+from parley.stores.sqlite.batch import Batch, groups_of, placeholders, write_all
 from parley.stores.sqlite.columns import NEWEST, OWNER, SUMMARY, SUMMARY_READ, columns_of, owner_of, summary_of
 from parley.stores.sqlite.damage import (
     fetch_around_damage,
@@ -247,7 +247,7 @@ def entries_after(
 ) -> list[Entry]:
     """Return a page of entries after a position.
 
-    Often there are no such entries. One query is enough in this case.
+    If there are no such entries, which is often the case, only one query is executed.
     """
     if _end_of(db, conversation_id)[1] <= after:
         return []
@@ -288,10 +288,11 @@ def _page(
     *,
     visible_only: bool = False,
 ) -> list[Entry]:
-    """Return the entries at ascending or descending positions, up to and including the entry with which they exceed
-    `max_bytes`.
+    """Return the entries at the given positions, in the order of the positions. Stop after the entry with which the
+    total size of the bodies exceeds `max_bytes`, and before the first missing entry.
 
-    If `visible_only` is true, leave out entries that clients do not see, except for the last entry.
+    If `visible_only` is true, leave out entries that clients do not see, except for the entry at the last position.
+    The positions must then be ascending.
 
     Raises:
         Unreadable: the first entry is missing, or an entry is damaged.
@@ -363,10 +364,11 @@ _VISIBLE: Final = f"NOT (is_event IS 0 AND type IS NOT '{record_type(CommandOutp
 
 
 def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of the entries at ascending positions that clients see, of damaged entries, and of the last
-    entry.
+    """Yield the columns of some of the entries at these positions: entries that clients see, damaged entries, and
+    the entry at the last position. The positions must be ascending.
 
-    From the first missing or unreadable entry on, yield all entries as `_entries` does.
+    If an entry is missing, yield all entries up to the missing one, as `_entries` does. If the query fails because
+    of damage, yield all further entries in the same way.
     """
     first, last = _bounds(positions)
     rest = first
@@ -434,8 +436,7 @@ def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint
 def epochs_of(db: Connection, rows: Sequence[int]) -> dict[int, int]:
     """Return the epochs of conversations, by row number. Rows that do not exist are omitted."""
     found: dict[int, int] = {}
-    for begin in range(0, len(rows), CONVERSATIONS_AT_ONCE):
-        some = rows[begin : begin + CONVERSATIONS_AT_ONCE]
+    for some in groups_of(rows):
         found |= dict(
             db.execute(f"SELECT row, epoch FROM conversations WHERE row IN ({placeholders(len(some))})", some)
         )

@@ -49,3 +49,16 @@ def test_nothing_is_compared_again_while_no_process_writes(tmp_path: Path) -> No
         writing.execute("UPDATE conversations SET last = 4 WHERE id = ?", (SECOND,))
         assert detector.find(reading, known) == [SECOND]
         reading.set_trace_callback(None)
+
+
+def test_one_query_compares_many_logs_with_few_different_statements(tmp_path: Path) -> None:
+    with connections(tmp_path / "home") as (reading, _):
+        asked: set[str] = set()
+        reading.set_trace_callback(lambda text: asked.add(text) if "known" in text else None)
+        for number in range(1, 700):
+            gone = {ConversationId(f"{one}"): Seq(1) for one in range(number)}
+            assert ChangeDetector().find(reading, {**gone, FIRST: Seq(2)}) == [*gone, FIRST]
+        reading.set_trace_callback(None)
+        shapes = {one.count("(") for one in asked}
+
+    assert len(shapes) == 9  # from one value to 256
