@@ -113,7 +113,7 @@ class Conversation:
         self._ownership = Ownership(self._log, self._runner, self._approvals, self._recipients, deps.peers)
         self._queue = MessageQueue(self._log, intake, closing=deps.closing)
         local = Local(self._log, self._runner, intake, self._queue, self._approvals, deps.peers)
-        self._mailbox = Mailbox(self._ownership, local, closing=deps.closing)
+        self._mailbox = Mailbox(self._ownership, local, continues_queue=deps.continues_queues, closing=deps.closing)
         self._background: set[asyncio.Task[None]] = set()
         self._has_tried_checkpoint = False
         self.is_deleted = False
@@ -121,7 +121,7 @@ class Conversation:
         self.lost: HomeLost | None = None
         """The reason why the home directory was lost; None if it has not been lost."""
         self._on_deleted: dict[Hashable, Callable[[], None]] = {}
-        self.streams = OpenStreams(deps.clock)
+        self._streams = OpenStreams(deps.clock)
 
     # --- state -------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Conversation:
         `wanted` are the overrides of the call, and `chosen` are the settings that were resolved with them.
 
         Raises:
-            StoreFailed: nothing was stored.
+            StoreFailed: the conversation cannot be stored.
         """
         await self._log.create(self.grants.resolver.record(wanted, chosen))
         self.grants.resolver.remember(self._log.projections.settings_history.now, wanted, chosen)
@@ -290,14 +290,18 @@ class Conversation:
     async def position_of_message(self, message_id: MessageId) -> Seq | None:
         """Return the position of a message, which need not be in memory; None if there is no such message.
 
-        Raises StoreError.
+        Raises:
+            UnknownConversation: the conversation has been deleted.
+            StoreError: the store cannot be read.
         """
         return await self._log.position_of(MESSAGE, message_id)
 
     async def position_of_turn(self, event_id: EventId) -> Seq | None:
         """Return the position of the start of a turn, which need not be in memory; None if there is no such turn.
 
-        Raises StoreError.
+        Raises:
+            UnknownConversation: the conversation has been deleted.
+            StoreError: the store cannot be read.
         """
         return await self._log.position_of(TURN, event_id)
 
@@ -346,13 +350,30 @@ class Conversation:
         """Undo `register_reader`. An approval that was delivered to the client is not withdrawn."""
         self._approvals.unregister_reader(reader)
 
+    def add_stream(self, stream: Hashable, end: Callable[[str], None]) -> None:
+        """Register a stream to a client of this process. `end` is called with the name of a principal when this
+        principal takes over the stream.
+        """
+        self._streams.add(stream, end)
+
+    def remove_stream(self, stream: Hashable) -> None:
+        """Undo `add_stream`. Do nothing if the stream is not registered."""
+        self._streams.remove(stream)
+
+    def end_streams(self, by: str, *, opened_before: float) -> None:
+        """End the streams that were opened before the principal `by` took over in another process.
+
+        `opened_before` is the time of the takeover, in seconds since the epoch.
+        """
+        self._streams.end(by, opened_before=opened_before)
+
     def take_over_streams(self, stream: Hashable, by: str) -> None:
         """End all other streams of the conversation in every process, because the principal `by` has opened an
         exclusive stream.
 
         Calls that are waiting for a turn continue.
         """
-        at = self.streams.take_over(stream, by)
+        at = self._streams.take_over(stream, by)
         self._deps.peers.announce_take_over(self.id, by=by, at=at)
 
     def note_poll(self, *, can_answer: bool) -> None:
@@ -458,8 +479,8 @@ class Conversation:
 
     @property
     def is_queue_pending(self) -> bool:
-        """True if no turn is unfinished and a queued message can begin the next turn."""
-        return self._queue.is_pending
+        """True if no turn is unfinished and this process is about to begin a turn with a queued message."""
+        return self._queue.is_pending and self._mailbox.continues_queue
 
     async def queued(self) -> list[Waiting]:
         """Return the queued messages in the order in which they will begin turns. Raises StoreError."""
@@ -651,8 +672,8 @@ class Conversation:
         self._approvals.delivered_to(recipient)
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that a client was asked for an approval in the result of a call. The client may repeat the call
-        with the answer.
+        """Record that the result of a call has asked a client for an approval. The client may repeat the call with
+        the answer.
 
         Until the client repeats the call, the timeout for approvals that no client can answer applies.
         """
@@ -675,9 +696,15 @@ class Conversation:
         """Settle an approval, whose turn may be running in any process. Return a future that is done when the
         settlement is durable.
 
-        `by` is the origin of the settlement, for example `client` or `timeout`. The future fails with
-        UnknownApproval, ApprovalIsSettled, MayNotAnswer, ConfigError or StoreError. The method itself does not
-        raise these errors.
+        `by` is the origin of the settlement, for example `client` or `timeout`. The following errors are set on the
+        future. The method itself does not raise them.
+
+        Fails with:
+            UnknownApproval: this conversation never requested the approval.
+            ApprovalIsSettled: the approval has already been settled.
+            MayNotAnswer: the principal is not allowed to answer the approval.
+            ConfigError: the turn would continue, and its settings are no longer valid.
+            StoreError: the settlement cannot be stored.
         """
         return self._post(self._answer(approval_id, decision, by, principal, reason), deadline)
 

@@ -28,10 +28,12 @@ class LogPages(Protocol):
 
 
 async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> EndedTurn | None:
-    """Return the outcome of the last turn that ended after the position `after` and not after `up_to`; None if no
+    """Return the last turn that ended after the position `after` and at or before the position `up_to`; None if no
     turn ended there.
 
-    Raises StoreError.
+    Raises:
+        UnknownConversation: the conversation has been deleted.
+        StoreError: the log cannot be read.
     """
     found: list[Entry] = []
     before = Seq(up_to + 1)
@@ -58,8 +60,12 @@ async def scan_back(
 ) -> bool:
     """Call `take` with each entry that is before a position and visible to clients, until `take` returns False.
 
-    The newest entry comes first. Return whether `take` returned False. A page has `page` entries. Events whose type
-    is in `hidden` are skipped. Raises StoreError.
+    The newest entry comes first. Return whether `take` returned False. Events whose type is in `hidden` are
+    skipped. The log is read in pages of at most `page` entries.
+
+    Raises:
+        UnknownConversation: the conversation has been deleted.
+        StoreError: the log cannot be read.
     """
     while entries := await log.read_before(before, limit=page):
         if not all(map(take, visible(reversed(entries), hidden))):
