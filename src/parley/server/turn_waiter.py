@@ -54,7 +54,8 @@ _ASKED: Final = record_type(ApprovalRequest)
 
 
 async def resumed(call: ToolCall) -> bool:
-    """Continue an earlier call that ended with an approval request. Return False if this call repeats no such call.
+    """Continue an earlier call that ended with an approval request and that this call repeats. Return False if
+    there is no such call.
 
     Raises:
         ParleyError: the conversation does not exist or cannot be read, or the answer cannot be stored.
@@ -78,18 +79,6 @@ class TurnWaiter:
         self._encoder = CodexEncoder(call.call.id, self._features, event_id=BEFORE_THE_TURN)
         events = reply.events(call.call.id, conversation.id, lambda: self._encoder.event_id)
         self._out = call.session.events_to(events)
-        self._subscription = Subscription(
-            call.session,
-            conversation,
-            self._out,
-            self._encoder,
-            on_ask=self._ask_by_result,
-            server_requests=reply.server_requests,
-            on_entry=self._passed,
-            on_dropped=lambda: self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT),
-            waits_for_turn=True,
-            skipped=skipped,
-        )
         self._progress = ProgressReporter(
             reply.notifications, call.progress_token, delayed=self._features.full_version
         )
@@ -107,6 +96,18 @@ class TurnWaiter:
         self._cancelled = False
         """True if the client has cancelled the call while its turn was running."""
         self._ended = False
+        self._subscription = Subscription(
+            call.session,
+            conversation,
+            self._out,
+            self._encoder,
+            on_ask=self._ask_by_result,
+            server_requests=reply.server_requests,
+            on_entry=self._passed,
+            on_dropped=lambda: self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT),
+            waits_for_turn=True,
+            skipped=skipped,
+        )
         call.session.note_request(conversation.id, call.call.id)
 
     def send(self, event: EventBase) -> None:
@@ -281,10 +282,10 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Answer the call if no reader will reach the end of the turn.
+        """Answer the call if no reader in this process will reach the end of the turn.
 
-        This happens if the end could not be stored, or if another process will store it after this server has
-        ended.
+        No reader reaches the end if the end could not be stored, or if another process will store it after this
+        server has ended.
         """
         assert self._turn is not None
         if self._turn.lost is not None:
