@@ -1,14 +1,14 @@
-# Everything starts from a clone with Python 3.11 or newer, pip, make and git.
+# The targets work in a clone of the repository. They need Python 3.11 or newer, pip, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
 .PHONY: help setup compiled with-bubblewrap demo test tests test-long test-hosts conformance check format bench lock clean
 
-help:  ## What can be made
+help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-setup: .venv/ready  ## Make .venv with the locked dependencies
+setup: .venv/ready  ## Create .venv with Parley and its pinned dependencies
 
 .venv/locked: requirements.lock
 	@echo "setting up .venv (once) ..."
@@ -21,11 +21,12 @@ setup: .venv/ready  ## Make .venv with the locked dependencies
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Commands are confined by bubblewrap where the system has it. Installing it is tried once, without a
-# question, and nothing fails for want of it: Landlock takes its place, and tests that need it are skipped.
+# On Linux, Parley confines commands with bubblewrap if bubblewrap is installed, otherwise with Landlock. Make tries once
+# to install bubblewrap, without asking for a password. If the installation fails, the targets continue without
+# bubblewrap and skip the tests that need it.
 BUBBLEWRAP := [ "$$(uname)" != Linux ] || [ -x /usr/bin/bwrap ] || [ -x /bin/bwrap ] || [ -x /usr/local/bin/bwrap ]
-WITHOUT_BUBBLEWRAP := commands are confined by Landlock, where the kernel has it
-test test-long: WITHOUT_BUBBLEWRAP := tests that need it are skipped
+WITHOUT_BUBBLEWRAP := commands are confined by Landlock if the kernel supports it
+test test-long: WITHOUT_BUBBLEWRAP := the tests that need it are skipped
 
 .venv/bubblewrap: .venv/locked
 	@$(BUBBLEWRAP) || echo "installing bubblewrap (once) ..."
@@ -36,59 +37,60 @@ test test-long: WITHOUT_BUBBLEWRAP := tests that need it are skipped
 	        $$as $$apt install bubblewrap || { $$as $$apt update && $$as $$apt install bubblewrap; }; \
 	    elif command -v dnf; then $$as timeout 300 dnf -y -q install bubblewrap; \
 	    elif command -v apk; then $$as timeout 300 apk add -q bubblewrap; \
-	    else echo "there is no apt-get, dnf or apk here to install it with"; \
+	    else echo "none of apt-get, dnf and apk is installed"; \
 	    fi; } >.venv/bubblewrap.log 2>&1 </dev/null || true
 	@touch $@
 
 with-bubblewrap: .venv/bubblewrap
-	@$(BUBBLEWRAP) || echo "bubblewrap is not installed: $(WITHOUT_BUBBLEWRAP) (why: .venv/bubblewrap.log)"
+	@$(BUBBLEWRAP) || echo "bubblewrap is not installed: $(WITHOUT_BUBBLEWRAP) (reason: .venv/bubblewrap.log)"
 
-demo: setup  ## A whole conversation on the terminal; no key, no network
+demo: setup  ## Show a complete conversation on the terminal, without an API key and network access
 	@$(BIN)/parley demo
 
-check: setup  ## Format, lint and types
+check: setup  ## Check formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Tests start hundreds of servers, each of which would compile all of it where Python is told to write no bytecode.
+# The tests start hundreds of servers. If the environment tells Python not to write bytecode, each server would compile
+# all modules. So this target compiles the modules before the tests.
 compiled: setup
 	@[ -e .venv/compiled ] && [ -z "$$(find src tests -name '*.py' -newer .venv/compiled | head -n 1)" ] || { \
 	    touch .venv/compiled; \
 	    $(BIN)/python -m compileall -q src tests; }
 
-# Collecting writes the tests with rewritten assertions to files, for the next run.
+# Pytest rewrites the assertions of the tests. With an empty PYTHONDONTWRITEBYTECODE it stores the result for the next run.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-# Types keep one core busy while the tests begin.
-test: setup with-bubblewrap  ## All that CI runs, in less than three minutes on two cores
+# The checks run on one core while the tests start.
+test: setup with-bubblewrap  ## Run everything that CI runs, in less than three minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check tests
 
-# Many tests wait for other processes or for time to pass: four workers keep two cores busy.
+# Many tests wait for other processes or for time to pass, so four workers are needed to keep two cores busy.
 tests: compiled
 	$(PYTEST) --workers 4 -m "not long" $(PYTEST_ARGS)
 
-test-long: compiled with-bubblewrap  ## The sweeps and soaks that do not fit, and all scenarios with child processes
+test-long: compiled with-bubblewrap  ## Run the long tests, and the other tests with every server as a child process
 	@PIECES="$(PIECES)" $(BIN)/python tests/long_runs.py $(PYTEST_ARGS)
 
-test-hosts: compiled with-bubblewrap  ## Parley inside Claude Code, Codex, opencode and Gemini CLI (fetched from npm)
+test-hosts: compiled with-bubblewrap  ## Test Parley in Claude Code, Codex, opencode and Gemini CLI (downloaded from npm)
 	@$(BIN)/python tests/hosts/checks_table.py begin
 	$(BIN)/pytest --workers 2 -m long --timeout 3600 tests/hosts $(PYTEST_ARGS); \
 	    failed=$$?; $(BIN)/python tests/hosts/checks_table.py write; exit $$failed
 
-conformance: compiled  ## The official conformance suite of MCP, for both eras (fetched from npm)
+conformance: compiled  ## Run the official conformance suite of MCP for 2025-11-25 and 2026-07-28 (downloaded from npm)
 	$(BIN)/pytest -q -rs tests/scenario/test_conformance.py $(PYTEST_ARGS)
 
-bench: setup with-bubblewrap  ## Measure, side by side in one run
+bench: setup with-bubblewrap  ## Measure Parley and two versions of Codex CLI in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-format: setup  ## Format the code and mend what the linter can mend
+format: setup  ## Format the code, and apply the automatic fixes of the linter
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock:  ## Resolve the dependencies anew (needs uv)
+lock:  ## Update requirements.lock (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --no-header \
 	    --python-version 3.11 -o requirements.lock
 
-clean:  ## Forget everything that was made
+clean:  ## Remove .venv and all caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

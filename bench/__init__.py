@@ -1,1 +1,1 @@
-"""Measures Parley beside its peers, all in one run: `python -m bench` (docs/benchmarks.md)."""
+"""The benchmark of Parley and its peers. `python -m bench` runs it; docs/benchmarks.md describes it."""

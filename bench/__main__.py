@@ -1,4 +1,4 @@
-"""`python -m bench`: measure Parley and its peers side by side, print a table, write JSON."""
+"""The program `python -m bench`. It measures Parley and its peers in one run, prints a table and writes JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from bench.throughput import durability, many_conversations, many_messages, one_
 __all__: list[str] = []
 
 Measure = Callable[[str, Sequence[Server], int], list[Row]]
-"""The base URL of the model, the peers, and how often to repeat."""
+"""A function that runs one measure. Its arguments are the base URL of the model, the peers, and the number of
+repetitions."""
 
 MEASURES: dict[str, Measure] = {
     "deltas": lambda url, peers, times: one_conversation(url, peers, repetitions=times, tell=_tell),
@@ -63,12 +64,14 @@ def _tell(line: str) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Parley beside its peers.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Parley and its peers in one run.")
     parser.add_argument(
-        "measures", nargs="*", metavar="MEASURE", help=f"which ({', '.join(MEASURES)}; default: all)"
+        "measures", nargs="*", metavar="MEASURE", help=f"a measure to run: {', '.join(MEASURES)} (default: all)"
     )
-    parser.add_argument("--repeat", type=int, default=3, help="repetitions, the best of which counts (default: 3)")
-    parser.add_argument("--no-peers", action="store_true", help="Parley alone")
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="number of repetitions; the best one counts (default: 3)"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="measure only Parley")
     arguments = parser.parse_args()
     if unknown := set(arguments.measures) - set(MEASURES):
         parser.error(f"no such measure: {', '.join(sorted(unknown))}")
@@ -76,13 +79,17 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure. Returns 1 when a budget was missed or Parley could not be measured."""
+    """Run the selected measures, print the table and write the JSON file.
+
+    Returns:
+        1 if Parley misses a budget or a measure fails, otherwise 0.
+    """
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # on the way out the servers are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the exit also ends the started servers
     report = begin_report()
     peers: list[Server] = []
     if arguments.no_peers:
-        report.not_measured.append("the peers, as was wished")
+        report.not_measured.append("the peers, because of --no-peers")
     else:
         peers, missing = fetch_peers(_tell)
         report.not_measured += missing

@@ -1,4 +1,4 @@
-"""Deltas per second into the hands of a program that uses our own Python client."""
+"""Measures the deltas per second that a program receives through the Python client `parley.client`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class _Run(NamedTuple):
 def through_client(base_url: str, *, repetitions: int) -> list[Row]:
     best = max(asyncio.run(_run(base_url)) for _ in range(repetitions))
     merged = (
-        f"{DELTAS:,} deltas came in {best.notifications:,} notifications: a client that is slower gets them merged"
+        f"{DELTAS:,} deltas arrived in {best.notifications:,} notifications; deltas for a slow client are merged"
     )
     return [
         Row(
-            what="deltas, as typed events of parley.client",
+            what="deltas, received as typed events of parley.client",
             unit="/s",
             values={Parley.name: best.per_second},
             notes=(merged, f"best of {repetitions}"),
@@ -42,7 +42,7 @@ async def _run(base_url: str) -> _Run:
         async with parley.connect(ServerProcess(env=environ, cwd=work)) as client:
             conversation = await client.create(model=MODEL, cwd=str(work))
             async with conversation.stream() as stream:
-                await conversation.send("hello")  # what is loaded once is loaded now
+                await conversation.send("hello")  # warm up: the first turn loads the HTTP library
                 await stream.turn()
                 began = time.perf_counter()
                 await conversation.send(deltas_of(DELTAS))

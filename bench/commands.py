@@ -1,4 +1,4 @@
-"""What a command costs: the time to run one that does nothing, and the way of what one prints."""
+"""Measures the time to run a command that does nothing, and the rate of command output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRINTED: Final = 64 * MEGABYTE
 PRINTED_TO_PEERS: Final = 4 * MEGABYTE
 TIMEOUT_MS: Final = 60_000
 READ_BYTES: Final = 64 * 1024
-"""All that a pipe holds."""
+"""The maximum size of one read from a pipe, in bytes: the capacity of a pipe on Linux."""
 
 BEGIN: Final = b'"method":"exec_command_begin"'
 OUTPUT: Final = b'"method":"exec_command_output_delta"'
@@ -33,7 +33,7 @@ GOOD_END: Final = b'"exit_code":0'
 _CHUNK: Final = re.compile(rb'"chunk":\[([^\]]*)\]')
 
 
-# --- one that does nothing ---------------------------------------------------------------
+# --- a command that does nothing ---------------------------------------------------------
 
 
 def commands(base_url: str, peers: Sequence[Server], *, repetitions: int) -> list[Row]:
@@ -44,24 +44,24 @@ def commands(base_url: str, peers: Sequence[Server], *, repetitions: int) -> lis
             best[name] = min(took, best.get(name, took))
     return [
         Row(
-            what="running `true`",
+            what="time to run `true`",
             unit="ms",
             values={name: seconds * 1000 for name, seconds in best.items()},
             notes=(
-                f"mean of {CALLS} calls of one response, from first begin to last end; best of {repetitions}",
-                f"{best[Parley.name] / best[BARE]:.1f} × {BARE}, which is posix_spawn and waitpid",
+                f"mean of {CALLS} calls in one response, from first begin to last end; best of {repetitions}",
+                f"{best[Parley.name] / best[BARE]:.1f} × {BARE}, which calls posix_spawn and waitpid",
             ),
         )
     ]
 
 
 def _able(peers: Iterable[Server]) -> list[Server]:
-    """Those that run the same calls and send the same events."""
+    """Return the peers that run the same calls and send the same events as Parley."""
     return [peer for peer in peers if isinstance(peer, CodexMcp)]
 
 
 def _run(server: Server, base_url: str) -> float:
-    """Seconds for one."""
+    """Run `true` in one turn, `CALLS` times. Return the mean time for one command, in seconds."""
     with server.ready(base_url) as running:
         _warm_up(running)
         running.begin(_asking_for(running, *([["true"]] * CALLS)))
@@ -74,33 +74,33 @@ def _run(server: Server, base_url: str) -> float:
 
 
 def _warm_up(running: Running) -> None:
-    """Run one, so that what is loaded and started once is there."""
+    """Run one command, so that the server has loaded its modules and started its helper processes."""
     running.begin(_asking_for(running, ["true"]))
     running.pipe.line_with(running.end)
 
 
 def _asking_for(running: Running, *wanted: Sequence[str]) -> str:
-    """The message of a turn in which these commands are run."""
+    """Return the message that makes the model call the `shell` tool for each of these commands."""
     calls = (ToolCall("shell", {"command": command, "timeout": TIMEOUT_MS}) for command in wanted)
     return calls_of(running.work.parent / "calls.json", calls)
 
 
 def spawn_bare() -> float:
-    """Seconds for one."""
+    """Run `true` with `posix_spawn` and `waitpid`, `CALLS` times. Return the mean time for one run, in seconds."""
     program = shutil.which("true")
     if program is None:
-        raise Gone("there is no `true` here")
+        raise Gone("the program `true` is not installed")
     began = time.perf_counter()
     for _ in range(CALLS):
         os.waitpid(os.posix_spawn(program, ["true"], os.environ), 0)
     return (time.perf_counter() - began) / CALLS
 
 
-# --- one that prints ---------------------------------------------------------------------
+# --- a command that prints ---------------------------------------------------------------
 
 
 class _Print(NamedTuple):
-    """A command, for any number of bytes."""
+    """A kind of output, and the command that prints a given number of bytes of this kind."""
 
     what: str
     command: Callable[[int], list[str]]
@@ -113,11 +113,12 @@ PRINTS: Final = (
 
 
 class _Rate(NamedTuple):
-    """Of one run, in bytes a second."""
+    """The output that a client received in one run."""
 
     arrived: float
+    """The rate of the received output, in bytes per second."""
     share: float
-    """How much of what was printed arrived."""
+    """The received output as a share of the printed output."""
 
 
 def command_output(base_url: str, peers: Sequence[Server], *, repetitions: int) -> list[Row]:
@@ -133,31 +134,33 @@ def _rows(one: _Print, base_url: str, peers: Sequence[Server], repetitions: int)
         for server in (Parley(), *peers):
             rate = _follow(server, one, base_url, PRINTED if isinstance(server, Parley) else PRINTED_TO_PEERS)
             followed[server.name] = max(rate, followed.get(server.name, rate))
-    note = f"{PRINTED // MEGABYTE} MB of one command"
-    smaller = f", of peers {PRINTED_TO_PEERS // MEGABYTE} MB" if peers else ""
+    note = f"one command prints {PRINTED // MEGABYTE} MB"
+    smaller = f", with peers {PRINTED_TO_PEERS // MEGABYTE} MB" if peers else ""
     return [
         Row(
-            what=f"output, {one.what}, nobody follows",
+            what=f"command output, {one.what}, without a client",
             unit="MB/s",
             values={Parley.name: drained / MEGABYTE, BARE: bare / MEGABYTE},
-            notes=(
-                f"{note}; {drained / bare:.2f} × {BARE}, which reads the same from a pipe; best of {repetitions}",
-            ),
+            notes=(f"{note}; {drained / bare:.2f} × {BARE}, which only reads a pipe; best of {repetitions}",),
         ),
         Row(
-            what=f"output, {one.what}, to a client",
+            what=f"command output, {one.what}, to a client",
             unit="MB/s",
             values={name: rate.arrived / MEGABYTE for name, rate in followed.items()},
             notes=(
-                f"{note}{smaller}: what arrived, from begin to end; best of {repetitions}",
-                *(f"{name} left out {1 - rate.share:.1%}" for name, rate in followed.items() if rate.share < 1),
+                f"{note}{smaller}; received output, from begin to end; best of {repetitions}",
+                *(
+                    f"{name} omitted {1 - rate.share:.1%} of the output"
+                    for name, rate in followed.items()
+                    if rate.share < 1
+                ),
             ),
         ),
     ]
 
 
 def _read_bare(command: Sequence[str]) -> float:
-    """Bytes a second."""
+    """Run a command without a server and read its output from a pipe. Return the rate in bytes per second."""
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
@@ -168,7 +171,8 @@ def _read_bare(command: Sequence[str]) -> float:
 
 
 def _drain(command: Sequence[str], base_url: str) -> float:
-    """Bytes a second that are read while nobody follows, by the server's own clock."""
+    """Run a command in a conversation without a stream. Return the rate at which the server reads the output, in
+    bytes per second. The rate is computed from the `duration` of the event `exec_command_end`."""
     with Parley().ready(base_url) as running:
         assert isinstance(running, ParleyRunning)
         _warm_up(running)
@@ -186,6 +190,7 @@ def _drain(command: Sequence[str], base_url: str) -> float:
 
 
 def _follow(server: Server, one: _Print, base_url: str, size: int) -> _Rate:
+    """Run a command in a conversation with a stream, and measure the output that the client receives."""
     with server.ready(base_url) as running:
         _warm_up(running)
         running.begin(_asking_for(running, one.command(size)))
@@ -198,12 +203,15 @@ def _follow(server: Server, one: _Print, base_url: str, size: int) -> _Rate:
 
 
 def _until_the_end(running: Running) -> tuple[float, list[bytes]]:
-    """How long a command took, and all that came meanwhile: while the clock runs it is only kept."""
+    """Read until the command has ended. Return its duration in seconds and the received blocks.
+
+    The blocks are parsed after the measurement.
+    """
     blocks: list[bytes] = []
     began, edge = 0.0, b""
     while True:
         blocks.append(running.pipe.read())
-        seen = edge + blocks[-1]  # a word may be cut
+        seen = edge + blocks[-1]  # a marker may be split between two blocks
         if not began and BEGIN in seen:
             began = time.perf_counter()
         if END in seen:

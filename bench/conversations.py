@@ -1,4 +1,4 @@
-"""What a conversation costs: the time to open one, and the memory of one that is idle."""
+"""Measures the time to create a conversation, and the memory of an idle conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ OPENED: Final = 1000
 IDLE: Final = 2000
 OF_PEERS: Final = 50
 SETTLED_AFTER: Final = 50
-"""Conversations before the first look at the memory: by then, what is loaded once is loaded."""
+"""The number of short turns before the first measurement of the memory. After these turns, the server has loaded
+all modules that it needs."""
 
 OPEN_MS: Final = 1.0
 IDLE_KIB: Final = 40
@@ -34,18 +35,18 @@ def opening(base_url: str, peers: Sequence[Server], *, repetitions: int) -> list
             best[server.name] = min(took, best.get(server.name, took))
     return [
         Row(
-            what="opening a conversation",
+            what="time to create a conversation",
             unit="ms",
             values={name: seconds * 1000 for name, seconds in best.items()},
             budget=f"≤ {OPEN_MS:g} ms + one sync",
             kept=best[Parley.name] * 1000 <= OPEN_MS + sync_ms,
             notes=(
-                f"mean of {OPENED:,} one after another, of peers {OF_PEERS}; best of {repetitions}",
-                f"one sync of this disk takes {sync_ms:.2f} ms",
+                f"mean of {OPENED:,} sequential calls, with peers {OF_PEERS}; best of {repetitions}",
+                f"one sync of the disk takes {sync_ms:.2f} ms",
             ),
         ),
         Row(
-            what="conversations opened",
+            what="conversations created",
             unit="/s",
             values={name: 1 / seconds for name, seconds in best.items()},
         ),
@@ -53,7 +54,7 @@ def opening(base_url: str, peers: Sequence[Server], *, repetitions: int) -> list
 
 
 def _open(server: Server, base_url: str, number: int) -> float:
-    """Seconds for one."""
+    """Create conversations sequentially. Return the mean time for one of them, in seconds."""
     with server.ready(base_url) as running:
         running.open()
         began = time.perf_counter()
@@ -74,7 +75,7 @@ def idle_memory(base_url: str, peers: Sequence[Server]) -> list[Row]:
             values=values,
             budget=f"≤ {IDLE_KIB} KiB",
             kept=values[Parley.name] <= IDLE_KIB,
-            notes=(f"growth of VmRSS over {IDLE:,} with one short turn each, of peers {OF_PEERS}",),
+            notes=(f"growth of VmRSS over {IDLE:,} conversations of one short turn, with peers {OF_PEERS}",),
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Homes in which conversations are kept already, written through the store as an import writes them."""
+"""Writes homes that already contain conversations. The module writes through the store, as `parley import` does."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ __all__ = ["fill", "keep_long"]
 
 
 def keep_long(home: Path, *, messages: int) -> str:
-    """One conversation, with one turn in which the agent says so much; its id."""
+    """Write one conversation with one turn, in which the agent sends `messages` messages. Return the id of the
+    conversation."""
     (conversation_id,) = asyncio.run(_keep(home, conversations=1, messages=messages))
     return conversation_id
 
 
 def fill(home: Path, *, conversations: int) -> None:
-    """So many conversations, with one short turn each."""
+    """Write `conversations` conversations with one short turn each."""
     asyncio.run(_keep(home, conversations=conversations, messages=1))
 
 

@@ -1,4 +1,5 @@
-"""HTTP clients of a resident server: deltas to many of them, a call, and the memory of an idle one."""
+"""Measures HTTP clients of a resident server: the rate of deltas to many clients, the time of one call, and the
+memory of an idle client."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from bench.servers import Parley, ParleyRunning
 __all__ = ["http"]
 
 CLIENTS: Final = {1: 50_000, 10: 20_000, 100: 4_000}
-"""How many deltas a turn has, by the number of clients that follow it."""
+"""The number of deltas in a turn, by the number of clients that stream the conversation."""
 CALLS: Final = 500
 IDLE: Final = 200
 ON_STDIO: Final = "parley, stdio"
@@ -35,7 +36,7 @@ def _deltas(base_url: str, clients: int, deltas: int, repetitions: int) -> Row:
             conversation = peers[0].create(server.work)
             for peer in peers:
                 peer.follow(conversation)
-            peers[0].say(conversation, "hello")  # what is loaded once is loaded now
+            peers[0].say(conversation, "hello")  # warm up: the first turn loads the HTTP library
             until_all_ended(peers)
             began = time.perf_counter()
             peers[0].say(conversation, deltas_of(deltas))
@@ -49,8 +50,8 @@ def _deltas(base_url: str, clients: int, deltas: int, repetitions: int) -> Row:
         unit="/s",
         values={Parley.name: best},
         notes=(
-            f"{deltas:,} deltas, {best * clients:,.0f} events/s in all; best of {repetitions}; "
-            f"{merged:,} deltas came as part of others",
+            f"{deltas:,} deltas, {best * clients:,.0f} events/s to all clients together; best of {repetitions}; "
+            f"{merged:,} deltas were merged into others",
         ),
     )
 
@@ -68,7 +69,7 @@ def _calls(base_url: str) -> list[Row]:
             what=f"one call over HTTP, {name}",
             unit="ms",
             values={Parley.name: over_http[index] * 1000, ON_STDIO: over_stdio[index] * 1000},
-            notes=(f"{CALLS} times `conversationStatus`, one after another",),
+            notes=(f"{CALLS} sequential calls of `conversationStatus`",),
         )
         for name, index in (("p50", 49), ("p99", 98))
     ]

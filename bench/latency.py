@@ -1,8 +1,8 @@
-"""What a server adds to the way of one delta when it has nothing else to do.
+"""Measures the latency of one delta on an idle server.
 
-Here we are the model and the client at once: one delta goes into the socket, and the clock stops
-when its notification comes out of the pipe. For comparison the same through a program of a few
-lines that does nothing but pass on what it reads.
+The benchmark is both the model and the client of the server. The latency is the time from the write of one delta to
+the model socket to the arrival of its notification on the client pipe. The baseline is a short program that only
+forwards bytes from a socket to its stdout.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ DELTAS: Final = 500
 PAUSE_SECONDS: Final = 0.005
 P50_MS: Final = 0.5
 HANDED_OVER: Final = b"hand this over"
+"""A message that makes the model of `model_in_hand` hand its connection over to the benchmark."""
 
 _ECHO_PROGRAM: Final = """\
 import os, socket, sys
@@ -46,18 +47,18 @@ def latency(peers: Sequence[Server]) -> list[Row]:
     p50 = {name: cuts[49] * 1000 for name, cuts in hundredths.items()}
     return [
         Row(
-            what="one delta when idle, p50",
+            what="latency of one delta on an idle server, p50",
             unit="ms",
             values=p50,
             budget=f"≤ {P50_MS} ms",
             kept=p50[Parley.name] <= P50_MS,
             notes=(
-                f"{DELTAS} deltas, one every {PAUSE_SECONDS * 1000:g} ms, from our socket back to our pipe",
-                f"{BARE} passes bytes from a socket to its stdout and does nothing else",
+                f"{DELTAS} deltas, one every {PAUSE_SECONDS * 1000:g} ms, from the model socket to the client pipe",
+                f"{BARE} only forwards bytes from a socket to its stdout",
             ),
         ),
         Row(
-            what="one delta when idle, p99",
+            what="latency of one delta on an idle server, p99",
             unit="ms",
             values={name: cuts[98] * 1000 for name, cuts in hundredths.items()},
         ),
@@ -66,7 +67,7 @@ def latency(peers: Sequence[Server]) -> list[Row]:
 
 def _through(server: Server) -> list[float]:
     with model_in_hand() as (base_url, handed_over), server.ready(base_url) as running:
-        running.run_short_turn()  # what is loaded once is loaded now
+        running.run_short_turn()  # warm up: the first turn loads the HTTP library
         conversation = running.open_followed()
         method, params = running.turn(conversation, HANDED_OVER.decode())
         running.pipe.request(method, params)
@@ -102,7 +103,8 @@ def _through_echo() -> list[float]:
 
 
 def paced(one: Callable[[], None]) -> list[float]:
-    """How long each took; the first ones only warm up."""
+    """Call a function repeatedly, with a pause before each call. Return the time of each call in seconds, without
+    the calls that warm up."""
     times: list[float] = []
     for _ in range(DELTAS + DELTAS // 10):
         time.sleep(PAUSE_SECONDS)
@@ -114,12 +116,17 @@ def paced(one: Callable[[], None]) -> list[float]:
 
 @contextmanager
 def model_in_hand() -> Iterator[tuple[str, queue.Queue[socket.socket]]]:
-    """A model that says a word, but hands the connection over to us when it is told to."""
+    """Run a model that gives short replies. A request that contains `HANDED_OVER` gets no reply: the model puts its
+    connection into a queue instead.
+
+    Yields:
+        The base URL of the model, and the queue.
+    """
     handed_over: queue.Queue[socket.socket] = queue.Queue()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=_accept, args=(listening, handed_over), daemon=True).start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", handed_over
-        listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts connections
 
 
 def _accept(listening: socket.socket, handed_over: queue.Queue[socket.socket]) -> None:
@@ -127,7 +134,7 @@ def _accept(listening: socket.socket, handed_over: queue.Queue[socket.socket]) -
         try:
             connection, _ = listening.accept()
         except OSError:
-            return  # it was closed
+            return  # the socket was shut down
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         threading.Thread(target=_serve, args=(connection, handed_over), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""How long a client waits for a long conversation that its server has to read from disk first."""
+"""Measures the time to read a long conversation on a server that has not loaded the conversation yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_PAGE: Final = 100
 
 
 def loading(base_url: str, *, repetitions: int) -> list[Row]:
-    """By a server that has just started; `bare Python` only fetches the same rows by `sqlite3`."""
+    """Measure the times on a server that has just started. The baseline only fetches the rows with `sqlite3`."""
     begun, streamed, read, bare = [], [], [], []
     server = Parley()
     with server.home(base_url) as (environ, work):
@@ -41,35 +41,36 @@ def loading(base_url: str, *, repetitions: int) -> list[Row]:
     ratio = min(streamed) / min(bare)
     return [
         Row(
-            what=f"{EVENTS:,} events from disk to the first byte of initial_state",
+            what=f"initial_state of {EVENTS:,} events, not loaded, first byte",
             unit="ms",
             values={Parley.name: min(begun) * 1000},
             budget=f"≤ {SNAPSHOT_MS} ms",
             kept=min(begun) * 1000 <= SNAPSHOT_MS,
-            notes=(f"first call of a fresh server; best of {repetitions}",),
+            notes=(f"first call of a new server; best of {repetitions}",),
         ),
         Row(
-            what=f"{EVENTS:,} events from disk to initial_state",
+            what=f"initial_state of {EVENTS:,} events, not loaded, last byte",
             unit="ms",
             values={Parley.name: min(streamed) * 1000, BARE: min(bare) * 1000},
             budget=f"≤ {RATIO} × {BARE}",
             kept=ratio <= RATIO,
             notes=(
-                f"first call of a fresh server, to the last byte; best of {repetitions}; {ratio:.1f} × {BARE}",
-                f"{BARE} fetches the {last:,} rows with sqlite3 and does nothing with them",
+                f"first call of a new server; best of {repetitions}; {ratio:.1f} × {BARE}",
+                f"{BARE} only fetches the {last:,} rows with sqlite3",
             ),
         ),
         Row(
-            what=f"{EVENTS:,} events from disk to the last page",
+            what=f"last {LAST_PAGE} entries of {EVENTS:,} events, not loaded",
             unit="ms",
             values={Parley.name: min(read) * 1000},
-            notes=(f"by conversationRead; best of {repetitions}",),
+            notes=(f"one call of conversationRead; best of {repetitions}",),
         ),
     ]
 
 
 def _stream(running: ParleyRunning, conversation: str) -> tuple[float, float]:
-    """Return the time to the first and to the last byte."""
+    """Return the times from `conversationStream` to the first and to the last byte of `initial_state`, in
+    seconds."""
     running.initialize()
     began = time.perf_counter()
     running.begin_stream(conversation, event_meta=True)

@@ -1,9 +1,13 @@
-"""The model of the benchmark, in a process of its own: `python -m bench.model`.
+"""The scripted model of the benchmark, and the program `python -m bench.model` that runs it in a separate process.
 
-What it answers stands in the last message, so that one process serves every measure: `deltas_of(N)`
-asks for N deltas of eight characters, `calls_of(FILE, ...)` for the calls of tools that were put into a
-file, anything else for a word. So is what the tools gave.
-Prints its base URL and serves the Responses API until stdin closes.
+The text of a request determines the reply, so that one process serves every measure:
+
+- The text of `deltas_of(N)` requests N deltas of eight characters.
+- The text of `calls_of(FILE, ...)` requests the tool calls that are stored in the file.
+- All other requests, including those with the output of tool calls, get a short reply.
+
+If a request contains several such texts, the last one counts. The program prints its base URL and serves the
+Responses API until its stdin closes.
 """
 
 from __future__ import annotations
@@ -40,8 +44,7 @@ __all__ = [
 DELTA: Final = "abcdefg "
 
 BLOCK_DELTAS: Final = 100
-"""How many deltas one write holds. Many replies at once take turns after each: none is sent whole
-while the others wait."""
+"""The number of deltas in one write. Concurrent replies alternate after each write."""
 
 STREAM_HEAD: Final = head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
 
@@ -51,33 +54,37 @@ _call_numbers: Final = itertools.count()
 
 
 def deltas_of(number: int) -> str:
-    """The message that is answered by so many deltas, one HTTP chunk each."""
+    """Return the message that requests `number` deltas, each in its own HTTP chunk."""
     return f"please send {number} deltas"
 
 
 class ToolCall(NamedTuple):
-    """A function that the model wants run."""
+    """A tool call that the model requests."""
 
     name: str
     arguments: dict[str, Any]
 
 
 def calls_of(file: Path, calls: Iterable[ToolCall]) -> str:
-    """Put calls into a file; the message that is answered by all of them, in one response."""
+    """Write tool calls to a file. Return the message that requests all of them in one response."""
     file.write_bytes(encode(list(calls)))
     return f"please send {file} calls"
 
 
 @contextmanager
 def running_model() -> Iterator[str]:
-    """The base URL of a model that runs until the block ends."""
+    """Run the model in a separate process until the block ends.
+
+    Yields:
+        The base URL of the model.
+    """
     command = (sys.executable, "-m", "bench.model")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process.stdout.readline().decode().strip()
 
 
-# --- the words of the API --------------------------------------------------------------
+# --- the events of the API -------------------------------------------------------------
 
 
 def _typed(kind: str, **fields: Any) -> bytes:
@@ -104,7 +111,7 @@ _END: Final = _typed("response.completed", response={"id": "resp_1"})
 
 
 def _text_in_deltas(number: int, text: str) -> Iterator[bytes]:
-    """One message as `number` equal deltas."""
+    """Yield the HTTP chunks of a message that consists of `number` equal deltas."""
     yield chunk(BEGIN)
     block = chunk(delta_event(text)) * BLOCK_DELTAS
     for _ in range(number // BLOCK_DELTAS):
@@ -115,7 +122,7 @@ def _text_in_deltas(number: int, text: str) -> Iterator[bytes]:
 
 SHORT_REPLY: Final = b"".join((STREAM_HEAD, *_text_in_deltas(1, "Done"), LAST_CHUNK))
 NOT_FOUND: Final = head(404, {"content-length": "0"})
-"""For a peer that looks for a list of models."""
+"""The reply to requests other than Responses requests. For example, a peer requests the list of models."""
 
 
 def _calls(file: Path) -> Iterator[bytes]:
@@ -149,7 +156,7 @@ async def _serve_connection(reader: asyncio.StreamReader, writer: asyncio.Stream
                 await writer.drain()
                 await asyncio.sleep(0)
     except (ConnectionError, asyncio.IncompleteReadError):
-        pass  # a server that is stopped leaves like this
+        pass  # the server that used this connection was stopped
     finally:
         writer.close()
 

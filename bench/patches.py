@@ -1,4 +1,4 @@
-"""What a patch of a thousand files costs, beside writing the same files."""
+"""Measures the time to apply a patch of 1,000 files. The baseline writes the same files without a patch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _updated(name: str) -> str:
 
 
 class _Work(NamedTuple):
-    """A patch, and what is there when it was applied."""
+    """A patch, and the lines of each file after the patch was applied."""
 
     what: str
     hunk: Callable[[str], str]
@@ -68,12 +68,15 @@ class _Work(NamedTuple):
 
 FIRST: Final = _Work("begins with", lambda name: f"*** Add File: {name}\n+first\n", {"first.txt": ["first\n"]})
 WORK: Final = (_Work("adds", _added, OLD), _Work("updates", _updated, NEW))
-"""In this order: what the first adds the second updates."""
+"""The measured patches, in the order in which they are applied. The second patch updates the files that the first
+patch adds."""
 
 
 class _Run(NamedTuple):
     seconds: float
+    """The time from `patch_apply_begin` to `patch_apply_end`, in seconds."""
     whole_turn: float
+    """The time from the request to the end of the turn, in seconds."""
 
 
 def patches(base_url: str, *, repetitions: int) -> list[Row]:
@@ -81,7 +84,7 @@ def patches(base_url: str, *, repetitions: int) -> list[Row]:
     bare: dict[str, float] = {}
     for _ in range(repetitions):
         with Parley().ready(base_url) as running:
-            _apply(running, FIRST)  # what is loaded once is loaded now
+            _apply(running, FIRST)  # warm up: the first turn loads the HTTP library
             for work in WORK:
                 run = _apply(running, work)
                 ours[work.what] = min(run, ours.get(work.what, run))
@@ -98,9 +101,9 @@ def _row(what: str, ours: _Run, bare: float, repetitions: int) -> Row:
         unit="ms",
         values={Parley.name: ours.seconds * 1000, BARE: bare * 1000},
         notes=(
-            f"{LINES} lines each, from begin to end, with the diff of the turn; best of {repetitions}",
+            f"{LINES} lines in each file; from begin to end, including the diff of the turn; best of {repetitions}",
             f"{ours.seconds / bare:.1f} × {BARE}, which writes and renames the same files",
-            f"the whole turn, in which the patch is read and matched first, took {ours.whole_turn * 1000:,.0f} ms",
+            f"the whole turn, including the parsing of the patch, took {ours.whole_turn * 1000:,.0f} ms",
         ),
     )
 
@@ -124,7 +127,7 @@ def _apply(running: Running, work: _Work) -> _Run:
 
 
 def _write(directory: Path, work: _Work) -> float:
-    """Seconds for all of them."""
+    """Write the files without a patch, under temporary names, and rename them. Return the total time in seconds."""
     contents = {directory / name: "".join(lines).encode() for name, lines in work.after.items()}
     began = time.perf_counter()
     for path, content in contents.items():

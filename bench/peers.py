@@ -1,4 +1,4 @@
-"""Fetches the peers with npm into a cache outside the repository."""
+"""Downloads the peers with npm into a cache outside the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FETCH_SECONDS: Final = 300
 class _Package(NamedTuple):
     name: str
     binary: str
-    """Where the program is, in the package."""
+    """The path of the program in the package."""
     server: Callable[[Path], Server]
 
 
@@ -32,7 +32,11 @@ _PACKAGES: Final = (
 
 
 def fetch_peers(tell: Callable[[str], None]) -> tuple[list[Server], list[str]]:
-    """The peers that can be run here, and in words those that cannot."""
+    """Download the peers that are not in the cache.
+
+    Returns:
+        The peers that can run on this computer, and for each other peer a line with its name and the reason.
+    """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return [], [f"{package.name}: runs on Linux on x86-64 only" for package in _PACKAGES]
     servers: list[Server] = []
@@ -46,7 +50,7 @@ def fetch_peers(tell: Callable[[str], None]) -> tuple[list[Server], list[str]]:
 
 
 class _NotFetched(Exception):
-    """There is no such program here."""
+    """A peer could not be downloaded."""
 
 
 def _fetch(package: _Package, tell: Callable[[str], None]) -> Path:

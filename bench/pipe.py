@@ -1,4 +1,5 @@
-"""A server on two pipes, read as cheaply as Python can, so that it is the server that is measured."""
+"""The pipes to a server process. The reader does as little work as possible, so that the speed of the server
+determines the result."""
 
 from __future__ import annotations
 
@@ -17,25 +18,28 @@ __all__ = ["Arrivals", "Gone", "Pipe", "Silent"]
 
 READ_BYTES: Final = 1024 * 1024
 PATIENCE_SECONDS: Final = 20
-"""How long a server may be silent: a peer that starts a hundred turns at once is, for some seconds."""
+"""The maximum time in seconds in which a server may send nothing. A peer that starts 100 turns at once sends
+nothing for some seconds."""
 EXIT_SECONDS: Final = 1
-"""How long a server may take to end; one of the peers does not end by itself."""
+"""The maximum time in seconds for a server to exit after its stdin was closed. One of the peers never exits by
+itself."""
 
 
 class Gone(Exception):
-    """The server ended, refused, or is silent."""
+    """The server exited, refused a request or sent nothing for too long, or its work failed."""
 
 
 class Silent(Gone):
-    """The server said nothing for too long."""
+    """The server sent nothing for `PATIENCE_SECONDS`."""
 
 
 class Arrivals(NamedTuple):
-    """What one count saw."""
+    """The result of `Pipe.count`."""
 
     deltas: int
+    """The number of received deltas."""
     ended_at: tuple[float, ...]
-    """When each turn ended, as `time.perf_counter()` has it."""
+    """The time at which each turn ended, in seconds of `time.perf_counter()`."""
 
 
 class _Message(msgspec.Struct):
@@ -49,7 +53,8 @@ _messages: Final = msgspec.json.Decoder(_Message)
 
 
 class Pipe:
-    """A started server. Everything blocks; nothing is read before somebody wants it."""
+    """A server process with pipes to its stdin and from its stdout. All methods block. Output is read only when a
+    method needs it."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, stderr: Path) -> None:
         self.started_at = time.perf_counter()
@@ -70,7 +75,8 @@ class Pipe:
         return self._process.pid
 
     def close(self) -> None:
-        """Close its stdin and wait for its end; kill it if it does not come."""
+        """Close the stdin of the server and wait for its exit. Kill the server if it does not exit in
+        `EXIT_SECONDS`."""
         with self._process:
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -80,29 +86,29 @@ class Pipe:
                 self._process.kill()
 
     def request(self, method: str, params: object) -> int:
-        """Send a request and return its id."""
+        """Send a request. Return its id."""
         self._last_id += 1
         self.write({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params})
         return self._last_id
 
     def write(self, *messages: object) -> None:
-        """Send messages in one go."""
+        """Send messages together, with one write if the pipe has space for all of them."""
         data = b"".join(msgspec.json.encode(message) + b"\n" for message in messages)
         while data:
             data = data[os.write(self._stdin, data) :]
 
     def next_ids(self, number: int) -> list[int]:
-        """Ids for requests that are written by hand."""
+        """Reserve ids for requests that the caller sends with `write`. Return the ids."""
         first = self._last_id + 1
         self._last_id += number
         return list(range(first, first + number))
 
     def call(self, method: str, params: object) -> Any:
-        """Send a request and return its result."""
+        """Send a request. Return its result."""
         return self.answer(self.request(method, params))
 
     def answer(self, request_id: int) -> Any:
-        """The result of a request; what comes before it is skipped."""
+        """Return the result of a request. Skip all messages that arrive before it."""
         while True:
             line = self.line()
             message = _messages.decode(line)
@@ -112,18 +118,18 @@ class Pipe:
                 return msgspec.json.decode(message.result)
 
     def line_with(self, marker: bytes) -> bytes:
-        """The next line that holds `marker`; what comes before it is skipped."""
+        """Return the next line that contains `marker`. Skip all lines before it."""
         while marker not in (line := self.line()):
             pass
         return line
 
     def until(self, marker: bytes) -> None:
-        """Read until `marker` has come, and keep everything for `line`."""
+        """Read until `marker` has arrived. Everything that was read remains available to `line`."""
         while marker not in self._held:
             self._held += self.read()
 
     def line(self) -> bytes:
-        """The next line."""
+        """Return the next line, without its line end."""
         parts: list[bytes] = []
         while True:
             head, found, tail = self._held.partition(b"\n")
@@ -134,12 +140,17 @@ class Pipe:
             self._held = self.read()
 
     def count(self, delta: bytes, end: bytes, *, turns: int = 1) -> Arrivals:
-        """Count deltas until so many turns have ended, or nothing comes any more."""
+        """Count deltas until `turns` turns have ended, or until the server sends nothing for `PATIENCE_SECONDS`.
+
+        Args:
+            delta: A marker that occurs once in each delta notification, and in no other message.
+            end: A marker that occurs once in the notification that ends a turn, and in no other message.
+        """
         deltas = 0
         ended_at: list[float] = []
         block, self._held = self._held, b""
         while True:
-            whole, found, rest = block.rpartition(b"\n")  # a line that is cut is counted when it is whole
+            whole, found, rest = block.rpartition(b"\n")  # an incomplete line is counted when it is complete
             if found:
                 deltas += whole.count(delta)
                 ended_at += [time.perf_counter()] * whole.count(end)
@@ -153,10 +164,10 @@ class Pipe:
                 return Arrivals(deltas, tuple(ended_at))
 
     def read(self) -> bytes:
-        """The next block, as it comes."""
+        """Return the next block of output as soon as some output has arrived."""
         if not self._poll.poll(PATIENCE_SECONDS * 1000):
-            raise Silent(f"nothing came for {PATIENCE_SECONDS} s")
+            raise Silent(f"the server sent nothing for {PATIENCE_SECONDS} s")
         data = os.read(self._stdout, READ_BYTES)
         if not data:
-            raise Gone(f"the server ended with {self._process.wait(EXIT_SECONDS)}")
+            raise Gone(f"the server exited with {self._process.wait(EXIT_SECONDS)}")
         return data

@@ -1,4 +1,4 @@
-"""The relay of `parley mcp` to a resident server: its start, and what it adds to each delta."""
+"""Measures the relay from `parley mcp` to a resident server: start time, rate of deltas and CPU time per delta."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def relay(base_url: str, *, repetitions: int) -> list[Row]:
                         cpu.append(running.cpu_seconds() - before)
     return [
         Row(
-            what="start of a relay to the initialize answer",
+            what="process start to initialize response, relay",
             unit="ms",
             values={name: median(times) * 1000 for name, times in taken.items()},
-            notes=(f'median of {STARTS}; {BARE} is `python -c "import asyncio, msgspec"` to its end',),
+            notes=(f'median of {STARTS}; {BARE} is a complete run of `python -c "import asyncio, msgspec"`',),
         ),
         Row(
             what="deltas through a relay",
@@ -56,9 +56,9 @@ def relay(base_url: str, *, repetitions: int) -> list[Row]:
             notes=(f"{DELTAS:,} deltas; best of {repetitions}",),
         ),
         Row(
-            what="CPU time of the relay for a delta",
+            what="CPU time of the relay per delta",
             unit="µs",
             values={Parley.name: min(cpu) / DELTAS * 1e6},
-            notes=("user and system time of its process, without that of the server",),
+            notes=("user and system time of the relay process, without the resident server",),
         ),
     ]

@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as JSON for programs."""
+"""The results of a run, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["BARE", "RESULTS", "NotAvailable", "Report", "Row", "begin_report", "
 RESULTS: Final = Path(".bench", "results.json")
 
 BARE: Final = "bare Python"
-"""Whoever does only what cannot be left out; the notes of a row say what that is."""
+"""The name of the baseline: Python code that does only the minimum of the measured work. The notes of a row
+describe its baseline."""
 
 
 class NotAvailable(Exception):
@@ -26,27 +27,28 @@ class NotAvailable(Exception):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One measure, side by side."""
+    """One result, for all servers that were measured."""
 
     what: str
     unit: str
     values: dict[str, float]
-    """By the name of whoever was measured."""
+    """The measured values in `unit`, by the name of the server or of the baseline."""
     budget: str | None = None
     kept: bool | None = None
-    """Whether Parley keeps the budget; None: there is none, or its other side is missing."""
+    """True if Parley keeps the budget, False if Parley misses it. None means that there is no budget, or that the
+    peer that the budget refers to was not measured."""
     notes: tuple[str, ...] = ()
 
 
 class Report(Struct, kw_only=True):
-    """One run."""
+    """The results of one run, and its conditions."""
 
     at: str
     commit: str
     python: str
     cores: int
     load_average: float
-    """Of the minute before: whatever else ran here cost everybody."""
+    """The load average of the minute before the run. Other load on the computer slows all servers down."""
     rows: list[Row] = []
     not_measured: list[str] = []
 
@@ -67,7 +69,7 @@ def write_json(report: Report) -> None:
 
 
 def table(report: Report) -> str:
-    """The rows under a heading, the notes below."""
+    """Return the report as text: a heading, a table of the rows, and the notes."""
     names = list(dict.fromkeys(name for row in report.rows for name in row.values))
     cells = [["", *names, "budget", ""]]
     for row in report.rows:
@@ -103,6 +105,7 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _commit() -> str:
-    """The commit, and whether the tree has changes; a copy without git has none."""
+    """Return the name of the commit, with the suffix `-dirty` if the working tree has changes. Return `unknown`
+    outside a Git repository."""
     asked = subprocess.run(("git", "describe", "--always", "--dirty"), capture_output=True, text=True, check=False)
     return asked.stdout.strip() or "unknown"

@@ -1,4 +1,4 @@
-"""A resident server to measure, and its clients over HTTP."""
+"""A resident server for measurements, and its HTTP clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SETTINGS: Final = ("serve.requests_per_second=0", "serve.max_connections=4096")
 
 
 class Resident:
-    """A running `parley serve`."""
+    """A running `parley serve` process."""
 
     def __init__(self, process: subprocess.Popen[bytes], environ: dict[str, str], work: Path) -> None:
         assert process.stdout is not None
@@ -37,13 +37,13 @@ class Resident:
         self.url, self.token = (json.loads(line)[name] for name in ("url", "token"))
 
     def resident_kib(self) -> int:
-        """The memory that the process holds."""
+        """Return the resident memory of the process, in KiB."""
         return int(Path(f"/proc/{self.pid}/status").read_text().partition("VmRSS:")[2].split()[0])
 
 
 @contextmanager
 def resident(base_url: str) -> Iterator[Resident]:
-    """Start a resident server with a fresh home."""
+    """Run a resident server with a new home until the block ends."""
     overrides = [word for setting in _SETTINGS for word in ("-c", setting)]
     with Parley().home(base_url) as (environ, work), (work.parent / "serve.log").open("wb") as errors:
         process = subprocess.Popen(
@@ -64,7 +64,8 @@ def resident(base_url: str) -> Iterator[Resident]:
 
 
 class HttpPeer:
-    """One HTTP client: a connection for requests, and one for the GET stream. Reads as little as it can."""
+    """An HTTP client with one connection for requests and one connection for the GET stream. It does as little work
+    as possible, so that the speed of the server determines the result."""
 
     def __init__(self, server: Resident) -> None:
         parts = urlsplit(server.url)
@@ -89,7 +90,7 @@ class HttpPeer:
             self.stream.close()
 
     def call(self, method: str, params: object) -> Any:
-        """Send a request and return its result."""
+        """Send a request. Return its result."""
         self._id += 1
         message = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}
         body = json.dumps(message).encode()
@@ -113,7 +114,7 @@ class HttpPeer:
         return str(self.tool("conversationCreate", prompt="", model=MODEL, cwd=str(work))["conversation_id"])
 
     def follow(self, conversation: str) -> None:
-        """Stream a conversation, and return when its snapshot has come."""
+        """Stream a conversation. Return when its snapshot begins to arrive."""
         self.tool("conversationStream", conversation_id=conversation)
         self.stream = self._connect()
         self.stream.sendall(f"GET /mcp HTTP/1.1\r\n{self._head}\r\n".encode())
@@ -124,7 +125,7 @@ class HttpPeer:
         self.tool("conversationSendMessage", conversation_id=conversation, content=content)
 
     def read(self) -> tuple[int, int]:
-        """Read what is there: how many deltas and ends of turns."""
+        """Read the available data of the stream. Return the number of deltas and the number of turn ends in it."""
         assert self.stream is not None
         data = self.stream.recv(READ_BYTES)
         if not data:
@@ -150,7 +151,8 @@ class HttpPeer:
 
 
 def until_all_ended(peers: Sequence[HttpPeer]) -> list[int]:
-    """Read all streams until each has the end of a turn; how many deltas each had."""
+    """Read the streams of all clients until the turn has ended on each of them. Return the number of deltas for
+    each client."""
     deltas, left = dict.fromkeys(peers, 0), len(peers)
     with selectors.DefaultSelector() as selector:
         for peer in peers:

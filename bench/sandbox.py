@@ -1,4 +1,4 @@
-"""What the sandbox costs: a command that does nothing, in each mechanism and without any."""
+"""Measures the time to run a command that does nothing, with each sandbox mechanism and without a sandbox."""
 
 from __future__ import annotations
 
@@ -28,41 +28,46 @@ UNCONFINED: Final = "without a sandbox"
 
 CALLS: Final = 40
 ROUNDS: Final = 5
-"""In each repetition: with several short ones in turn, something else that runs for a while meets all sides."""
+"""The number of rounds in each repetition. The variants alternate in short rounds, so that other load on the
+computer affects all of them."""
 
 MAY_TAKE: Final[Mapping[Mechanism, float]] = {"landlock": 1.0, "bubblewrap": 4.0}
-"""How many times as long as the peer's own."""
+"""The budget of each mechanism, as a multiple of the time of `codex debug landlock`."""
 
 PATIENCE_SECONDS: Final = 60.0
 
 
 def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
     peer = next((peer for peer in peers if isinstance(peer, CodexMcp)), None)
-    # Beside the results and not in /tmp, which may be written to: homes with something to hide do not lie there.
+    # The directory is next to the results. It is not in /tmp, because /tmp is a writable root and must not contain
+    # the hidden paths of the home.
     RESULTS.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=RESULTS.parent) as directory:
         best, missing = asyncio.run(_best(peer, Path(directory).resolve(), repetitions))
     theirs = {name: best[name] * 1000 for name in (CodexMcp.name, BARE) if name in best}
-    how = f"mean of {CALLS} calls, one after another; best of {repetitions * ROUNDS}"
+    how = f"mean of {CALLS} sequential calls; best of {repetitions * ROUNDS}"
     rows = []
     for mechanism, times in MAY_TAKE.items():
         ours = {Parley.name: best[mechanism] * 1000} if mechanism in best else {}
         ratio = best[mechanism] / best[CodexMcp.name] if ours and CodexMcp.name in best else None
         told = [f"not measured: {missing[name]}" for name in (mechanism, CodexMcp.name) if name in missing]
         if ratio is not None:
-            told.append(f"{ratio:.2f} × `debug landlock`, a whole process")
+            told.append(f"{ratio:.2f} × `codex debug landlock`")
         rows.append(
             Row(
-                what=f"`true`, confined by {mechanism}",
+                what=f"time to run `true`, confined by {mechanism}",
                 unit="ms",
                 values={**ours, **theirs},
-                budget=f"<= {times:g} × the peer's `debug landlock`",
+                budget=f"≤ {times:g} × `codex debug landlock`",
                 kept=None if ratio is None else ratio <= times,
                 notes=(how, *told),
             )
         )
     unconfined = Row(
-        what=f"`true`, {UNCONFINED}", unit="ms", values={Parley.name: best[UNCONFINED] * 1000}, notes=(how,)
+        what=f"time to run `true`, {UNCONFINED}",
+        unit="ms",
+        values={Parley.name: best[UNCONFINED] * 1000},
+        notes=(how,),
     )
     return [*rows, unconfined]
 
@@ -70,7 +75,12 @@ def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
 async def _best(
     peer: CodexMcp | None, directory: Path, repetitions: int
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Seconds for one command, by who ran it; and who could not, with the reason."""
+    """Run all variants in turn.
+
+    Returns:
+        The best mean time for one command in seconds, by the name of the variant, and the reasons why variants
+        could not run, by their names.
+    """
     home, work = directory / "home", directory / "work"
     hidden = [home / name for name in (".parley", ".ssh", ".aws")]
     for folder in (work, *hidden):
@@ -112,7 +122,7 @@ async def _run(commands: CommandRunner, policy: SandboxPolicy | None, work: Path
         timeout_seconds=PATIENCE_SECONDS,
         policy=policy,
     )
-    await _run_once(commands, command)  # what is started and tried out once is there now
+    await _run_once(commands, command)  # warm up: the first command starts the helper processes
     began = time.perf_counter()
     for _ in range(CALLS):
         await _run_once(commands, command)
@@ -129,7 +139,8 @@ async def _run_once(commands: CommandRunner, command: Command) -> None:
 
 
 def _run_peer(binary: str, home: Path, work: Path) -> float:
-    """What the peer starts for each command, in the mode that lets it write to the working directory."""
+    """Run `true` with `codex debug landlock`, the process that the peer starts for each command, in the mode in
+    which commands can write to the working directory. Return the mean time in seconds."""
     words = [binary, "debug", "landlock", "--full-auto", "--", "true"]
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home)}
     here = os.getcwd()

@@ -1,4 +1,4 @@
-"""The servers that are measured: Parley and two of its peers, each in its own words."""
+"""The measured servers, Parley and two peers, and the requests that each of them understands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 MODEL: Final = "bench-model"
 
 ON_DISK: Final = Path("/var/tmp")
-"""Where homes are made: /tmp may be memory, and it would cost nothing to keep something there."""
+"""The directory for homes. /tmp is not suitable, because it may be in memory, where a sync costs nothing."""
 
 _CONFIG: Final = """\
 model = "{model}"
@@ -51,42 +51,47 @@ _FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
 
 
 class Running(ABC):
-    """A running server, after `initialize`."""
+    """A running server and the requests to it."""
 
     delta: ClassVar[bytes]
-    """Stands in every notification of one delta, and nowhere else."""
+    """A marker that occurs once in each delta notification, and in no other message."""
     end: ClassVar[bytes]
-    """Stands in the notification that ends a turn, once."""
+    """A marker that occurs once in the notification that ends a turn, and in no other message."""
 
     def __init__(self, pipe: Pipe, work: Path) -> None:
         self.pipe, self.work = pipe, work
 
     @abstractmethod
     def initialize(self) -> None:
-        """Return when the answer to `initialize` has come."""
+        """Initialize the connection. Return when the response to `initialize` has arrived."""
 
     @abstractmethod
     def open(self) -> str:
-        """Open a conversation and return its id."""
+        """Create a conversation. Return its id."""
 
     def open_followed(self) -> str:
-        """Open a conversation whose events are sent to us."""
+        """Create a conversation whose events the server sends to this client. Return its id."""
         return self.open()
 
     @abstractmethod
     def turn(self, conversation: str, text: str) -> tuple[str, dict[str, Any]]:
-        """Method and params of the request that starts a turn."""
+        """Return the method and the params of the request that starts a turn."""
 
     def begin(self, text: str) -> int:
-        """Start a turn in a new conversation whose events are sent to us; the id of the request."""
+        """Start a turn in a new conversation as `open_followed` creates it. Return the id of the request."""
         return self.pipe.request(*self.turn(self.open_followed(), text))
 
     def run_short_turn(self) -> None:
-        """Open a conversation and run one short turn in it; nobody follows it any more afterwards."""
+        """Create a conversation and run one short turn in it. Close its stream afterwards if the server has
+        streams."""
         self.run_turns([self.open_followed()], "hello")
 
     def run_turns(self, conversations: Sequence[str], text: str) -> tuple[float, Arrivals]:
-        """Say `text` in all of them at once; when that was, and what came until all turns had ended."""
+        """Send `text` to all conversations at once, and read until all turns have ended.
+
+        Returns:
+            The time of the requests, in seconds of `time.perf_counter()`, and the messages that were counted.
+        """
         requests = [
             {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
             for request_id, (method, params) in zip(
@@ -100,23 +105,23 @@ class Running(ABC):
         return began, self.pipe.count(self.delta, self.end, turns=len(conversations))
 
     def resident_kib(self) -> int:
-        """The memory that the process holds."""
+        """Return the resident memory of the process, in KiB."""
         status = Path(f"/proc/{self.pipe.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0])
 
     def cpu_seconds(self) -> float:
-        """The CPU time that the process has used."""
+        """Return the CPU time that the process has used, in seconds."""
         fields = Path(f"/proc/{self.pipe.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Server(ABC):
-    """A kind of server, and how it is started."""
+    """A kind of server, and the command that starts it."""
 
     name: ClassVar[str]
     home_variable: ClassVar[str]
     settings: ClassVar[str] = ""
-    """More of its config.toml."""
+    """Additional lines for the `config.toml` of the server."""
     running: ClassVar[type[Running]]
 
     def __init__(self, *command: str) -> None:
@@ -124,7 +129,11 @@ class Server(ABC):
 
     @contextmanager
     def home(self, base_url: str) -> Iterator[tuple[dict[str, str], Path]]:
-        """A fresh home with the model in its settings: the environment that names it, and a working directory."""
+        """Create a new home whose settings name the model. Remove the home when the block ends.
+
+        Yields:
+            The environment that names the home, and a working directory.
+        """
         with tempfile.TemporaryDirectory(
             prefix="parley-bench-", dir=ON_DISK, ignore_cleanup_errors=True
         ) as directory:
@@ -137,13 +146,14 @@ class Server(ABC):
 
     @contextmanager
     def start(self, base_url: str) -> Iterator[Running]:
-        """Start it with a fresh home, before `initialize`."""
+        """Run the server with a new home. Do not initialize the server."""
         with self.home(base_url) as (environ, work), self.start_in(environ, work) as running:
             yield running
 
     @contextmanager
     def start_in(self, environ: dict[str, str], work: Path) -> Iterator[Running]:
-        """Start it with a home that others may have as well."""
+        """Run the server with an existing home, which other servers may use as well. Do not initialize the
+        server."""
         pipe = Pipe(self._command, env=environ, cwd=work, stderr=work.parent / "stderr.log")
         try:
             yield self.running(pipe, work)
@@ -152,13 +162,13 @@ class Server(ABC):
 
     @contextmanager
     def ready(self, base_url: str) -> Iterator[Running]:
-        """Start it and initialize it."""
+        """Run the server with a new home, and initialize the server."""
         with self.start(base_url) as running:
             running.initialize()
             yield running
 
     def _environ(self, home: Path) -> dict[str, str]:
-        # A proxy would be asked for the model on the loopback.
+        # A proxy could not reach the model, which listens on the loopback interface.
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -198,22 +208,22 @@ class ParleyRunning(_Mcp):
         return conversation
 
     def stream(self, conversation: str, *, event_meta: bool) -> tuple[int, bytes]:
-        """Stream it, and return the id of the request and the whole snapshot."""
+        """Stream a conversation. Return the id of the request and the complete snapshot."""
         return self.begin_stream(conversation, event_meta=event_meta), self.snapshot()
 
     def begin_stream(self, conversation: str, *, event_meta: bool) -> int:
-        """Stream it, and return the id of the request when the snapshot begins."""
+        """Stream a conversation. Return the id of the request as soon as the snapshot begins to arrive."""
         arguments = {"conversation_id": conversation, "event_meta": event_meta}
         stream = self.pipe.request("tools/call", {"name": "conversationStream", "arguments": arguments})
         self.pipe.until(SNAPSHOT)
         return stream
 
     def snapshot(self) -> bytes:
-        """Return the whole snapshot of a stream that has begun."""
+        """Return the complete snapshot of the stream that `begin_stream` started."""
         return self.pipe.line_with(SNAPSHOT)
 
     def pause(self, stream: int) -> None:
-        """End a stream."""
+        """End a stream. `stream` is the id of the request that started it."""
         self.pipe.write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": stream}})
 
     def run_short_turn(self) -> None:
@@ -241,14 +251,14 @@ class Parley(Server):
 
 
 class PlainParley(Parley):
-    """Without `event_meta`: the shapes of the original."""
+    """Parley without `event_meta`. The events then have the same form as the events of `codex mcp` 0.21.0."""
 
     name = "parley, plain events"
     running = _PlainParley
 
 
 class EphemeralParley(Parley):
-    """Keeps nothing."""
+    """Parley with `--ephemeral`, which stores nothing on disk."""
 
     name = "parley, ephemeral"
 
@@ -260,7 +270,10 @@ class _CodexMcp(_Mcp):
     version = "2025-06-18"
 
     def open_followed(self) -> str:
-        """Conversations cannot be streamed here; the `codex` tool sends their events, and runs a turn."""
+        """Create a conversation with the tool `codex`, which sends the events. Return its id after its first turn.
+
+        `codex mcp` has no tool that streams a conversation.
+        """
         request = self.begin("hello")
         found = re.search(rb'"session_id":"([^"]+)"', self.pipe.line_with(b'"session_id"'))
         assert found is not None
@@ -268,7 +281,7 @@ class _CodexMcp(_Mcp):
         return found[1].decode()
 
     def begin(self, text: str) -> int:
-        # Not by a reply: one that comes right behind the end of another turn may be lost here.
+        # `codex-reply` is not used here: this server may lose a reply that it gets just after the end of a turn.
         arguments = {"prompt": text, "model": MODEL, "cwd": str(self.work)}
         return self.pipe.request("tools/call", {"name": "codex", "arguments": arguments})
 
@@ -280,7 +293,7 @@ class _CodexMcp(_Mcp):
 
 
 class CodexMcp(Server):
-    """`codex mcp` 0.21.0: the original."""
+    """`codex mcp` 0.21.0, the origin of Parley's protocol."""
 
     name = "codex mcp 0.21.0"
     home_variable = "CODEX_HOME"
@@ -307,7 +320,7 @@ class _CodexAppServer(Running):
 
 
 class CodexAppServer(Server):
-    """`codex app-server` 0.166.0: the newest."""
+    """`codex app-server` 0.166.0, the successor of `codex mcp`."""
 
     name = "codex app-server 0.166.0"
     home_variable = "CODEX_HOME"

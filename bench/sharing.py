@@ -1,7 +1,9 @@
-"""What it costs to follow a conversation that another process of the home runs.
+"""Measures the latency of one delta to a client of another process.
 
-As in `latency.py` we are the model and the client: one delta goes into the socket of the process that runs the
-turn, and the clock stops when its notification comes out of the pipe of the other process.
+Two servers share one home. The first server runs the turn, and the client of the second server streams the
+conversation. As in `latency.py`, the benchmark is both the model and the client. The latency is the time from the
+write of one delta to the model socket of the first server to the arrival of its notification on the client pipe of
+the second server.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ def sharing() -> list[Row]:
     hundredths = quantiles(_to_another_process(), n=100)
     return [
         Row(
-            what="one delta to a client of another process, p50",
+            what="latency of one delta to a client of another process, p50",
             unit="ms",
             values={Parley.name: hundredths[49] * 1000},
-            notes=(f"{DELTAS} deltas, one every {PAUSE_SECONDS * 1000:g} ms; within one process: `latency`",),
+            notes=(f"{DELTAS} deltas, one every {PAUSE_SECONDS * 1000:g} ms; for one process see `latency`",),
         ),
         Row(
-            what="one delta to a client of another process, p99",
+            what="latency of one delta to a client of another process, p99",
             unit="ms",
             values={Parley.name: hundredths[98] * 1000},
         ),
@@ -45,7 +47,7 @@ def _to_another_process() -> list[float]:
         assert isinstance(other, ParleyRunning)
         owner.initialize()
         other.initialize()
-        owner.run_short_turn()  # what is loaded once is loaded now
+        owner.run_short_turn()  # warm up: the first turn loads the HTTP library
         conversation = owner.open()
         other.stream(conversation, event_meta=True)
         owner.pipe.request(*owner.turn(conversation, HANDED_OVER.decode()))

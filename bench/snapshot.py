@@ -1,4 +1,4 @@
-"""How long a client waits for the past of a long conversation."""
+"""Measures the time to the snapshot of a long conversation that the server has loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SNAPSHOT_MS: Final = 100
 
 
 def snapshot(base_url: str, *, repetitions: int) -> list[Row]:
-    """From the request to the first and to the last byte of `initial_state`; no peer has anything like it."""
+    """Measure the times from the request to the first and to the last byte of `initial_state`. The peers have no
+    snapshots."""
     first: dict[bool, float] = {}
     last: dict[bool, float] = {}
     server = Parley()
@@ -28,7 +29,7 @@ def snapshot(base_url: str, *, repetitions: int) -> list[Row]:
         with server.start_in(environ, work) as running:
             assert isinstance(running, ParleyRunning)
             running.initialize()
-            stream, _ = running.stream(conversation, event_meta=True)  # from here on it is loaded
+            stream, _ = running.stream(conversation, event_meta=True)  # loads the conversation
             running.pause(stream)
             for _ in range(repetitions):
                 for event_meta in (True, False):
@@ -55,10 +56,10 @@ def snapshot(base_url: str, *, repetitions: int) -> list[Row]:
                 notes=(f"best of {repetitions}",),
             ),
             Row(
-                what=what,
+                what=f"{what}, last byte",
                 unit="ms",
                 values={Parley.name: last[event_meta] * 1000},
-                notes=(f"to the last byte, read from disk as it is sent; best of {repetitions}",),
+                notes=(f"the server reads older entries from disk while it sends them; best of {repetitions}",),
             ),
         ]
     return rows

@@ -1,4 +1,4 @@
-"""What it costs to write events down so that neither a kill nor a power cut takes them back."""
+"""Measures how fast the store makes events durable."""
 
 from __future__ import annotations
 
@@ -24,23 +24,30 @@ PRODUCERS: Final = (1, 100)
 SECONDS: Final = 3.0
 BODY: Final = b'{"type":"agent_message","message":"%b"}' % (b"Some words of an agent. " * 8)
 SHARE: Final = {1: None, 100: 0.5}
-"""Of what bare Python writes in the same time: by the number of producers, where there is a budget."""
+"""The minimum rate by the number of producers, as a share of the rate of the baseline. None means that there is no
+budget."""
 SYNCS: Final = 200
 SYNCED: Final = 4096
-"""Bytes: a page of the database."""
+"""The size of the data in each measured sync, in bytes: one page of the database."""
 CHECKPOINT_PAGES: Final = 2000
-"""When the bare loop has SQLite fold its log in, as the store does: about eight megabytes."""
+"""The size of the write-ahead log at which the baseline checkpoints the database, in pages. The store uses the same
+size, about 8 MB."""
 
 
 class _Run(NamedTuple):
     a_second: float
+    """The number of durable events per second."""
     p50: float
+    """The median time from the call of `append` to its acknowledgement, in seconds."""
     p99: float
-    """Seconds from handing an event over to knowing that it is on disk."""
+    """The 99th percentile of the same time, in seconds."""
 
 
 def store(*, repetitions: int) -> list[Row]:
-    """Events of about 200 bytes, one a transaction unless others wait; the best run of each counts."""
+    """Append events of about 200 bytes for `SECONDS` seconds. The best run counts.
+
+    The store writes events that wait at the same time in one transaction.
+    """
     with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=ON_DISK) as directory:
         sync_ms = sync_seconds(Path(directory, "synced")) * 1000
         rows = []
@@ -57,9 +64,9 @@ def _rows(producers: int, run: _Run, bare: float, sync_ms: float, repetitions: i
     who = "1 producer" if producers == 1 else f"{producers} producers"
     share = SHARE[producers]
     notes = (
-        f"{run.a_second / bare:.2f} × {BARE}, which writes the same rows in transactions of {producers}",
-        f"acknowledged after {run.p50 * 1000:.2f} ms at the median, {run.p99 * 1000:.2f} ms at the 99th percentile",
-        f"one fdatasync of {SYNCED} bytes on this disk takes {sync_ms:.2f} ms; best of {repetitions}",
+        f"{run.a_second / bare:.2f} × {BARE}, which writes the same rows in transactions of {producers} events",
+        f"acknowledged after {run.p50 * 1000:.2f} ms (p50) and {run.p99 * 1000:.2f} ms (p99)",
+        f"one fdatasync of {SYNCED} bytes takes {sync_ms:.2f} ms; best of {repetitions}",
     )
     return [
         Row(
@@ -70,7 +77,7 @@ def _rows(producers: int, run: _Run, bare: float, sync_ms: float, repetitions: i
             kept=None if share is None else run.a_second >= share * bare,
             notes=notes,
         ),
-        Row(what=f"acknowledged, {who}", unit="ms", values={Parley.name: run.p50 * 1000}),
+        Row(what=f"acknowledgement of an event, {who}, p50", unit="ms", values={Parley.name: run.p50 * 1000}),
     ]
 
 
@@ -101,7 +108,8 @@ async def _produce(opened: SqliteStore, lease: Lease, *, until: float) -> list[f
 
 
 def _bare(home: Path, producers: int) -> float:
-    """Events a second by nothing but SQLite, in one thread: each transaction has one of every producer."""
+    """Write the same rows with SQLite alone, in one thread. Each transaction contains one event of each producer.
+    Return the number of events per second."""
     opened = open_home(str(home))
     try:
         db = opened.writer
@@ -145,7 +153,7 @@ def _summary(updated_at: float) -> Summary:
 
 
 def sync_seconds(path: Path) -> float:
-    """What one sync of a little that was written takes on this disk, at the median."""
+    """Write `SYNCED` bytes and sync them, `SYNCS` times. Return the median time in seconds."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         taken = []

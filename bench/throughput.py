@@ -1,4 +1,4 @@
-"""Deltas per second from the model's HTTP to a client on stdio."""
+"""Measures the deltas per second from the HTTP stream of the model to a client on stdio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELTAS: Final = 100_000
 CONVERSATIONS: Final = 100
 MESSAGES: Final = 2_000
 ANSWER: Final = b'"result":'
-"""Stands in every answer to a request, and in no event of these turns."""
+"""A marker that occurs in each response to a request, and in no event of these turns."""
 
 NEWEST_RATIO: Final = 6
 ORIGINAL_RATIO: Final = 20
@@ -26,31 +26,34 @@ MANY_PER_SECOND: Final = 100_000
 SLOWEST_SHARE: Final = 0.5
 DURABILITY_PERCENT: Final = 10
 PAIRS: Final = 4
-"""Of runs, on disk and not, for each repetition."""
+"""The number of pairs of runs in each repetition: one run with and one run without `--ephemeral`."""
 LONG_TURN: Final = 5_000
+"""The number of deltas in a long turn."""
 SHORT_TURN: Final = 1_000
-"""Deltas in each of many conversations. What durability costs, it costs by the turn: of a short one, more."""
+"""The number of deltas in a short turn. The cost of durability is constant per turn, so the slowdown is largest
+with short turns."""
 
 
 class _Run(NamedTuple):
     per_second: float
+    """The number of received deltas per second."""
     merged: int
-    """How many deltas of the turns that ended came as part of others."""
+    """The number of deltas that the server merged into others, in the turns that ended."""
     stuck: int
-    """How many turns did not end."""
+    """The number of turns that did not end."""
     slowest: float
-    """The rate of the slowest conversation, as a share of the mean of all."""
+    """The rate of the slowest conversation, as a share of the mean rate."""
 
 
 def _run(server: Server, base_url: str, *, conversations: int, deltas: int) -> _Run:
-    """So many deltas in each of so many conversations, all turns started at once."""
+    """Run one turn of `deltas` deltas in each of `conversations` conversations. All turns start at once."""
     with server.ready(base_url) as running:
-        running.run_short_turn()  # what is loaded once is loaded now
+        running.run_short_turn()  # warm up: the first turn loads the HTTP library
         opened = [running.open_followed() for _ in range(conversations)]
         began, arrivals = running.run_turns(opened, deltas_of(deltas))
     ended = len(arrivals.ended_at)
     if not ended:
-        raise Gone(f"{server.name} ended no turn")
+        raise Gone(f"{server.name} completed no turn")
     took = max(arrivals.ended_at) - began
     rates = [deltas / (ended_at - began) for ended_at in arrivals.ended_at]
     return _Run(
@@ -64,7 +67,8 @@ def _run(server: Server, base_url: str, *, conversations: int, deltas: int) -> _
 def _best(
     rounds: Sequence[Sequence[Server]], run: Callable[[Server], _Run], tell: Callable[[str], None]
 ) -> dict[str, _Run]:
-    """The best run of each; they take turns, so that what disturbs one disturbs all."""
+    """Return the best run of each server. The servers alternate, so that other load on the computer affects all of
+    them."""
     best: dict[str, _Run] = {}
     for servers in rounds:
         for server in servers:
@@ -116,13 +120,13 @@ def many_conversations(
     def run(server: Server) -> _Run:
         return _run(server, base_url, conversations=CONVERSATIONS, deltas=SHORT_TURN)
 
-    # A peer needs most of a minute for this, and a second time shows nothing new.
+    # Each peer runs only once, because one run takes almost a minute.
     best = _best([[Parley(), *peers], *([Parley()] for _ in range(repetitions - 1))], run, tell)
     ours = best[Parley.name]
-    note = f"{SHORT_TURN:,} deltas in each; best of {repetitions}, of peers one run"
+    note = f"{SHORT_TURN:,} deltas in each conversation; best of {repetitions}, with peers one run"
     return [
         Row(
-            what=f"deltas, {CONVERSATIONS} conversations, sum",
+            what=f"deltas, {CONVERSATIONS} conversations together",
             unit="/s",
             values={name: one.per_second for name, one in best.items()},
             budget=f"≥ {MANY_PER_SECOND:,} /s",
@@ -130,7 +134,7 @@ def many_conversations(
             notes=(note, *_oddities(best)),
         ),
         Row(
-            what="slowest of them, share of the mean",
+            what="slowest conversation, share of the mean rate",
             unit="",
             values={name: one.slowest for name, one in best.items()},
             budget=f"≥ {SLOWEST_SHARE}",
@@ -140,9 +144,9 @@ def many_conversations(
 
 
 def many_messages(base_url: str, *, tell: Callable[[str], None]) -> list[Row]:
-    """One short message to each of very many conversations, all sent at once."""
+    """Measure how fast Parley handles one short message to each of `MESSAGES` conversations, all sent at once."""
     with Parley().ready(base_url) as running:
-        running.run_short_turn()  # what is loaded once is loaded now
+        running.run_short_turn()  # warm up: the first turn loads the HTTP library
         opened = [running.open_followed() for _ in range(MESSAGES)]
         cpu_before = running.cpu_seconds()
         began = time.perf_counter()
@@ -166,16 +170,19 @@ def many_messages(base_url: str, *, tell: Callable[[str], None]) -> list[Row]:
         completed_after = time.perf_counter() - began
         cpu = running.cpu_seconds() - cpu_before
     tell(f"  {Parley.name}: {MESSAGES / completed_after:,.0f}/s")
-    note = f"{MESSAGES:,} conversations, one message and one short turn in each, all sent at once"
+    note = f"one short message to each of {MESSAGES:,} conversations, all sent at once"
     return [
         Row(what="messages accepted", unit="/s", values={Parley.name: MESSAGES / accepted_after}, notes=(note,)),
-        Row(what="their turns completed", unit="/s", values={Parley.name: MESSAGES / completed_after}),
-        Row(what="CPU of the server for each", unit="ms", values={Parley.name: cpu / MESSAGES * 1000}),
+        Row(what="turns completed for these messages", unit="/s", values={Parley.name: MESSAGES / completed_after}),
+        Row(what="CPU time of the server per message", unit="ms", values={Parley.name: cpu / MESSAGES * 1000}),
     ]
 
 
 def durability(base_url: str, *, repetitions: int, tell: Callable[[str], None]) -> list[Row]:
-    """What of the throughput is lost because everything with a position is on disk before it is shown."""
+    """Measure the slowdown that durability causes, by comparison with `--ephemeral`.
+
+    Without `--ephemeral`, each event with a position is on disk before the server sends it.
+    """
     lengths = ((1, DELTAS), (CONVERSATIONS, LONG_TURN), (CONVERSATIONS, SHORT_TURN))
     return [_durability(base_url, conversations, deltas, repetitions, tell) for conversations, deltas in lengths]
 
@@ -186,8 +193,8 @@ def _durability(
     def run(server: Server) -> _Run:
         return _run(server, base_url, conversations=conversations, deltas=deltas)
 
-    # The difference is smaller than that of two runs of the same: so those are compared that ran right behind each
-    # other, each of them first as often as the other, and of all that was found out the middle counts.
+    # The slowdown is smaller than the variation between two runs of one server. So each comparison uses two
+    # consecutive runs, the order of the two servers alternates, and the median of all comparisons counts.
     found: list[tuple[float, float]] = []
     for number in range(PAIRS * repetitions):
         servers: list[Server] = [Parley(), EphemeralParley()]
@@ -200,20 +207,20 @@ def _durability(
     is_short = deltas == SHORT_TURN
     who = "1 conversation" if conversations == 1 else f"{conversations} {'short turns' if is_short else 'turns'}"
     return Row(
-        what=f"deltas, lost to durability, {who}",
+        what=f"slowdown by durability, {who}",
         unit="%",
         values={Parley.name: percent},
         budget=f"≤ {DURABILITY_PERCENT} %",
         kept=percent <= DURABILITY_PERCENT,
         notes=(
-            f"{deltas:,} deltas a turn: {kept:,.0f}/s, with --ephemeral {ephemeral:,.0f}/s; "
-            f"the middle of {len(found)} pairs of runs",
-            *([f"a turn costs {a_turn:.2f} ms more, however long it is"] if is_short else []),
+            f"{deltas:,} deltas per turn: {kept:,.0f}/s, with --ephemeral {ephemeral:,.0f}/s; "
+            f"median of {len(found)} pairs of runs",
+            *([f"durability costs {a_turn:.2f} ms per turn, independently of its length"] if is_short else []),
         ),
     )
 
 
 def _oddities(best: dict[str, _Run]) -> list[str]:
     merged = [f"{name} merged {one.merged:,} deltas into others" for name, one in best.items() if one.merged > 0]
-    stuck = [f"{name}: {one.stuck:,} of the turns did not end" for name, one in best.items() if one.stuck]
-    return [*(merged or ["every delta was a notification of its own"]), *stuck]
+    stuck = [f"{name}: {one.stuck:,} turns did not end" for name, one in best.items() if one.stuck]
+    return [*(merged or ["each delta was a separate notification"]), *stuck]

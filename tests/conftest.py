@@ -18,7 +18,7 @@ from parley.testing.home import Home
 
 pytest_plugins = ["kit.system.cpu_report", "kit.system.workers"]
 
-# Nobody speaks TLS here, and each of a thousand servers would read all certificates of the system.
+# No test uses the certificates of the system, and each of a thousand servers would read all of them.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem")
 
 # A busy computer fails no property. `make test` has the same examples each time, so that no change fails for a bug

@@ -59,7 +59,7 @@ def named_headings(path: str) -> list[str]:
 
 
 def names_in(path: str) -> set[str]:
-    """All that stands in code type on a page."""
+    """Return all texts in code type on a page."""
     return set(re.findall(r"`([^`\n]+)`", without_code(text_of(path))))
 
 

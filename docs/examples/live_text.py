@@ -1,4 +1,4 @@
-"""Show the text of a turn as it is written: `pip install mcp`, then `python live_text.py`."""
+"""Prints the text of a turn while the model writes it. Needs the MCP SDK: `pip install mcp`."""
 
 import asyncio
 import os

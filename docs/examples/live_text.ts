@@ -1,5 +1,5 @@
-// Show the text of a turn as it is written, with the official TypeScript client.
-// In a project with "type": "module": `npm install @modelcontextprotocol/sdk`, then `npx tsx live_text.ts`.
+// Prints the text of a turn while the model writes it, with the official TypeScript SDK of MCP.
+// In a project with "type": "module", run `npm install @modelcontextprotocol/sdk` and then `npx tsx live_text.ts`.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";

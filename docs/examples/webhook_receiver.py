@@ -1,6 +1,7 @@
-"""A receiver of the webhook of Parley. It checks the signature of each notification, and prints the notification.
+"""A receiver for the webhook of Parley. It checks the signature of each notification, and prints the state and the
+id of the conversation.
 
-PARLEY_WEBHOOK_SECRET=... python3 webhook_receiver.py 8000
+Run `PARLEY_WEBHOOK_SECRET=... python3 webhook_receiver.py 8000`. The argument is the port.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 SECRET = os.environ["PARLEY_WEBHOOK_SECRET"].encode()
-"""The key of the signatures. A secret that begins with `whsec_` would have to be decoded from base64 first."""
+"""The key of the signatures. This receiver does not support a secret that begins with `whsec_`, which contains the
+key in base64."""
 TOLERANCE_SECONDS = 300
-"""How old a notification may be: an old one may be a repeated copy."""
+"""The maximum age of a notification in seconds. An older notification may be a repeated copy."""
 MOST_BYTES = 4096
+"""The maximum size of a notification in bytes."""
 
 
 def is_genuine(headers: Message, body: bytes) -> bool:
+    """Return whether a notification is recent and has a valid signature."""
     delivery_id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     signed = f"{delivery_id}.{timestamp}.".encode() + body
     expected = b"v1," + base64.b64encode(hmac.new(SECRET, signed, hashlib.sha256).digest())
@@ -42,7 +46,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Log nothing: stdout has the notifications."""
+        """Log nothing, so that the program prints only the notifications."""
 
 
 if __name__ == "__main__":

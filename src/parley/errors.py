@@ -242,8 +242,8 @@ class OwnedElsewhere(StoreError):
     def __init__(self, *, node: str = "", pid: int, address: str, lock_holder: str | None = None) -> None:
         """Create the error. `node` is empty if the owner runs on the same computer or container as this process.
 
-        `pid` is 0 if the owner is still unknown because the owner is waiting for the write lock. `lock_holder` then
-        describes the process that holds the lock.
+        `pid` is 0 if the owner is not known yet. This happens while the owner is waiting for the write lock.
+        `lock_holder` then describes the process that holds the write lock.
         """
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
         super().__init__(f"{self.process} runs a turn of the conversation")

@@ -322,6 +322,25 @@ async def test_on_the_raw_stream_under_it_a_conversation_is_live(parley_model: S
         ]
 
 
+async def test_a_stream_is_resumed_after_a_position(parley_model: ScriptedModel) -> None:
+    parley_model.says("Hello, ", HOLD, "world")
+    async with connected(parley_model) as client:
+        conversation = await client.create()
+        await client.call("conversationStream", conversation_id=conversation)
+        await client.send(conversation, "greet me")
+        _, message = await client.notified("user_message")
+        await parley_model.wait_until_held()
+        await client.call("conversationStream", conversation_id=conversation, after=message["_meta"]["seq"])
+        await client.notified("notifications/stream_disconnected")
+        _, snapshot = await client.notified("notifications/initial_state")
+        parley_model.release()
+        rest = [await client.notified("agent_message_delta", "agent_message", "task_complete") for _ in range(3)]
+
+    (so_far,) = snapshot["initial_state"]["events"]
+    assert (so_far["_meta"]["offset"], so_far["msg"]) == (0, {"type": "agent_message_delta", "delta": "Hello, "})
+    assert [name for name, _ in rest] == ["agent_message_delta", "agent_message", "task_complete"]
+
+
 async def test_it_can_be_asked_and_answers_with_a_form(parley_model: ScriptedModel) -> None:
     asked: list[tuple[str, dict[str, Any]]] = []
     answers = [

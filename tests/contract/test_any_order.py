@@ -29,11 +29,11 @@ class Step(NamedTuple):
     name: ConversationId
     text: str
     number: int
-    """How many entries."""
+    """The number of entries."""
     off: int
-    """By how much they miss the place where they belong."""
+    """The distance between the position that the entries have and the position that they should have."""
     old: bool
-    """Whether it is done with the lease before the last one."""
+    """True if the operation uses the lease before the last one."""
     summary: Summary
 
 

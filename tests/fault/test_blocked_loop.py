@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from kit.builders.entries import FIRST
+from kit.builders.entries import FIRST, summary
 from kit.builders.events import user_message
 from kit.builders.long_logs import create_long
 from kit.builders.records import message, model_asked, model_said, settings_chosen, turn_ended, turn_started
@@ -26,6 +26,7 @@ from parley.server.serve import ServerCore
 from parley.stores.memory import MemoryStore
 from parley.stores.sqlite.store import SqliteStore
 from parley.transports.descriptors import DescriptorTransport
+from parley.wire.ids import ConversationId
 from parley.wire.mcp import FULL_VERSION
 
 BLOCKED_SECONDS: Final = 0.05
@@ -130,6 +131,28 @@ async def test_reading_a_long_conversation_blocks_nothing(tmp_path: Path, store:
             [forked] = await client.call("conversationFork", conversation_id=FIRST)
             check(watchdog)
             assert forked["result"]["structuredContent"]["conversation_id"] != FIRST
+
+
+CONVERSATIONS: Final = 10_000
+"""The number of conversations in the longest page of a list."""
+
+
+@pytest.mark.promises("framing.never-blocked")
+async def test_listing_many_conversations_blocks_nothing(tmp_path: Path, store: Store) -> None:
+    for begin in range(0, CONVERSATIONS, 1000):
+        names = (ConversationId(f"00000000-0000-4000-8000-{begin + number:012}") for number in range(1000))
+        await asyncio.gather(*(store.create(name, [], summary()) for name in names))
+    async with connected(tmp_path, store) as client:
+        with watching_the_loop() as watchdog:
+            [listed] = await client.call("conversationsList", limit=CONVERSATIONS)
+            check(watchdog)
+            assert len(listed["result"]["structuredContent"]["conversations"]) == CONVERSATIONS
+            await client.call("attentionList", limit=200)
+            check(watchdog)
+            await client.read_resource("parley://conversations")
+            check(watchdog)
+            await client.read_resource("parley://attention")
+            check(watchdog)
 
 
 @pytest.mark.promises("framing.never-blocked", "resources.bounds")

@@ -72,8 +72,8 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 ) -> None:
     plant(tmp_path, old__txt="alpha\n")
     before = tree(tmp_path)
-    notebook = RecordingTranscript(appended=descriptors.forbid)
-    context = ToolContext(settings=settings(cwd=str(tmp_path)), transcript=notebook, authorize=grant)
+    transcript = RecordingTranscript(appended=descriptors.forbid)
+    context = ToolContext(settings=settings(cwd=str(tmp_path)), transcript=transcript, authorize=grant)
     patches = Patches(context, NoCommands())
 
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -82,7 +82,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
         )
     descriptors.allow()
 
-    begin, *rest = notebook.payloads
+    begin, *rest = transcript.payloads
     said = rest[-1].stderr if isinstance(rest[-1], PatchApplyEnd) else ""
     assert said.startswith("Failed to write files: Too many open files (os error 24): the server may have ")
     assert isinstance(begin, PatchApplyBegin)
@@ -90,7 +90,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
         command_output(CALL, said.encode(), stream="stderr"),
         PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False),
     ]
-    assert notebook.shown == [OutputShown(CALL, "stderr", said.encode())]
+    assert transcript.shown == [OutputShown(CALL, "stderr", said.encode())]
     assert json.loads(told) == {"output": said, "metadata": {"exit_code": 1, "duration_seconds": 0.0}}
     assert tree(tmp_path) == before
 
@@ -121,13 +121,13 @@ def without_duration(event: LogPayload) -> LogPayload:
 
 
 async def test_a_call_of_a_tool_server_that_breaks_down_by_our_own_mistake_is_seen_to_end() -> None:
-    notebook = Forgetful()
+    transcript = Forgetful()
     async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([program("x")]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await ServerTools(context(notebook), lease).run(call_item("x__steps", '{"count": 1}', CALL))
+            told = await ServerTools(context(transcript), lease).run(call_item("x__steps", '{"count": 1}', CALL))
 
     assert told == "internal error: ZeroDivisionError"
-    assert list(map(without_duration, notebook.payloads)) == seen("steps", {"count": 1}, told)
+    assert list(map(without_duration, transcript.payloads)) == seen("steps", {"count": 1}, told)
 
 
 EMPTY_HANDED = """
@@ -147,11 +147,11 @@ for line in sys.stdin:
 
 
 async def test_a_result_that_has_no_content_cannot_be_read() -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     server = ToolServer(name="x", command=sys.executable, args=("-c", EMPTY_HANDED))
     async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([server]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await ServerTools(context(notebook), lease).run(call_item("x__give", "{}", CALL))
+            told = await ServerTools(context(transcript), lease).run(call_item("x__give", "{}", CALL))
 
     assert told == "tool call error: tool call failed for `x/give`: its answer cannot be read"
-    assert list(map(without_duration, notebook.payloads)) == seen("give", {}, told)
+    assert list(map(without_duration, transcript.payloads)) == seen("give", {}, told)

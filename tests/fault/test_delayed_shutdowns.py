@@ -19,6 +19,7 @@ from kit.clients.requests import initialize, tool
 from kit.clients.shared_home import events_until, is_
 from kit.clients.wire_client import speaking as talking
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.app.serving import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
@@ -198,8 +199,7 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
             with (home / "write.lock").open("r+b") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 sending = asyncio.create_task(conversation.send("and that"))
-                while not somebody_wants_to_write(home):  # noqa: ASYNC110  # nothing tells of it
-                    await asyncio.sleep(0.01)
+                await until(lambda: somebody_wants_to_write(home))
                 wire.raw.close_stdin()
                 exit_code = await wire.raw.exit_code()
             await sending

@@ -32,7 +32,7 @@ def state_parent_session(pid):
     return fields[0], int(fields[1]), int(fields[3])
 def waits(pid):
     try: state, _, session = state_parent_session(pid)
-    except OSError: return False  # one that ended meanwhile
+    except OSError: return False  # the process has ended
     return state not in "ZX" and session == fork_server  # a supervisor with a command has its own session
 def found():
     children = open(f"/proc/{fork_server}/task/{fork_server}/children").read().split()
@@ -61,7 +61,7 @@ async def test_the_control_socket_and_the_pipes_of_a_command_are_not_held_by_the
 ours = {os.readlink(f"/proc/self/fd/{number}") for number in (1, 2)}
 def held(pid): return {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
 def sockets(pid): return {name for name in held(pid) if name.startswith("socket:")}
-for _ in range(1000):  # the spare supervisor closes what it inherits after its fork
+for _ in range(9000):  # the spare supervisor closes what it inherits after its fork
     if not sockets(supervisor) & sockets(spare): break
     time.sleep(0.01)
 print([len(ours & held(pid)) for pid in (fork_server, supervisor, spare)])

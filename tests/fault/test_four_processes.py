@@ -37,8 +37,8 @@ def events_in(log: Log) -> list[Any]:
     return [msgspec.json.decode(encoded) for _, encoded in log]
 
 
-def check(crowd: ProcessGroup, logs: dict[str, Log], ran: Path) -> None:
-    segments = [segment for life in crowd.lives for segment in segments_of(life.name, life.frames)]
+def check(group: ProcessGroup, logs: dict[str, Log], ran: Path) -> None:
+    segments = [segment for life in group.lives for segment in segments_of(life.name, life.frames)]
     for segment in segments:
         segment.check(logs[segment.conversation])
     said: Counter[str] = Counter()
@@ -53,27 +53,27 @@ def check(crowd: ProcessGroup, logs: dict[str, Log], ran: Path) -> None:
     commands = Counter(ran.read_text().split() if ran.exists() else [])
     seen = sum(len(segment.events) for segment in segments)
     print(
-        f"{len(crowd.lives)} processes, {len(crowd.accepted)} of {len(crowd.sent)} messages accepted,"
+        f"{len(group.lives)} processes, {len(group.accepted)} of {len(group.sent)} messages accepted,"
         f" {sum(map(len, logs.values()))} events, {len(segments)} streams that saw {seen}, {len(commands)} commands"
     )
 
-    assert crowd.journal.unexpected == []
+    assert group.journal.unexpected == []
     assert all(times == 1 for times in said.values()), f"said twice: {said}"
-    assert crowd.accepted <= said.keys(), f"lost: {crowd.accepted - said.keys()}"
+    assert group.accepted <= said.keys(), f"lost: {group.accepted - said.keys()}"
     assert all(times == 1 for times in commands.values()), f"run twice: {commands}"
     assert done <= commands.keys(), f"done and not run: {done - commands.keys()}"
-    with sqlite3.connect(crowd.home / "parley.db") as database:
+    with sqlite3.connect(group.home / "parley.db") as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 async def run(model: ScriptedModel, tmp_path: Path, *, seed: int, seconds: float) -> None:
     ran = tmp_path / "ran"
     model.set_handler(lambda request: answer_to(request, ran))
-    crowd = ProcessGroup(model, tmp_path / "home", seed)
-    await crowd.run(processes=4, conversations=3, seconds=seconds)
-    async with RawParley(model, home=crowd.home, config=SETTINGS, checked=False) as last:
-        logs = await read_logs(last, crowd.conversations)
-    check(crowd, logs, ran)
+    group = ProcessGroup(model, tmp_path / "home", seed)
+    await group.run(processes=4, conversations=3, seconds=seconds)
+    async with RawParley(model, home=group.home, config=SETTINGS, checked=False) as last:
+        logs = await read_logs(last, group.conversations)
+    check(group, logs, ran)
 
 
 @pytest.mark.promises("keeping.shared", "keeping.taken-over", "keeping.repeated")

@@ -330,7 +330,7 @@ def descendants(pid: int) -> list[int]:
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
-        return []  # gone meanwhile
+        return []  # the process has ended
     return [below for child in children for below in (child, *descendants(child))]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit.clients.http_client import HttpClient, SseReader
-from kit.clients.http_events import until_idle
+from kit.clients.reading import until_state
 from kit.clients.requests import tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -73,7 +73,7 @@ async def race(model: ScriptedModel, home: Path, *, rounds: int) -> None:
                 by_tool = await asyncio.gather(*(racer.answer(approval) for racer, approval in pairs))
                 settled = await asyncio.gather(*(racer.settlement() for racer in racers))
                 await asyncio.gather(*(racer.turn_ended() for racer in racers))
-                await until_idle(clients[0], conversation)
+                await until_state(clients[0], conversation, "idle")
 
             assert sum(one is True for one in by_tool) <= 1
             assert settled == [settled[0]] * CLIENTS

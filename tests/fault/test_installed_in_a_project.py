@@ -35,7 +35,7 @@ def note(event, arguments):
         os.write(log, (arguments[0] + "\\n").encode())
 sys.addaudithook(note)
 """
-"""As `sitecustomize` of the environment: notes every module that is looked for in files."""
+"""The `sitecustomize` of the environment. It records every module that Python searches for in files."""
 
 SERVER: Final = (sys.executable, "-P", "-m", "parley")
 """The installation that the tests run with."""

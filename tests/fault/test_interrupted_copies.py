@@ -21,6 +21,7 @@ from kit.builders.logs import AT, log_of
 from kit.builders.records import settings_chosen
 from kit.clients.wire_client import speaking
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.conversation.export_format import ExportHead, entry_line, head_line
 from parley.conversation.log import Entry
 from parley.runtime.bulk_create import bulk_create, pages_of
@@ -47,9 +48,7 @@ def entries_in(home: Path) -> int:
 
 
 async def until_begun(home: Path, *, before: int) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (home / "parley.db").exists() or entries_in(home) == before:  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0.005)
+    await until(lambda: (home / "parley.db").exists() and entries_in(home) != before)
 
 
 async def parley(home: Path, *arguments: str) -> str:

@@ -23,7 +23,7 @@ from parley.wire.jsonrpc import encode
 from parley.wire.mcp import FULL_VERSION
 
 TIMES = 7
-"""Of its own size."""
+"""The memory that a message may use, as a multiple of its size."""
 
 
 def of_shape(shape: str, size: int) -> list[dict[str, str]]:

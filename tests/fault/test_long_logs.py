@@ -24,7 +24,7 @@ from parley.wire.mcp import FULL_VERSION
 
 MEMORY_BYTES: Final = 150_000_000
 CPU_SECONDS: Final = 0.5
-"""For a first call. It is wall time in the long run, and much more than is needed here."""
+"""The CPU time of a first call, several times as much as it needs."""
 FIRST_BYTE_SECONDS: Final = 1.0
 NEXT_MESSAGE_SECONDS: Final = 0.5
 FIRST_BYTE_OF_100_000_SECONDS: Final = 0.1

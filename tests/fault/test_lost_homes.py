@@ -17,6 +17,7 @@ from kit.clients.approving import ApprovingClient
 from kit.clients.shared_home import log_of, said
 from kit.servers.store_process import Answer, StoreProcess
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.client import ToolFailed
 from parley.conversation.export_format import read_head
 from parley.errors import BadHome, HomeLost, UnknownConversation
@@ -126,8 +127,7 @@ async def test_the_last_acknowledged_entries_are_saved_when_the_server_ends(tmp_
         child.ask("close")  # it is not the last one, and leaves its log to the others
     (tmp_path / "parley.db-wal").unlink()
     await store.close()
-    while not lost:  # noqa: ASYNC110 - it is told soon
-        await asyncio.sleep(0.01)
+    await until(lambda: bool(lost))
 
     assert last_saved(lost[0].detail) == 5
 
@@ -222,8 +222,7 @@ async def test_nothing_is_saved_where_commands_may_write(tmp_path: Path, monkeyp
     shutil.rmtree(home.parent)
     home.parent.write_text("no directory can be made here")
     await store.close()
-    while not lost:  # noqa: ASYNC110 - it is told soon
-        await asyncio.sleep(0.01)
+    await until(lambda: bool(lost))
 
     saved = saved_in(lost[0].detail)
     assert saved is not None

@@ -32,7 +32,7 @@ class Stopped:
             found = await story.found()
             assert exit_code == 0
             if any(InitialState.METHOD.encode() in frame for frame in raw.frames):
-                assert story.sent == events_in(found)  # whoever follows is told everything
+                assert story.sent == events_in(found)  # a client with a stream gets every event
             await story.goes_on(STOPPED)
         return ends_in(found)
 

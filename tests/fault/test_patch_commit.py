@@ -298,7 +298,7 @@ def test_a_full_disk_is_left_as_it_was(tmp_path: Path) -> None:
     assert told.splitlines() == [failure, "first.txt", "one"]
 
 
-# --- somebody else -----------------------------------------------------------------------
+# --- other processes ---------------------------------------------------------------------
 
 
 def rewrite(work: Path) -> None:

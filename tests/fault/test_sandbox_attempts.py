@@ -22,7 +22,7 @@ from parley.config.types import Mechanism
 OPEN: Final = {
     ("files", "bubblewrap"): {"write to a pipe that somebody reads": WORKED},
 }
-"""What is known to be open, as docs/security.md says."""
+"""Attempts that are known to succeed. docs/security.md lists them."""
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ DATA: Final = (
 """Attempts on files that Git does not obey. Under Landlock they stay changed."""
 
 IN_BOTH: Final = ("a setting", "a hook moved there", "moved and replaced", "made", "made by git")
-"""What is tried in a project alone and in one below a wider root."""
+"""Attempts that are made in a project that is a root itself, and in a project below a wider root."""
 
 
 def cases() -> Iterator[tuple[str, bool]]:
@@ -516,7 +516,7 @@ def test_a_root_that_was_replaced_between_two_commands_is_refused(
 
     assert str(refused.value) == (f"{project} may not be written to any more: it was replaced by another directory")
     assert [*outside.iterdir(), *(wide / "between").resolve().glob("project/new")] == []
-    # The control: who does not compare writes outside, or into a directory that nobody has allowed.
+    # The control: without the comparison, the command writes to a directory that was not allowed.
     confined.run(None, "sh", "-c", 'echo written > "$0/new"', str(project))
     assert (project / "new").read_text() == "written\n"
     shutil.rmtree(wide)

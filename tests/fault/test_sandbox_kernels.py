@@ -1,6 +1,6 @@
 """On kernels that lack a feature, commands run in another sandbox or are refused, and never unconfined.
 
-The server is a real one, on a kernel that is told to lack namespaces, Landlock or bubblewrap.
+The server is a real one. The kernel under it pretends to lack namespaces, Landlock or bubblewrap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Kernel(NamedTuple):
     lacks: tuple[Lack, ...]
     mechanism: str | None
     why_none: tuple[str, ...] = ()
-    """Where nothing is left: what the refusal says."""
+    """The reasons in the refusal if no mechanism is left."""
 
 
 KERNELS: Final = {
@@ -56,7 +56,7 @@ KERNELS: Final = {
 }
 
 ALL: Final = [pytest.param(kernel, marks=(BUBBLEWRAP, LANDLOCK), id=name) for name, kernel in KERNELS.items()]
-"""What is taken away must be there in the first place."""
+"""The cases. Each one needs a computer with bubblewrap and Landlock, because it removes one of them."""
 
 LOOK: Final = """
 echo x 2>/dev/null > inside && echo inside

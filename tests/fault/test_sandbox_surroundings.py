@@ -41,7 +41,7 @@ def test_a_command_has_the_environment_that_it_was_given_and_nothing_of_the_serv
     result = confined.run(policy, "env", "-0", cwd=str(workspace), env={"PATH": PATH, "A": "b=c\n"})
 
     found = dict(item.split(b"=", 1) for item in result.stdout.split(b"\0") if item)
-    # Bubblewrap says where it has gone to, as a shell would.
+    # Bubblewrap sets PWD to its directory, as a shell does.
     expected = {b"PATH": PATH.encode(), b"A": b"b=c\n", b"PWD": bytes(workspace)}
     assert found == {name: expected[name] for name in expected if name != b"PWD" or mechanism == "bubblewrap"}
 

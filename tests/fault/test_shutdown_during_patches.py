@@ -25,7 +25,7 @@ from parley.tools.patch.threads import written_in_thread
 async def main():
     pipe, file = map(Path, sys.argv[1:])
     written_in_thread(lambda: file.write_bytes(pipe.read_bytes()), name="write-patch")
-    asyncio.get_running_loop().call_soon(os.dup2, 2, 1)  # leaves the server the only one that has its stdout
+    asyncio.get_running_loop().call_soon(os.dup2, 2, 1)  # now only the server has its stdout
     await serve_stdio()
 
 asyncio.run(main())
@@ -64,7 +64,7 @@ async def test_a_patch_in_progress_is_completed_before_the_server_exits(
         async with asyncio.timeout(PATIENCE_SECONDS):
             content = await opened_for_writing(pipe)
             server.stdin.close()
-            await server.stdout.read()  # to its end: the server has taken leave of its client
+            await server.stdout.read()  # the end of stdout: the server has closed the connection
             os.write(content, b"all of it")
             os.close(content)
             exit_code = await server.wait()

@@ -15,6 +15,7 @@ from kit.builders.entries import FIRST, OTHER, everything_in, said, summary
 from kit.servers.lock_holders import held_by_flock
 from kit.servers.store_process import StoreProcess
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.stores.sqlite import lock_holders, read_only
@@ -230,8 +231,7 @@ async def test_a_write_that_waits_too_long_fails_and_is_never_done(
     with held_by_flock(tmp_path) as held:
         call = store.append(lease, [said(1, "of a call")], summary(), until=loop.time() + CALL_SECONDS)
         turns = store.append(other, [said(1, "of a turn")], summary())
-        while not store._writer.waiting_seconds:  # noqa: ASYNC110 - the thread tells nobody that it waits
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(store._writer.waiting_seconds))
         passed = CALL_SECONDS
         with pytest.raises(WriteLockHeld) as refused:
             await call

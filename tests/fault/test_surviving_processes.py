@@ -47,7 +47,7 @@ def daemons(marker: str) -> str:
 
 
 DAEMONS: Final = 2 * IN_BACKGROUND + 1
-"""How many there are, once all have come to rest: the daemon's own parents are gone by then."""
+"""The number of processes after all have started. By then the parents of the daemon have ended."""
 
 
 def stubborn(marker: str) -> Call:
@@ -98,7 +98,7 @@ async def test_daemons_end_with_the_command_that_started_them(parley_model: Scri
 async def test_processes_of_a_command_are_dead_before_the_next_one_begins(
     parley_model: ScriptedModel, marker: str
 ) -> None:
-    # A dot, so that those who look do not find themselves.
+    # The dot prevents the pattern from matching the processes that search.
     look = f"cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^LEFT={marker[:-1]}.$'"
     async with speaking(parley_model) as wire:
         seen = await turn(wire, sh("c1", f"{daemons(marker)}; echo hi"), sh("c2", look))

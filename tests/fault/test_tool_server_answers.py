@@ -26,7 +26,7 @@ TOO_LONG: Final = "its answer is longer than 16777216 bytes"
 
 MEBIBYTE: Final = 1024 * 1024
 MANY: Final = 400
-"""So many mebibytes are offered; those that are taken are few."""
+"""The number of mebibytes that the server offers. Parley reads only a few of them."""
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from kit.servers.tool_servers import (
     program,
     running,
 )
+from kit.system.frozen_time import frozen_time
 from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.tools.errors import ToolServerFailed
@@ -201,7 +202,7 @@ async def test_an_idle_server_that_failed_is_not_waited_for_again(tmp_path: Path
             async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([server]):
                 await until(lambda: running(mark) == 1)
                 assert await failures(pool, server) == expected
-            await until(lambda: running(mark) == 0)  # nobody uses it
+            await until(lambda: running(mark) == 0)  # no lease uses it
 
 
 async def test_closing_does_not_wait_for_a_server_that_still_starts(mark: str) -> None:
@@ -281,9 +282,9 @@ async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: Se
 
 
 async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: ServerPool) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(context(notebook), lease)
+        tools = ServerTools(context(transcript), lease)
         before, specs = await call_text(lease, "x__pid"), lease.specs()
 
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -292,7 +293,7 @@ async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: Se
         assert told == (
             "tool call error: tool call failed for `x/crash`: the connection to the tool server was lost"
         )
-        end = notebook.payloads[-1]
+        end = transcript.payloads[-1]
         assert isinstance(end, McpToolCallEnd)
         assert end.result.err == told
         assert lease.specs() == specs
@@ -300,11 +301,11 @@ async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: Se
 
 
 async def test_all_calls_under_way_fail_when_their_server_is_killed(pool: ServerPool) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(context(notebook), lease)
+        tools = ServerTools(context(transcript), lease)
         calls = [asyncio.create_task(tools.run(call_item("x__wait", "{}"))) for _ in range(3)]
-        await notebook.until(6)  # begun, and waiting
+        await transcript.until(6)  # begun, and waiting
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGKILL)
 
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -352,14 +353,14 @@ async def test_a_server_that_cannot_be_started_again_reports_it_to_the_model(tmp
 
 
 async def test_cancelling_a_call_stops_it_at_the_server_and_affects_no_other_call(pool: ServerPool) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     async with pool.lease([program("x")]) as lease:
-        tools = ServerTools(context(notebook), lease)
+        tools = ServerTools(context(transcript), lease)
         before = await call_text(lease, "x__pid")
         doomed = asyncio.create_task(tools.run(call_item("x__wait", "{}", "doomed")))
-        await notebook.until(2)
+        await transcript.until(2)
         other = asyncio.create_task(tools.run(call_item("x__wait", "{}", "other")))
-        await notebook.until(4)
+        await transcript.until(4)
 
         doomed.cancel()
         await asyncio.wait([doomed])
@@ -372,22 +373,22 @@ async def test_cancelling_a_call_stops_it_at_the_server_and_affects_no_other_cal
         assert doomed.cancelled()
         assert told == '[{"text":"released","type":"text"}]'
         assert await call_text(lease, "x__pid") == before
-        assert [one.call_id for one in notebook.payloads if isinstance(one, McpToolCallBegin)] == [
+        assert [one.call_id for one in transcript.payloads if isinstance(one, McpToolCallBegin)] == [
             "doomed",
             "other",
         ]
-        assert [one.call_id for one in notebook.payloads if isinstance(one, McpToolCallEnd)] == ["other"]
+        assert [one.call_id for one in transcript.payloads if isinstance(one, McpToolCallEnd)] == ["other"]
 
 
 async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
-    loopback, notebook = Loopback(), RecordingTranscript()
+    loopback, transcript = Loopback(), RecordingTranscript()
     async with (
         loopback.open() as url,
         closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         pool.lease([ToolServer(name="x", url=url)]) as lease,
     ):
-        doomed = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
-        await notebook.until(2)
+        doomed = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__wait", "{}")))
+        await transcript.until(2)
 
         doomed.cancel()
         await asyncio.wait([doomed])
@@ -402,10 +403,10 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
     pool = ServerPool(ENVIRON, timing=PATIENT)
     async with pool.lease([program("x", mark=mark)]) as lease:
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
-        notebook = RecordingTranscript()
+        transcript = RecordingTranscript()
         arguments = '{"a": "' + "x" * 1_000_000 + '"}'
-        doomed = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__echo", arguments)))
-        await notebook.until(1)
+        doomed = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__echo", arguments)))
+        await transcript.until(1)
 
         doomed.cancel()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -420,7 +421,7 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
 
 @pytest.mark.parametrize("where", ["program", "address"])
 async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_continues(where: str) -> None:
-    notebook, loopback = RecordingTranscript(), Loopback()
+    transcript, loopback = RecordingTranscript(), Loopback()
     async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
         server = program("x") if where == "program" else ToolServer(name="x", url=url)
         async with (
@@ -429,13 +430,17 @@ async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_continu
         ):
             before = await call_text(lease, "x__pid")
             async with asyncio.timeout(PATIENCE_SECONDS):
-                told = await ServerTools(context(notebook), hasty).run(call_item("x__wait", "{}"))
+                with frozen_time():
+                    tools = ServerTools(context(transcript), hasty)
+                    waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
+                    await transcript.until(2)  # the call has arrived at the server
+                told = await waiting
                 while await call_text(lease, "x__cancelled") != "1":
                     pass
 
             assert told == "tool call error: tool call failed for `x/wait`: request timed out"
             assert await call_text(lease, "x__pid") == before
-            begin, *_, end = notebook.payloads
+            begin, *_, end = transcript.payloads
             assert isinstance(begin, McpToolCallBegin)
             assert isinstance(end, McpToolCallEnd)
             assert end.result.err == told
@@ -461,10 +466,10 @@ async def test_the_time_of_a_call_runs_while_its_server_starts_again(tmp_path: P
 
 
 async def test_without_a_limit_a_call_may_take_as_long_as_it_likes(pool: ServerPool) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     async with pool.lease([structs.replace(program("x"), tool_timeout_seconds=0)]) as lease:
-        waiting = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
-        await notebook.until(2)
+        waiting = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__wait", "{}")))
+        await transcript.until(2)
 
         await call_text(lease, "x__release")
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -519,10 +524,10 @@ def test_a_program_that_does_not_exit_is_abandoned_within_two_seconds() -> None:
 
 
 async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
-    pool, notebook = ServerPool(ENVIRON, timing=PATIENT), RecordingTranscript()
+    pool, transcript = ServerPool(ENVIRON, timing=PATIENT), RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([program("x", mark=mark)]) as lease:
-        waiting = asyncio.create_task(ServerTools(context(notebook), lease).run(call_item("x__wait", "{}")))
-        await notebook.until(2)
+        waiting = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__wait", "{}")))
+        await transcript.until(2)
 
         await pool.close()
 
@@ -557,7 +562,7 @@ async def test_many_starts_and_ends_leave_no_descriptor_and_no_task(mark: str) -
 
 
 async def test_an_address_without_a_server_is_a_failure(pool: ServerPool) -> None:
-    with socket.socket() as taken:  # bound, but nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         server = ToolServer(name="far", url=f"http://127.0.0.1:{taken.getsockname()[1]}/mcp")
 

@@ -60,7 +60,7 @@ class Part(NamedTuple):
     data: bytes
     shown: tuple[Event, ...] = ()
     ends: bool = False
-    """All is said with it: whatever happens to the rest of the body does not matter."""
+    """True if the response is complete with this part, so that the rest of the body does not matter."""
 
 
 def parts_of(api: Api) -> list[Part]:
@@ -107,9 +107,9 @@ def whole_answer(api: Api) -> list[Event]:
     """Return the events of a complete response, and of the one after its call."""
     cost: list[Event] = [token_count(input_tokens=10, output_tokens=5, cached=0, reasoning=0)]
     if api == "chat":
-        cost = []  # nobody asked for it
+        cost = []  # the request did not ask for it
     seen = [event for part in parts_of(api) for event in part.shown]
-    text = [agent_message("".join(PIECES))] if api == "chat" else []  # told where the API says that it is whole
+    text = [agent_message("".join(PIECES))] if api == "chat" else []  # the API says when the text is complete
     last: list[Event] = [
         AgentMessageDelta(delta=LAST_WORD),
         agent_message(LAST_WORD),
@@ -191,7 +191,7 @@ async def cut_at_once(
         for conversation, at in zip(conversations, places, strict=True):
             await conversation.send(f"cut {at}")
         before = [await seen_of(stream, len(seen)) for stream, seen in zip(streams, expected, strict=True)]
-        if not enough:  # otherwise nobody waits for the rest of them
+        if not enough:  # otherwise the server does not wait for the rest
             await parley.model.wait_until_held(len(places))
             parley.model.release()
         behind = [await stream.turn() for stream in streams]

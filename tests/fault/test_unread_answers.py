@@ -20,11 +20,11 @@ from parley.testing.home import Home
 
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 ANSWERED_AT_MOST = 64 * 1024 * 1024
-"""Far beyond what the server keeps; behind that it stops reading."""
+"""A size of answers far beyond the size that the server keeps before it stops reading."""
 KEPT_AT_LEAST = 16 * 1024 * 1024
-"""So much is read and answered."""
+"""The size of answers up to which the server must read and answer."""
 QUIET_SECONDS = 1.5
-"""A server that reads on behind that takes a request within this time."""
+"""A server that reads beyond this size accepts a request within this time."""
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from parley.conversation.log import LogView
 from parley.runtime.conversation import Conversation
 
 STALE = "approved_for_session"
-"""What is answered only where nothing is open: no question may ever be settled by it."""
+"""The decision of answers that are sent when no approval is open. It must never settle an approval."""
 
 clients = st.integers(0, 2)
 decisions = st.sampled_from(["approved", "denied", "abort"])
@@ -201,7 +201,7 @@ LEAVES_EARLY: Final[list[tuple[tuple[Any, ...], bool]]] = [
     (step, False)
     for step in (("say", 0, 0), ("stream", 1), ("say", 0, 0), ("leave", 1), ("stream", 0), ("say", 0, 1))
 ]
-"""One who wants to stream goes before the conversation is found for him: he is not asked."""
+"""A client requests a stream and leaves before the conversation is found. This client is not asked."""
 
 
 @pytest.mark.promises("approvals.once")

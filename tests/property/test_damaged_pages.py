@@ -30,7 +30,7 @@ def named(number: int) -> ConversationId:
 
 
 async def made(home: Path) -> Kept:
-    """Create a home in which every table has several pages, except those that never do."""
+    """Create a home in which every table that can grow has several pages."""
     store = SqliteStore(str(home))
     kept: Kept = {}
     for number in range(CONVERSATIONS):

@@ -148,9 +148,9 @@ def mangled(draw: st.DrawFn, item: st.SearchStrategy[Any] = items) -> Any:
 @given(st.lists(mangled(), max_size=12))
 def test_whatever_was_recorded_becomes_a_log_in_which_every_call_has_its_output(recorded: list[Any]) -> None:
     lines = rollout(*recorded)
-    retelling = RolloutReader(read_session(lines[0]))
+    reader = RolloutReader(read_session(lines[0]))
     log = Log()
-    log.append((settings_chosen(), *retelling.read(enumerate(lines[1:], start=2))), at=AT)
+    log.append((settings_chosen(), *reader.read(enumerate(lines[1:], start=2))), at=AT)
 
     entries, projections = read(b"".join(written(log)))
 
@@ -165,11 +165,11 @@ def test_whatever_was_recorded_becomes_a_log_in_which_every_call_has_its_output(
 @given(st.lists(items, max_size=4), st.binary(max_size=12), st.booleans())
 def test_bytes_in_a_recording_are_refused_or_left_out(recorded: list[Any], noise: bytes, ends: bool) -> None:
     lines = [*rollout(*recorded), noise.replace(b"\n", b"") + (b"\n" if ends else b"")]
-    retelling = RolloutReader(read_session(lines[0]))
+    reader = RolloutReader(read_session(lines[0]))
 
     projections, refused_at = Projections(), 0
     try:
-        payloads = list(retelling.read(enumerate(lines[1:], start=2)))
+        payloads = list(reader.read(enumerate(lines[1:], start=2)))
     except BadFile as error:
         payloads, refused_at = [], error.line
     for one in payloads:

@@ -1,4 +1,4 @@
-"""Whatever lies in whatever: the mounts of bubblewrap and the rules of Landlock come to what the policy say."""
+"""Nested paths: the mounts of bubblewrap and the rules of Landlock grant the rights of the policy."""
 
 from __future__ import annotations
 

@@ -73,9 +73,9 @@ class File(NamedTuple):
 class Edit(NamedTuple):
     file: File
     script: tuple[Edited, ...]
-    """For each line of the file."""
+    """The edit of each line of the file."""
     at_end: tuple[str, ...]
-    """What is put behind the last line."""
+    """The lines that are added after the last line."""
 
     def expected(self) -> bytes:
         """Return the edited file, computed without a patch."""
@@ -84,7 +84,7 @@ class Edit(NamedTuple):
     def _edited_lines(self) -> Iterator[OldLine]:
         old = self.file.lines
         group_start = 0
-        """Where the lines begin that are removed right before here."""
+        """The index of the first of the removed lines directly before this step."""
         waiting: list[str] = []
         steps = [*self.script, Edited(self.at_end, "kept")]
         for at, (added, fate) in enumerate(steps):
@@ -107,7 +107,7 @@ def files(draw: st.DrawFn, *, texts: st.SearchStrategy[str] = odd_text) -> File:
     lines = tuple(draw(st.lists(st.builds(OldLine, texts, line_ends), max_size=12)))
     ends_openly = bool(lines) and draw(st.booleans())
     if ends_openly:
-        # What is missing at the end shows by the line before; an empty last line would not show at all.
+        # The line before determines the missing line end. An empty last line would not be a line at all.
         last_end = lines[-2].end if len(lines) > 1 else "\n"
         lines = (*lines[:-1], OldLine(lines[-1].text or "x", last_end))
     return File(lines, draw(st.booleans()), ends_openly)
@@ -385,7 +385,7 @@ def test_the_patch_that_is_spoiled_is_a_good_one() -> None:
         }
 
 
-# --- whatever a path says ----------------------------------------------------------------
+# --- all kinds of paths ------------------------------------------------------------------
 
 parts = st.sampled_from(["..", ".", "work", "sub", "link", "deep", "f", "missing"])
 steps = st.lists(parts, max_size=6)

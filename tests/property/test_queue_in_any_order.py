@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kit.servers.lives import Life
@@ -219,5 +219,6 @@ async def play(script: list[tuple[Any, ...]]) -> None:
 
 @pytest.mark.promises("queue.order", "queue.durable", "queue.pause", "queue.once")
 @given(script=st.lists(steps, min_size=4, max_size=20))
+@example(script=[("send",), ("queue", "0"), ("interrupt",), ("send",)])
 def test_the_queue_is_what_the_model_says(script: list[tuple[Any, ...]]) -> None:
     asyncio.run(play(script))

@@ -1,9 +1,8 @@
-"""The readers, voices and sessions of the server itself, over an outbox that is full whenever it likes.
+"""The readers, encoders and sessions of the server, with an outbox that is full at random times.
 
-`test_views.py` shows the property for the log and its cursors; here the parts that really run are
-held to it, frame by frame: whatever happens in whatever order, a client that streams, falls
-behind, pauses and streams again ends with the view of one that was there all along. What is
-written is on disk at some later moment, or never, and nobody sees it before.
+`test_views.py` checks the property for the log and its cursors. This module checks the same property for the frames
+that the server sends. A client streams, falls behind, pauses and streams again, in any order. It ends with the same
+view as a client that was always connected. An entry becomes durable later, or never, and no client sees it before.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Conversation:
         self.always = Client(self.log, always=True)
         self.clients = [Client(self.log, always=False) for _ in range(3)]
         self._unwritten: list[Seq] = []
-        """Where each append ends that is not durable."""
+        """The last position of each append that is not durable."""
 
     def do(self, name: str, argument: Any) -> None:
         readers = [client.reader for client in (self.always, *self.clients) if client.reader is not None]

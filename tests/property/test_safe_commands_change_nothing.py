@@ -1,4 +1,4 @@
-"""What is called safe is run for real, without a sandbox, and changes nothing."""
+"""Commands that are classified as safe run without a sandbox, and change nothing."""
 
 from __future__ import annotations
 

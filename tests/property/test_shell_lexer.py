@@ -21,7 +21,7 @@ from parley.agent.safe import commands_in
 Argv = tuple[str, ...]
 
 SHELL_SECONDS: Final = 100
-"""For a whole batch; a shell that waits for more input would never end."""
+"""The limit of a whole batch. A shell that waits for more input would never end."""
 
 
 # --- scripts to be misread ---------------------------------------------------------------
@@ -109,7 +109,7 @@ exit "$STATUS"
 """Ends its input first, so that the commands of a pipeline are written down one after another, each at once."""
 
 FILES = ("a", "l", "axb", "x.c")
-"""For patterns to match."""
+"""Files that patterns can match."""
 
 END_OF_COMMAND, END_OF_SCRIPT = "\x01", "\x02"
 

@@ -1,6 +1,7 @@
-"""Whatever happens in whatever order: every reader ends with the view of one who was always there.
+"""Events in any order: every reader ends with the same view as a reader that was always connected.
 
-What happens is durable at once, or later, or never: then it is taken back, and nobody has seen it.
+An event becomes durable at once, later, or never. An event that never becomes durable is rolled back, and no reader
+has seen it.
 """
 
 from __future__ import annotations
@@ -234,12 +235,12 @@ anything = st.one_of(
     words.map(background_event),
     words.map(task_complete),
 )
-"""But nothing that ends a turn while its command runs: that is `interrupt`."""
+"""None of these events ends a turn while its command runs. `interrupt` does this."""
 
 rooms = st.one_of(st.integers(min_value=0, max_value=4), st.just(PLENTY))
 calls = st.sampled_from([CallId("c1"), CallId("c2")])
 soon = st.sampled_from([True, True, False])
-"""Whether it is durable at once."""
+"""True if an event is durable at once."""
 sizes = st.one_of(*[st.integers(4, 40)] * 9, st.just(20_000))
 hidings = st.sampled_from([NOTHING_HIDDEN, FOR_FULL_VERSION_ONLY])
 
@@ -258,7 +259,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.present: list[Reader] = [self.always]
         self.pieces_before: dict[Reader, int] = {self.always: 0}
         self.unwritten: list[Seq] = []
-        """Where each append ends that is not durable."""
+        """The last position of each append that is not durable."""
         self.said = 0
 
     @rule(payloads=st.lists(anything, min_size=1, max_size=3), at_once=soon)
@@ -384,7 +385,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             gaps = [
                 (at + len(piece), then) for (at, piece), (then, _) in pairwise(pieces) if at + len(piece) < then
             ]
-            # More than one, where somebody joined in the middle and then fell behind.
+            # There are several gaps if a reader joined in the middle and then fell behind.
             assert all(begin >= PREVIEW_BYTES and end <= len(whole) - PREVIEW_BYTES for begin, end in gaps)
             assert (pieces[0][0], pieces[-1][0] + len(pieces[-1][1])) == (0, len(whole))
 

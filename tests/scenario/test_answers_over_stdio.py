@@ -33,7 +33,7 @@ ANSWERS: Final[list[tuple[Any, str, str | None]]] = [
     ({"method": None, "result": None, "error": {"code": -1, "message": "no"}}, "denied", DENIED),
     ({"error": {"code": -32601, "message": "what?"}}, "denied", DENIED),
 ]
-"""An answer, the decision, and what the model is told where it did not run."""
+"""An answer, the decision, and the output that the model gets if the command did not run."""
 
 
 @pytest.mark.promises("approvals.answers", "approvals.told", "approvals.settled")

@@ -66,7 +66,7 @@ never      | read-only          | refused | refused   | refused
 never      | workspace-write    | applied | refused   | refused
 never      | danger-full-access | applied | refused   | refused
 """
-"""By where the file lies: in the working directory, in another writable root, in neither."""
+"""The columns: a file in the working directory, a file in another writable root, and a file in neither."""
 
 
 class Answer(NamedTuple):
@@ -168,7 +168,7 @@ class Places(NamedTuple):
     """The directories of one cell."""
 
     top: Path
-    """Of the repository that all of it lies in."""
+    """The top directory of the repository that contains the other directories."""
     cwd: Path
     inside: Path
     in_a_root: Path
@@ -185,7 +185,7 @@ class Outcome(NamedTuple):
     events: list[Any]
     approvals: list[Any]
     told: list[tuple[str, str]]
-    """What the model is told of each call; nothing where it is not asked again."""
+    """The output of each call that the model gets; empty if no further request is sent to the model."""
     written: set[Path]
 
 

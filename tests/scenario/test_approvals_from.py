@@ -12,6 +12,7 @@ import pytest
 from kit.clients.approving import ApprovingClient, approving_client
 from kit.clients.http_client import HttpClient, SseReader
 from kit.clients.modern_client import ASKABLE, ModernHttpClient
+from kit.clients.reading import until_state
 from kit.clients.requests import tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -66,14 +67,9 @@ async def local_client(model: ScriptedModel, server: HttpServer, config: str) ->
 
 async def until_asking(client: HttpClient, conversation: str) -> str:
     """Wait until the conversation asks, and return the id of the approval."""
-    after = 0
-    while True:
-        arguments = {"conversation_id": conversation, "wait_seconds": 20, "after": after}
-        read = await client.call("conversationRead", **arguments)
-        if read["state"] == "asking":
-            (listed,) = (await client.call("approvalsList"))["approvals"]
-            return str(listed["approval_id"])
-        after = read["seq"]
+    await until_state(client, conversation, "asking")
+    (listed,) = (await client.call("approvalsList"))["approvals"]
+    return str(listed["approval_id"])
 
 
 async def refusal(client: HttpClient, approval: str) -> tuple[str, str]:
@@ -262,8 +258,7 @@ async def test_an_approval_for_the_session_holds_where_its_principal_may_answer(
             await ada.say(conversation, "go")
             approval = await until_asking(ada, conversation)
             await ada.call("approvalAnswer", approval_id=approval, decision="approved_for_session")
-            while (await ada.call("conversationStatus", conversation_id=conversation))["state"] != "idle":
-                await ada.call("conversationRead", conversation_id=conversation, wait_seconds=1)
+            await until_state(ada, conversation, "idle")
             await local.open_stream(conversation)
             await local.say(conversation, "again")
             heard = await local.until(
@@ -295,8 +290,7 @@ async def test_an_approval_for_the_session_does_not_hold_for_the_text_of_another
         await ada.say(conversation, "go")
         approval = await until_asking(ada, conversation)
         await ada.call("approvalAnswer", approval_id=approval, decision="approved_for_session")
-        while (await ada.call("conversationStatus", conversation_id=conversation))["state"] != "idle":
-            await ada.call("conversationRead", conversation_id=conversation, wait_seconds=1)
+        await until_state(ada, conversation, "idle")
         parley_model.says("Wait", HOLD)
         await ada.say(conversation, "next")
         await parley_model.wait_until_held()

@@ -24,6 +24,7 @@ from kit.clients.codex_calls import interrupted, pairs
 from kit.clients.messages import TASK_STARTED, delta, error, initial_state, live
 from kit.clients.messages import agent_message as said
 from kit.clients.messages import task_complete as completed
+from kit.clients.reading import until_state
 from kit.clients.shell_turns import shell
 from kit.servers.on_terminal import ON_TERMINAL
 from kit.system.commands import PATIENCE_SECONDS
@@ -185,7 +186,7 @@ async def test_a_newer_client_gets_the_resolved_paths_of_the_files_of_a_patch(
     assert asked["params"]["_meta"]["parley_conversation_id"]
 
 
-# --- streams, and nobody there ---------------------------------------------------------------
+# --- streams, and no recipients --------------------------------------------------------------
 
 
 @pytest.mark.promises("approvals.held", "approvals.event-first", "status.result")
@@ -199,11 +200,7 @@ async def test_an_approval_waits_for_a_stream_and_is_requested_once_per_connecti
         create = client.call("conversationCreate", prompt="", model="m", cwd=cwd, **ASKS_FIRST)
         conversation = (await client.value_of(create))["conversation_id"]
         await client.say(conversation, "go")
-        page = await client.value_of(client.call("conversationRead", conversation_id=conversation, wait_seconds=10))
-        while page["state"] != "asking":
-            page = await client.value_of(
-                client.call("conversationRead", conversation_id=conversation, after=page["seq"], wait_seconds=10)
-            )
+        await until_state(client, conversation, "asking")
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
         listed = await client.value_of(client.call("approvalsList", conversation_id=conversation))
         assert (status["state"], status["questions"]) == ("asking", listed["approvals"])

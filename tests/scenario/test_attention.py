@@ -15,6 +15,7 @@ import pytest
 
 from kit.clients.http_client import HttpClient
 from kit.clients.modern_client import speaking_modern
+from kit.clients.reading import until_state
 from kit.clients.requests import request, tool
 from kit.clients.shared_home import ASKS
 from kit.clients.shell_turns import sh
@@ -27,24 +28,11 @@ from parley.wire.mcp import FULL_VERSION
 ATTENTION = "parley://attention"
 
 
-async def spoken(client: BaseClient, text: str, **more: Any) -> str:
-    """Create a conversation with this message, whose turn is over."""
-    conversation = await client.create(**more)
-    await client.say(conversation, text)
-    await client.over(conversation)
-    return conversation
-
-
 async def asking(client: BaseClient, text: str) -> str:
     """Create a conversation with this message, whose turn waits for an approval."""
     conversation = await client.create(**ASKS)
     await client.say(conversation, text)
-    seq, state = 0, ""
-    while state != "asking":
-        page = await client.value_of(
-            client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=10)
-        )
-        seq, state = page["seq"], page["state"]
+    await until_state(client, conversation, "asking")
     return conversation
 
 
@@ -69,13 +57,13 @@ async def test_those_that_wait_come_before_those_that_failed_and_those_that_fini
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         parley_model.says("x" * 200, "y" * 200)
-        finished = await spoken(client, "finish")
+        finished = await client.create_with_turns("finish")
         parley_model.fails(400, body="no such model")
-        failed = await spoken(client, "fail")
+        failed = await client.create_with_turns("fail")
         parley_model.says(sh("c1", "touch made"))
         waiting = await asking(client, "wait")
         parley_model.says("Done.")
-        again = await spoken(client, "finish again")
+        again = await client.create_with_turns("finish again")
         await client.create()
         found = await attention(client)
         (approval,) = (await client.value_of(client.call("approvalsList")))["approvals"]
@@ -135,7 +123,7 @@ async def test_those_that_wait_come_before_those_that_failed_and_those_that_fini
 @pytest.mark.promises("attention.list")
 async def test_a_new_turn_an_archive_and_a_mark_remove_a_conversation(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        first, second = await spoken(client, "one"), await spoken(client, "two")
+        first, second = await client.create_with_turns("one"), await client.create_with_turns("two")
         parley_model.says(sh("c1", "touch made"))
         waiting = await asking(client, "wait")
         for one in (second, waiting):
@@ -180,9 +168,9 @@ async def test_a_turn_that_ended_with_its_server_has_failed(parley_model: Script
 @pytest.mark.promises("attention.pages")
 async def test_pages_follow_each_other_over_all_states(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        finished = [await spoken(client, f"finish {number}") for number in range(3)]
+        finished = [await client.create_with_turns(f"finish {number}") for number in range(3)]
         parley_model.fails(400)
-        failed = await spoken(client, "fail")
+        failed = await client.create_with_turns("fail")
         parley_model.says(sh("c1", "touch made"))
         waiting = await asking(client, "wait")
         whole = [one["conversation_id"] for one in await attention(client)]
@@ -207,7 +195,7 @@ async def test_pages_follow_each_other_over_all_states(parley_model: ScriptedMod
 @pytest.mark.promises("unread.mark", "list.unread")
 async def test_a_mark_moves_forwards_only_and_not_beyond_the_end(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        conversation = await spoken(client, "one")
+        conversation = await client.create_with_turns("one")
         assert await unread(client) == {conversation: True}
         ((found),) = await attention(client)
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
@@ -236,7 +224,7 @@ async def test_a_mark_moves_forwards_only_and_not_beyond_the_end(parley_model: S
 async def test_a_copy_is_read_and_marks_survive_the_server(parley_model: ScriptedModel, tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with speaking(parley_model, version=FULL_VERSION, home=home) as client:
-        first, second = await spoken(client, "one"), await spoken(client, "two")
+        first, second = await client.create_with_turns("one"), await client.create_with_turns("two")
         copy = (await client.value_of(client.call("conversationFork", conversation_id=second)))["conversation_id"]
         await client.value_of(client.call("conversationRename", conversation_id=copy, title="copy"))
         (_, found) = await attention(client)
@@ -255,11 +243,7 @@ async def listed(client: HttpClient) -> list[str]:
 async def turn(client: HttpClient, conversation: str) -> int:
     """Run a turn; return its last position."""
     await client.say(conversation, "go")
-    seq, state = 0, ""
-    while state != "idle":
-        page = await client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=20)
-        seq, state = page["seq"], page["state"]
-    return int(seq)
+    return await until_state(client, conversation, "idle")
 
 
 @pytest.mark.promises("unread.principal", "attention.access", "roles.bound")
@@ -302,19 +286,17 @@ async def test_the_resource_has_the_list_and_its_subscribers_are_notified(
         speaking(parley_model, version=FULL_VERSION, home=home) as writer,
     ):
         assert await reader.result_of(reader.request("resources/subscribe", {"uri": ATTENTION})) == {}
-        conversation = await spoken(writer, "one")
+        conversation = await writer.create_with_turns("one")
         told = (await reader.until_method("notifications/resources/updated"))[-1]
         assert told["params"] == {"uri": ATTENTION}
-        answer = (await reader.until_answer(reader.request("resources/read", {"uri": ATTENTION})))[-1]
-        (content,) = answer["result"]["contents"]
+        content = await reader.read_resource(ATTENTION)
         items = await attention(writer)
-        assert json.loads(content["text"]) == {"conversations": items, "more": False}
+        assert content == {"conversations": items, "more": False}
 
         await mark(writer, conversation, items[0]["seq"])
         while True:  # each notification may be of an earlier change
             await reader.until_method("notifications/resources/updated")
-            found = (await reader.until_answer(reader.request("resources/read", {"uri": ATTENTION})))[-1]
-            if not json.loads(found["result"]["contents"][0]["text"])["conversations"]:
+            if not (await reader.read_resource(ATTENTION))["conversations"]:
                 break
 
 

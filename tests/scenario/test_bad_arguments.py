@@ -40,7 +40,7 @@ WRONG: Final[dict[str, list[tuple[Any, str]]]] = {
     "object": [({}, "map"), ({"a": 1}, "map")],
     "array": [([], "sequence"), (["x"], "sequence")],
 }
-"""Values of each JSON type, and how they are described to whoever sent them."""
+"""Values of each JSON type, and their descriptions in error messages."""
 
 ITEMS: Final[list[tuple[Any, str]]] = [
     (5, "invalid type: integer `5`, expected a map (content[0])"),

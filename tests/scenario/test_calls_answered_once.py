@@ -278,7 +278,7 @@ async def test_input_that_joins_while_a_command_runs_comes_after_all_outputs(
         wire.codex(1, "go")
         await wire.until(is_event("exec_command_output_delta"))
         wire.reply(2, "one more thing")
-        await wire.until(is_event("exec_command_output_delta"))  # it is told what came before it joined
+        await wire.until(is_event("exec_command_output_delta"))  # the second call also gets the output before it
         gate.open()
         await wire.answer(1, 2)
 

@@ -38,6 +38,7 @@ from kit.builders.records import (
 from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
 from kit.servers.long_wait_program import LONG_WAIT
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.cli.main import main
 from parley.conversation.log import Log, LogPayload
 from parley.conversation.state import TurnOutcome
@@ -372,9 +373,7 @@ async def test_a_signal_ends_an_export_and_leaves_nothing_of_it(home: Home) -> N
     lock = WriteLock(str(home.path))
     with closing(lock), lock:
         process = await home.start("export", ID, "-o", "talk.jsonl", program=LONG_WAIT)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not os.listdir(home.work):  # noqa: ASYNC110 - nobody tells us of a file that is begun
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(os.listdir(home.work)))
         process.terminate()
         async with asyncio.timeout(PATIENCE_SECONDS):
             out, err = await process.communicate()

@@ -156,7 +156,7 @@ async def test_a_signal_ends_the_command_and_all_it_started(
 
     try:
         assert (ready, ended) == (b"ready\n", Outcome("", "", 128 + number))
-        assert os.read(held, 1) == b""  # nobody is left who could write
+        assert os.read(held, 1) == b""  # no process is left that could write
     finally:
         os.close(held)
 

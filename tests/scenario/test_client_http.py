@@ -170,7 +170,7 @@ async def test_a_wrong_token_a_wrong_path_and_a_wrong_host_are_named(server: Htt
 
 
 async def test_no_server_at_the_url_is_an_error_with_its_reason() -> None:
-    with socket.socket() as taken:  # bound, but nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         url = f"http://user:s3cret@127.0.0.1:{taken.getsockname()[1]}/mcp"
         error = await refusal(url, None)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import parley
+from kit.clients.reading import until_state
 from kit.system.commands import PATIENCE_SECONDS
 from parley.client import ClientError, Event, Stream, Turn, TurnFailed, TurnResult, events
 from parley.testing import HOLD, Call, ParleyProcess, ScriptedModel, Usage
@@ -173,9 +174,7 @@ async def test_a_message_that_is_sent_again_has_its_turn_wherever_it_is_in_the_l
 async def test_a_turn_that_is_not_read_opens_no_stream(parley_server: ParleyProcess) -> None:
     conversation = await parley_server.create()
     turn = await conversation.send("one")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while (await conversation.status()).state != "idle":
-            await conversation.read(after=(await conversation.status()).seq, wait_seconds=1)
+    await until_state(parley_server.client, conversation.id, "idle")
 
     assert isinstance(turn, Turn)
     assert not [frame for frame in parley_server.frames if b'"method":' in frame[:40]]
@@ -194,8 +193,7 @@ async def test_leaving_a_turn_closes_its_stream_and_its_result_can_still_be_read
         await parley_server.client.ping()
         before = len(parley_server.frames)
         parley_server.model.release()
-        while (await conversation.status()).state != "idle":
-            pass
+        await until_state(parley_server.client, conversation.id, "idle")
         assert not [frame for frame in parley_server.frames[before:] if b'"method":' in frame[:40]]
 
         assert (await turn.result()).text == "Hello, world"

@@ -54,7 +54,7 @@ _ODD_CALLS: Final = (
     (Call("", "{}", "c5"), "unsupported call: "),
     (Call('100% "odd"', "", "c6"), 'unsupported call: 100% "odd"'),
 )
-"""Calls of which nothing comes but what the model is told."""
+"""Calls whose only effect is an output for the model."""
 _ODD_OUTCOMES: Final = tuple(
     item
     for call, told in _ODD_CALLS

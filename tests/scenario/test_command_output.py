@@ -47,18 +47,18 @@ from parley.wire.notifications import ConversationEvent
 MEGABYTE: Final = 1024 * 1024
 
 KEPT_BYTES: Final = 64 * 1024
-"""So much of the beginning and of the end of each stream is kept."""
+"""The number of bytes that are kept of the beginning and of the end of each stream."""
 PREVIEW_BYTES: Final = 8192
-"""So much of both is shown to those who come later."""
+"""The number of bytes of the beginning and of the end that a client gets that connects later."""
 
 FIRST, SECOND = ItemId(item_name(1)), ItemId(item_name(2))
 
 OUT, ERR = numbered("o", 25_000), numbered("e", 25_000)
 LOUD: Final = "seq -f o%06.0f 25000; seq -f e%06.0f 25000 >&2"
-"""200 KB on each stream, one behind the other."""
+"""200 KB on each stream, one after the other."""
 
 Pieces = Sequence[tuple[int, bytes]]
-"""Where each piece of a stream begins, and what it says."""
+"""The offset and the bytes of each piece of a stream."""
 
 
 def pieces(data: bytes, *, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:

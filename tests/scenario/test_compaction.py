@@ -125,7 +125,7 @@ async def test_a_long_conversation_continues_with_a_summary_and_the_recent_turns
         fourth = await client.until_method("task_complete")
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
-        # Of the summary nobody sees more than that it was made, and what it cost.
+        # Clients see only that the summary was made, and its cost.
         begun, *said = spoken(api, "Three", ".")
         assert covered(third) == [live(event) for event in (begun, *counted(api), COMPACTED, *said)]
         assert fourth == [live(event) for event in spoken(api, "Four.")]
@@ -498,7 +498,7 @@ async def test_the_window_is_that_of_the_model_in_use(parley_model: ScriptedMode
         assert texts(parley_model.requests[-1]) == [SUMMARY, "two"]
 
 
-# --- a window that nobody knew -----------------------------------------------------------
+# --- an unknown window -------------------------------------------------------------------
 
 
 TOO_LONG: Final = '{"error": {"code": "context_length_exceeded", "message": "This is too long."}}'

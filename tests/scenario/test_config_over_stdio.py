@@ -236,7 +236,7 @@ UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
     ({"config": {"": 1}}, "config argument: not a key"),
     (
         {"config": {"experimental_resume": "x"}},
-        "config argument: `experimental_resume`: experimental_resume is not supported yet",
+        "config argument: `experimental_resume`: not supported; import the session with `parley import FILE`",
     ),
 ]
 

@@ -11,6 +11,7 @@ from kit.clients.shared_home import Start
 from kit.clients.shell_turns import sh
 from kit.clients.wire_client import speaking
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.client import Conversation, ToolFailed, TurnFailed
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.events import ErrorEvent, TaskComplete, TaskStarted, UserMessage
@@ -57,9 +58,7 @@ async def test_calls_that_were_cut_short_are_not_repeated(start: Start, parley_m
     conversation = await process.create()
     parley_model.says("I count. ", sh("c1", "echo run >> runs; sleep 600"))
     await conversation.send("go")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (process.work / "runs").exists():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.01)
+    await until((process.work / "runs").exists)
     await conversation.interrupt()
     await finished(conversation)
     parley_model.says("Done.")

@@ -18,15 +18,6 @@ OK: Final = {"status": "ok"}
 LATER: Final = ("conversationRename", "conversationDelete", "conversationArchive", "conversationFork")
 
 
-async def spoken(client: WireClient, *texts: str) -> str:
-    """Create a conversation with these messages, whose last turn is over."""
-    conversation = await client.create()
-    for text in texts:
-        await client.say(conversation, text)
-        await client.over(conversation)
-    return conversation
-
-
 async def value(client: WireClient, tool: str, **arguments: Any) -> Any:
     return await client.value_of(client.call(tool, **arguments))
 
@@ -62,7 +53,7 @@ async def test_none_of_them_knows_a_conversation_that_does_not_exist(parley_mode
 @pytest.mark.promises("rename.result")
 async def test_a_title_that_was_given_stays_whatever_is_said(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
-        conversation = await spoken(client, "Fix the parser")
+        conversation = await client.create_with_turns("Fix the parser")
         assert await value(client, "conversationRename", conversation_id=conversation, title="Parser") == OK
         renamed = await titles(client)
         await client.say(conversation, "And now?")
@@ -89,7 +80,7 @@ async def test_a_title_can_be_given_while_a_turn_runs(parley_model: ScriptedMode
 
 async def test_a_title_that_is_too_long_changes_nothing(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
-        conversation = await spoken(client, "one")
+        conversation = await client.create_with_turns("one")
         request = client.call("conversationRename", conversation_id=conversation, title="x" * 1001)
         answer = await client.read()
 
@@ -108,9 +99,9 @@ async def test_a_title_that_is_too_long_changes_nothing(parley_model: ScriptedMo
 async def test_a_list_has_what_all_filters_apply_to(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("Es wird Größe 100%_\\ sein")
-        await spoken(client, "Measure")
+        await client.create_with_turns("Measure")
         parley_model.says("Nothing")
-        await spoken(client, "größe", "message")
+        await client.create_with_turns("größe", "message")
         elsewhere = str(client.work / "deeper")
         answer = await value(client, "conversationCreate", prompt="", model="scripted-model", cwd=elsewhere)
         parley_model.says("Wait", HOLD)
@@ -133,7 +124,7 @@ async def test_a_list_has_what_all_filters_apply_to(parley_model: ScriptedModel)
 @pytest.mark.promises("archive.result", "list.filters")
 async def test_archived_conversations_are_listed_separately_and_work_as_before(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
-        kept, away = await spoken(client, "kept"), await spoken(client, "away")
+        kept, away = await client.create_with_turns("kept"), await client.create_with_turns("away")
         assert await value(client, "conversationArchive", conversation_id=away, archived=True) == OK
         assert await value(client, "conversationArchive", conversation_id=away) == OK
         assert (await titles(client), await titles(client, archived=True)) == (["kept"], ["away"])
@@ -152,7 +143,7 @@ async def test_archived_conversations_are_listed_separately_and_work_as_before(p
 @pytest.mark.promises("delete.result")
 async def test_a_deleted_conversation_is_deleted_for_all_clients(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
-        conversation, other = await spoken(client, "secret"), await spoken(client, "other")
+        conversation, other = await client.create_with_turns("secret"), await client.create_with_turns("other")
         await client.until_answer(client.stream(conversation))
         assert (await client.read())["method"] == "notifications/initial_state"
         request = client.call("conversationDelete", conversation_id=conversation)
@@ -219,7 +210,7 @@ async def test_a_fork_continues_from_a_message_and_leaves_the_other_alone(parley
 @pytest.mark.promises("fork.failure")
 async def test_a_fork_needs_a_message_whose_turn_is_over(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
-        conversation = await spoken(client, "one")
+        conversation = await client.create_with_turns("one")
         arguments = {"conversation_id": conversation, "at_message_id": str(uuid4())}
         request = client.call("conversationFork", **arguments)
         assert await client.read() == failed(request, "Message does not exist")

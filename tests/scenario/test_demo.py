@@ -141,7 +141,7 @@ RUNNING_TEXT = (
     "THE QUESTION",
     "WHAT IT DID",
 )
-"""What stands in the story for the words of the model, in order."""
+"""The placeholders for the texts of the model in the story, in order."""
 
 
 async def start(tmp_path: Path, *arguments: str, without: Iterable[Lack] = ()) -> Process:

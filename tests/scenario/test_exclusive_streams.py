@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.http_client import HttpClient
-from kit.clients.http_events import last_id_of, until_idle
+from kit.clients.http_events import last_id_of
 from kit.clients.modern_client import ModernHttpClient
+from kit.clients.reading import until_state
 from kit.clients.requests import tool
 from kit.clients.shared_home import ASKS, DelayedAnswer, Start, events_until, is_, shared
 from kit.clients.shell_turns import sh
@@ -104,7 +105,7 @@ async def test_an_http_client_that_reconnects_does_not_get_the_stream_back(serve
         await stream.hears("notifications/initial_state")
     await taker.call("conversationStream", conversation_id=conversation, exclusive=True)
     await taker.say(conversation, "go")
-    await until_idle(taker, conversation)
+    await until_state(taker, conversation, "idle")
     other = await away.create()
     seen = []
     for last_id in (last_id_of(stream.events), None):

@@ -26,6 +26,7 @@ from kit.clients.codex_calls import (
     without_delays,
 )
 from kit.clients.traces import REPEATING, RETRYING, said, traces_for
+from kit.system.frozen_time import frozen_time
 from parley.testing import HOLD, Data, ScriptedModel
 from parley.testing.home import ServerOptions
 from parley.testing.render import Api
@@ -77,10 +78,13 @@ async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
     config += "stream_idle_timeout_ms = 500\nrequest_max_retries = 0\nstream_max_retries = 0\n"
     parley_model.cuts("par", how="hang")
     async with speaking(parley_model, config=f"model_provider = 'quick'\n{config}") as wire:
-        wire.codex(1, "go")
-        first = await wire.answer(1)
-        wire.reply(2, "again")
-        second = await wire.answer(2)
+        with frozen_time():  # only silence after the first text reaches the limit
+            wire.codex(1, "go")
+            first = await wire.until(lambda message: "agent_message_delta" in str(message))
+        first += await wire.answer(1)
+        with frozen_time():
+            wire.reply(2, "again")
+            second = await wire.answer(2)
         await parley_model.wait_abandoned()
 
     message = "stream disconnected before completion: idle timeout waiting for SSE"
@@ -95,7 +99,7 @@ async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
 @pytest.mark.promises("failures.messages")
 @pytest.mark.parametrize("api", APIS)
 async def test_a_refused_connection_is_reported_with_the_address(parley_model: ScriptedModel, api: Api) -> None:
-    with socket.socket() as taken:  # bound, but nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         base_url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         async with speaking(parley_model, api=api) as wire:
@@ -117,7 +121,7 @@ async def test_each_try_to_connect_again_is_announced_and_the_turn_continues_whe
     parley_model: ScriptedModel, api: Api
 ) -> None:
     path = "chat/completions" if api == "chat" else "responses"
-    with socket.socket() as taken:  # bound, but nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         base_url = f"http://127.0.0.1:{port}/v1"
@@ -188,9 +192,8 @@ async def test_a_request_is_retried_when_the_provider_says(parley_model: Scripte
     parley_model.fails(503, headers={"retry-after": "0"})
     async with speaking(parley_model, request_max_retries=2) as wire:
         loop = asyncio.get_running_loop()
+        began_at = loop.time()
         wire.codex(1, "go")
-        await parley_model.wait_for_requests(1)
-        refused_at = loop.time()
         await parley_model.wait_for_requests(2)
         again_at = loop.time()
         messages = await wire.answer(1)
@@ -200,7 +203,7 @@ async def test_a_request_is_retried_when_the_provider_says(parley_model: Scripte
         *pairs(1, "1", *_good_turn("chat")),
         answered(1, "Done"),
     ]
-    assert again_at - refused_at >= 0.95  # far more than the usual 0.2 s
+    assert again_at - began_at >= 0.95  # far more than the usual 0.2 s
     assert len({request.raw for request in parley_model.requests}) == 1
 
 

@@ -88,7 +88,7 @@ async def test_a_file_whose_approval_differs_from_its_event_is_refused(
     code, told = await imported(home, file)
 
     assert code == 1
-    assert f"line 9: contradicts earlier lines: the question {asked.approval_id} is not the one" in told
+    assert f"line 9: contradicts earlier lines: the approval {asked.approval_id} is not the one" in told
 
 
 async def test_an_approval_is_requested_again_if_the_request_did_not_show_everything(

@@ -23,7 +23,7 @@ NAMES: Final = ("threadId", "conversationId", "sessionId", "thread_id", "convers
 
 DEVELOPER: Final = "Ask before you change a test."
 LONG: Final = "a" * 60_000
-"""More than the window of `WINDOW`."""
+"""A text that is larger than the window of `WINDOW`."""
 WINDOW: Final = "model_context_window = 10000"
 
 

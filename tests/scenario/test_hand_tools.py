@@ -192,7 +192,7 @@ async def test_the_turn_of_an_exec_that_is_killed_goes_on(
     parley_model.release()
     (listed,) = (await client.list()).conversations
     conversation = client.conversation(listed.conversation_id)
-    await until_state(conversation, "idle")
+    await until_state(client, conversation.id, "idle")
 
     assert (await conversation.read()).events[-1].msg.last_agent_message == "Half, and whole."  # type: ignore[union-attr] # it is a `task_complete`
 
@@ -369,7 +369,7 @@ async def test_what_a_command_has_shown_to_its_end_is_read(
             pass
         await parley_model.wait_until_held()
         parley_model.release()
-        await until_state(conversation, "idle")
+        await until_state(client, conversation.id, "idle")
         while await is_unread(client, conversation):
             pass  # until the command has marked it
     process.send_signal(signal.SIGINT)
@@ -557,7 +557,7 @@ async def test_interrupt_ends_the_turn_of_any_client(
     await conversation.send("go")
     await parley_model.wait_until_held()
     code, out, err = await parley("interrupt", conversation.id[:8], "--json", env=resident.environ)
-    await until_state(conversation, "idle")
+    await until_state(client, conversation.id, "idle")
 
     assert idle == (0, "", "parley interrupt: no turn runs\n")
     assert (code, err) == (0, "")
@@ -575,7 +575,7 @@ async def test_answer_lists_and_decides(
     parley_model.says(sh("c1", "touch denied"), sh("c2", "touch approved"))
     parley_model.says("Done.")
     turn = await conversation.send("go")
-    await until_state(conversation, "asking")
+    await until_state(client, conversation.id, "asking")
     (first,) = await client.approvals()
     assert first.approval_id is not None
     listed = (await parley("answer", env=resident.environ))[1]

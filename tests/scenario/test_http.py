@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.http_client import HttpReply, SseReader
-from kit.clients.http_events import until_idle
+from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong, request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -366,7 +366,7 @@ async def test_a_closed_stream_interrupts_no_turn(server: HttpServer, parley_mod
         await stream.hears("agent_message_delta")
     parley_model.release()
     (found,) = (await client.call("conversationsList"))["conversations"]
-    await until_idle(client, found["conversation_id"])
+    await until_state(client, found["conversation_id"], "idle")
     page = await client.call("conversationRead", conversation_id=found["conversation_id"])
 
     assert page["events"][-1]["msg"]["last_agent_message"] == "The first half, the second half."
@@ -387,7 +387,7 @@ async def test_a_deleted_session_interrupts_no_turn_and_ends_its_streams(
         await stream.rest()
     status = await other.call("conversationStatus", conversation_id=conversation)
     parley_model.release()
-    await until_idle(other, conversation)
+    await until_state(other, conversation, "idle")
 
     assert status["state"] == "running"
 

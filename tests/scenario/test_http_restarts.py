@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.http_client import HttpClient
-from kit.clients.http_events import last_id_of, logged, until_idle, until_seen
+from kit.clients.http_events import last_id_of, logged, until_seen
+from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong, request
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -73,14 +74,14 @@ async def test_streams_go_on_after_a_restart_with_every_event_once(
             before = list(stream.events)
         parley_model.says("Missed.")
         await client.say(conversations[1], "two")
-        await until_idle(client, conversations[1])
+        await until_state(client, conversations[1], "idle")
     async with serving() as server:
         client.url = server.url
         parley_model.says("After.")
         async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
             await client.say(conversations[0], "three")
             for conversation in conversations:
-                await until_idle(client, conversation)
+                await until_state(client, conversation, "idle")
                 await until_seen(stream, before, conversation, await logged(client, conversation))
 
     assert not [one for one in (*before, *stream.events) if "disconnected" in str(one.message.get("method"))]
@@ -149,7 +150,7 @@ async def test_a_session_that_cannot_be_restored_now_keeps_all_its_streams(
             for conversation in conversations:
                 parley_model.says("Now.")
                 await client.say(conversation, "go")
-                await until_idle(client, conversation)
+                await until_state(client, conversation, "idle")
                 await until_seen(stream, [], conversation, await logged(client, conversation))
 
 
@@ -224,7 +225,7 @@ async def test_subscriptions_go_on_after_a_restart(serving: Restarted, client: H
     async with serving() as server:
         client.url = server.url
         async with client.stream() as stream:
-            await stream.hears("notifications/resources/list_changed")  # a new stream is told of everything
+            await stream.hears("notifications/resources/list_changed")  # for a new stream, the list has changed
             stream.events.clear()
             await client.call("conversationRename", conversation_id=conversations[0], title="New")
             told = [await stream.hears("notifications/resources/updated")]
@@ -255,7 +256,7 @@ async def test_a_session_goes_on_after_the_server_was_killed(
     async with ResidentProcess(parley_model, tmp_path / "home", env=env) as resident:
         client.url = resident.description["url"]
         async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
-            await until_idle(client, conversation)
+            await until_state(client, conversation, "idle")
             await until_seen(stream, before, conversation, await logged(client, conversation))
 
 

@@ -15,7 +15,8 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.http_client import HttpClient, SseEvent
-from kit.clients.http_events import last_id_of, logged, positions_in, until_idle, until_seen
+from kit.clients.http_events import last_id_of, logged, positions_in, until_seen
+from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -95,7 +96,7 @@ async def test_streams_that_are_cut_anywhere_have_every_event_once(
             parley_model.says(*[f"{number} {piece} " for piece in range(chance.randrange(1, 6))])
             conversation = chance.choice(conversations)
             await other.say(conversation, f"message {number}")
-            await until_idle(other, conversation)
+            await until_state(other, conversation, "idle")
 
     talking = asyncio.create_task(talk())
     messages: list[Any] = []
@@ -241,7 +242,7 @@ async def test_a_call_that_has_ended_is_answered_when_it_is_resumed(
         last_id = last_id_of(stream.events, None)
     parley_model.release()
     (found,) = (await client.call("conversationsList"))["conversations"]
-    await until_idle(client, found["conversation_id"])
+    await until_state(client, found["conversation_id"], "idle")
     parley_model.says(HOLD, "Later")
     await client.say(found["conversation_id"], "a later turn, which the call does not wait for")
     await parley_model.wait_until_held()
@@ -262,7 +263,7 @@ async def test_a_long_snapshot_that_is_cut_is_sent_again(server: HttpServer, par
     for _ in range(4):
         parley_model.says("x" * 500_000)
         await client.say(conversation, "go")
-        await until_idle(client, conversation)
+        await until_state(client, conversation, "idle")
     await client.call("conversationStream", conversation_id=conversation)
     events, _ = await cut_stream(client, "GET", b"", bytes_read=500_000)
     async with client.stream() as stream:
@@ -281,7 +282,7 @@ async def test_a_second_get_stream_during_a_long_snapshot_leaves_the_client_with
     for _ in range(4):
         parley_model.says("x" * 500_000)
         await client.say(conversation, "go")
-        await until_idle(client, conversation)
+        await until_state(client, conversation, "idle")
     await client.call("conversationStream", conversation_id=conversation)
     async with client.stream() as first:
         await first.response.content.readexactly(1000)  # the snapshot has begun
@@ -344,7 +345,7 @@ async def test_a_stream_of_log_messages_continues_after_its_last_one(
         await stream.until(lambda message: "task_complete" in str(message))
         before = list(stream.events)
     await client.say(conversation, "2")
-    await until_idle(client, conversation)
+    await until_state(client, conversation, "idle")
     async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
         await until_seen(stream, before, conversation, await logged(client, conversation))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from kit.clients.http_client import HttpClient
 from kit.clients.modern_client import ASKABLE, ModernHttpClient
+from kit.clients.reading import until_state
 from kit.clients.requests import request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -26,13 +25,6 @@ APPROVED = {"action": "accept", "content": {"decision": "approved"}}
 async def server(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[HttpServer]:
     async with HttpServer(parley_model, tmp_path / "home") as server:
         yield server
-
-
-async def until_state(client: HttpClient, conversation: str, state: str) -> None:
-    page: dict[str, Any] = {"seq": 0, "state": ""}
-    while page["state"] != state:
-        arguments = {"conversation_id": conversation, "after": page["seq"], "wait_seconds": 20}
-        page = await client.call("conversationRead", **arguments)
 
 
 @pytest.mark.promises("tasks.create", "tasks.status", "tasks.input-required", "tasks.result")

@@ -7,20 +7,21 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from kit.clients.messages import initial_state, remains
+from kit.clients.reading import until_state
 from kit.clients.wire_client import WireClient, speaking
+from kit.servers.http_server import HttpServer
 from kit.servers.tool_servers import program
+from kit.system.waiting import until
 from parley.testing import Call, ScriptedModel
+from parley.wire.ids import ConversationId
+from parley.wire.mcp import PLAIN_VERSION
 
 SECRET: Final = "a-header-that-nobody-writes-down"
-
-
-async def status(client: WireClient, conversation: str) -> Any:
-    return await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
 
 async def listed(client: WireClient) -> list[str]:
@@ -56,20 +57,26 @@ async def test_an_ephemeral_server_writes_nothing_and_shares_no_conversation(
 
 
 @pytest.mark.promises("keeping.loaded")
-async def test_eviction_of_a_conversation_is_not_visible_to_clients(parley_model: ScriptedModel) -> None:
-    async with speaking(parley_model, config="[store]\nidle_seconds = 0\n") as client:
-        conversation, other = await client.create(), await client.create()
-        await spoken(client, conversation, "first")
-        before = await status(client, conversation)
-        # Whoever is idle leaves after a second, which has passed in the server when this is answered.
-        await client.value_of(client.call("conversationRead", conversation_id=other, after=1, wait_seconds=1.5))
-        after = await status(client, conversation)
-        _, snapshot = await client.open_stream(conversation)
-        await client.say(conversation, "second")
-        await client.until_method("task_complete")
+async def test_eviction_of_a_conversation_is_not_visible_to_clients(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    async with HttpServer(parley_model, tmp_path / "home", config="[store]\nidle_seconds = 0\n") as server:
+        client = await server.client(version=PLAIN_VERSION)
+        conversation = await client.create()
+        await client.say(conversation, "first")
+        await until_state(client, conversation, "idle")
+        before = await client.call("conversationStatus", conversation_id=conversation)
+        await until(lambda: server.server.conversations.loaded(ConversationId(conversation)) is None)
+        after = await client.call("conversationStatus", conversation_id=conversation)
+        async with client.stream() as stream:
+            await client.call("conversationStream", conversation_id=conversation)
+            snapshot = await stream.hears("notifications/initial_state")
+            await client.say(conversation, "second")
+            await stream.hears("task_complete")
 
         assert after == before
-        assert snapshot == initial_state(conversation, *remains("chat", "Done"))
+        assert snapshot["params"]["_meta"]["conversationId"] == conversation
+        assert [one["msg"] for one in snapshot["params"]["initial_state"]["events"]] == remains("chat", "Done")
         assert words_sent(parley_model) == ["first", "Done", "second"]
 
 

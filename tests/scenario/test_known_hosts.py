@@ -11,6 +11,7 @@ from typing import Any, Final, Unpack
 import pytest
 
 from kit.clients.approving import ASKS_FIRST
+from kit.clients.reading import until_state
 from kit.clients.requests import ALL_TOOL_NAMES, TOOL_NAMES
 from kit.clients.shell_turns import shell
 from kit.clients.wire_client import WireClient
@@ -332,11 +333,7 @@ async def test_a_timeout_ends_the_waiting_and_not_the_turn(parley_model: Scripte
         assert one["state"] == "running"
         parley_model.release()
         thread = one["conversation_id"]
-        seq, state = 0, "running"
-        while state != "idle":
-            read = call(client, "conversationRead", conversation_id=thread, after=seq, wait_seconds=50)
-            page = (await client.result_of(read))["structuredContent"]
-            seq, state = page["seq"], page["state"]
+        await until_state(client, thread, "idle")
 
         reply = await client.result_of(call(client, "codex-reply", threadId=thread, prompt="and?"))
 

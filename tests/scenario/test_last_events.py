@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from kit.clients.http_events import last_id_of, logged, positions_in, until_idle, until_seen
+from kit.clients.http_events import last_id_of, logged, positions_in, until_seen
 from kit.clients.messages import answered, refused
 from kit.clients.modern_client import speaking_modern
+from kit.clients.reading import until_state
 from kit.clients.wire_client import WireClient, speaking
 from kit.servers.http_server import HttpServer
 from parley.app.http_choice import HttpChoice
@@ -144,13 +145,13 @@ async def test_over_http_the_stream_is_resumed_after_a_cut_and_after_a_restart(
         conversation = await client.create()
         for text in ("one", "two"):
             await client.say(conversation, text)
-            await until_idle(client, conversation)
+            await until_state(client, conversation, "idle")
         earlier = (await logged(client, conversation))[:-2]
         await client.call("conversationStream", conversation_id=conversation, last=2)
         async with client.stream() as stream:
             first = (await stream.hears("notifications/initial_state"))["params"]["_meta"]
         await client.say(conversation, "three")
-        await until_idle(client, conversation)
+        await until_state(client, conversation, "idle")
         async with client.stream(Last_Event_ID=last_id_of(stream.events)) as resumed:
             expected = (await logged(client, conversation))[len(earlier) :]
             await until_seen(resumed, stream.events, conversation, expected)

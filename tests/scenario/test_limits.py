@@ -11,6 +11,7 @@ from kit.clients.approving import approving_client, events_of, settlements, type
 from kit.clients.codex_calls import failed as call_failed
 from kit.clients.messages import error, task_complete
 from kit.clients.shell_turns import sh
+from kit.system.frozen_time import frozen_time
 from parley.testing import HOLD, Call, ScriptedModel, Usage
 from parley.wire.elicitation import FULL_SCHEMA
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
@@ -141,8 +142,10 @@ async def test_a_response_that_did_not_end_is_counted_too(parley_model: Scripted
 async def test_time_is_looked_at_between_steps(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION, config=limits(turn_seconds=1)) as client:
         parley_model.says(sh("c1", "sleep 1"), plan("c2"))
-        call = client.codex(**{"approval-policy": "never"})
-        messages = await client.until_asked()
+        with frozen_time():
+            call = client.codex(**{"approval-policy": "never"})
+            messages = await client.until_method("exec_command_begin")
+        messages += await client.until_asked()
         client.answer(0, {"decision": "approved"})
         messages += await client.until(has_answer(call))
 

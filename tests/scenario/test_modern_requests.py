@@ -192,6 +192,17 @@ async def test_headers_repeat_the_body(http: ModernHttpClient, changed: dict[str
 
 
 @pytest.mark.promises("modern.checks")
+@pytest.mark.promises("modern.http")
+async def test_there_are_neither_sessions_nor_arrays(http: ModernHttpClient) -> None:
+    version = "2026-07-28"
+    got = await http.send("GET", MCP_Protocol_Version=version, Accept="text/event-stream")
+    deleted = await http.send("DELETE", MCP_Protocol_Version=version)
+    listed = await http.post([http.message("tools/list")], MCP_Protocol_Version=version)
+
+    assert [(one.status, one.headers["Allow"]) for one in (got, deleted)] == [(405, "POST")] * 2
+    assert (listed.status, listed.json["error"]["data"]["code"]) == (400, "array_not_allowed")
+
+
 @pytest.mark.parametrize(
     ("params", "header", "number"),
     [

@@ -17,10 +17,12 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.modern_client import ASKABLE, ModernHttpClient, ModernWireClient, modern_meta, speaking_modern
+from kit.clients.reading import until_state
 from kit.clients.requests import request
 from kit.clients.shell_turns import shell
 from kit.servers.http_server import HttpServer
 from kit.servers.in_process_resident import InProcessResident
+from kit.system.frozen_time import frozen_time
 from kit.system.waiting import until
 from parley.app.home_key import home_key
 from parley.app.http_choice import HttpChoice
@@ -60,13 +62,6 @@ def approval_of(result: Any) -> tuple[str, Any]:
 
 def accepted(key: str, decision: str = "approved") -> dict[str, Any]:
     return {key: {"action": "accept", "content": {"decision": decision}}}
-
-
-async def until_state(client: ModernWireClient, conversation: str, state: str) -> None:
-    page: dict[str, Any] = {"seq": 0, "state": ""}
-    while page["state"] != state:
-        arguments = {"conversation_id": conversation, "after": page["seq"], "wait_seconds": 20}
-        page = await client.value_of(client.call("conversationRead", **arguments))
 
 
 # --- streams -------------------------------------------------------------------------------
@@ -455,7 +450,8 @@ async def test_a_client_that_never_repeats_its_call_is_no_recipient(
     parley_model.says("Denied")
     config = "[approvals]\ntimeout_seconds = 1\n"
     async with speaking_modern(parley_model, config=config, capabilities=ASKABLE) as client:
-        first = (await client.until_answer(client.call("codex", prompt="go", **CODEX_ASKS)))[-1]["result"]
+        with frozen_time():
+            first = (await client.until_answer(client.call("codex", prompt="go", **CODEX_ASKS)))[-1]["result"]
         _, asked = approval_of(first)
         conversation = asked["_meta"]["parley_conversation_id"]
         await until_state(client, conversation, "idle")

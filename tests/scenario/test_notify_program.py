@@ -140,7 +140,7 @@ async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_
     bell = Bell(tmp_path)
     async with speaking(parley_model, config=bell.config) as wire:
         wire.codex(1, "go")
-        assert await wire.text(1) == "Done"  # the program cannot ring before somebody listens
+        assert await wire.text(1) == "Done"  # the program waits until the test listens
         wire.raw.close_stdin()
         assert await wire.raw.exit_code() == 0
     arguments, _ = await bell.rung()

@@ -24,6 +24,7 @@ from kit.clients.shared_home import (
     turn_in,
 )
 from kit.clients.shell_turns import sh
+from kit.system.frozen_time import frozen_time
 from parley.client import Event, ToolFailed
 from parley.testing import HOLD, Pieces, ScriptedModel
 from parley.wire.events import (
@@ -332,8 +333,9 @@ async def test_an_approval_waits_only_if_a_client_of_another_process_can_be_aske
     held, dropped = await one.create(**ASKS), await one.create(**ASKS)
     async with held.stream() as first, two.client.conversation(held.id).stream(), dropped.stream() as second:
         parley_model.says(sh("c1", "touch ran"))
-        await held.send("go")
-        await asked.asked()
+        with frozen_time():
+            await held.send("go")
+            await asked.asked()
         parley_model.says(sh("c2", "touch ran"))
         await dropped.send("go")
         nobody = (await events_until(second, is_(ApprovalSettled)))[-1]

@@ -597,7 +597,7 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_server_is_stop
 
 LINES = 1_500_000
 PROMPTLY_SECONDS = 4
-"""Less than so large a patch is worked at, which is five seconds, and many times what ending takes."""
+"""Less than the five seconds for which the server matches so large a patch, and many times the time of an end."""
 
 
 def _holds(pid: int, folder: Path) -> bool:

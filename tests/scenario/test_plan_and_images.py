@@ -155,7 +155,7 @@ IMAGES = {
     "moving.gif": ("image/gif", GIF),
     "web.txt": ("image/webp", WEBP),
 }
-"""By what they are, not by how they are called."""
+"""Images with their types. The type depends on the content, not on the name."""
 
 
 def _plant_images(work: Path) -> None:

@@ -12,9 +12,11 @@ import pytest_asyncio
 
 from kit.clients.approving import ApprovingClient, approving_client, open_approval
 from kit.clients.http_client import HttpClient
+from kit.clients.reading import until_state
 from kit.clients.requests import tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
+from kit.system.frozen_time import frozen_time
 from parley.ports.store import RoleName
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
@@ -48,16 +50,6 @@ async def named(client: HttpClient, conversation: str) -> list[tuple[str, str | 
     types = ("user_message", "approval_settled", "error", "queue_changed")
     found = [one["msg"] for one in read["events"]]
     return [(one["type"], one.get("principal")) for one in found if one["type"] in types]
-
-
-async def until_state(client: HttpClient, conversation: str, state: str) -> None:
-    after = 0
-    while True:
-        arguments = {"conversation_id": conversation, "wait_seconds": 20, "after": after}
-        read = await client.call("conversationRead", **arguments)
-        if read["state"] == state:
-            return
-        after = read["seq"]
 
 
 async def failure(client: HttpClient, name: str, **arguments: Any) -> Any:
@@ -195,9 +187,10 @@ async def test_a_timeout_names_no_principal(parley_model: ScriptedModel, tmp_pat
         conversation = await ada.create(**ASKS)
         parley_model.says(sh("c1", "touch made"))
         parley_model.says("Done.")
-        await ada.say(conversation, "go")
-        await until_state(ada, conversation, "asking")
-        approval = await the_approval(ada)
+        with frozen_time():
+            await ada.say(conversation, "go")
+            await until_state(ada, conversation, "asking")
+            approval = await the_approval(ada)
         await until_state(ada, conversation, "idle")
         late = await failure(ada, "approvalAnswer", approval_id=approval, decision="approved")
 

@@ -42,7 +42,7 @@ async def texts(process: ParleyProcess, conversation: Conversation) -> list[str]
     return [one["content"][0]["text"] for one in (await use(process, "queueList", conversation))["messages"]]
 
 
-async def until(conversation: Conversation, completed: int) -> list[object]:
+async def until_completed(conversation: Conversation, completed: int) -> list[object]:
     """Wait until this many turns are complete and none runs; return all events."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         page = await conversation.read(limit=10_000)
@@ -70,7 +70,7 @@ async def test_queued_messages_begin_their_turns_in_order(start: Start, parley_m
     await use(process, "queueEdit", conversation, message_id=ids[1], content=said("last"))
     listed = await use(process, "queueList", conversation)
     parley_model.release()
-    events = await until(conversation, 3)
+    events = await until_completed(conversation, 3)
     late = await use(process, "queueEdit", conversation, message_id=ids[0], content=said("too late"))
 
     assert [(one["message_id"], one["content"]) for one in listed["messages"]] == [
@@ -94,10 +94,10 @@ async def test_an_interrupt_pauses_the_queue(start: Start, parley_model: Scripte
     await parley_model.wait_until_held()
     waits = (await queue(process, conversation, "second"))["message_id"]
     await conversation.interrupt()
-    before = await until(conversation, 0)
+    before = await until_completed(conversation, 0)
     listed = await use(process, "queueList", conversation)
     await use(process, "queueResume", conversation)
-    after = await until(conversation, 1)
+    after = await until_completed(conversation, 1)
 
     assert listed["paused"] is True
     assert before[-2] == QueueChanged(messages=(waits,), paused=True)
@@ -114,13 +114,15 @@ async def test_the_next_message_starts_a_paused_queue(start: Start, parley_model
     await parley_model.wait_until_held()
     await queue(process, conversation, "third")
     await conversation.interrupt()
-    await until(conversation, 0)
+    await until_completed(conversation, 0)
     parley_model.says("Second.")
     parley_model.says("Third.")
     await conversation.send("second")
-    events = await until(conversation, 2)
+    events = await until_completed(conversation, 2)
+    changes = [one for one in events if isinstance(one, QueueChanged)]
 
     assert messages_in(events) == ["first", "second", "third"]
+    assert [(len(one.messages), one.paused) for one in changes] == [(1, False), (1, True), (1, False), (0, False)]
 
 
 @pytest.mark.promises("queue.pause")
@@ -134,7 +136,7 @@ async def test_a_failed_turn_pauses_the_queue(start: Start, parley_model: Script
     await queue(process, conversation, "fails")
     await queue(process, conversation, "waits")
     parley_model.release()
-    await until(conversation, 2)
+    await until_completed(conversation, 2)
 
     assert await use(process, "queueList", conversation) == {
         "messages": [
@@ -198,7 +200,7 @@ async def test_a_queued_message_keeps_its_settings(start: Start, parley_model: S
     await parley_model.wait_until_held()
     await queue(process, conversation, "second", model="other-model")
     parley_model.release()
-    await until(conversation, 2)
+    await until_completed(conversation, 2)
 
     assert parley_model.requests[-1].body["model"] == "other-model"
     assert parley_model.requests[0].body["model"] != "other-model"
@@ -218,12 +220,12 @@ async def test_another_process_lists_and_changes_the_queue(start: Start, parley_
     await use(two, "queueResume", there)
     seen = await texts(one, here), await texts(two, there)
     parley_model.release()
-    events = await until(there, 2)
+    events = await until_completed(there, 2)
     copy = two.client.conversation((await use(two, "conversationFork", there))["conversation_id"])
 
     assert (sent["queued"], seen) == (True, (["edited"], ["edited"]))
     assert messages_in(events) == ["first", "edited"]
-    assert not any(change.messages for change in await until(copy, 2) if isinstance(change, QueueChanged))
+    assert not any(change.messages for change in await until_completed(copy, 2) if isinstance(change, QueueChanged))
 
 
 @pytest.mark.child_process
@@ -240,7 +242,7 @@ async def test_the_queue_survives_the_process_that_was_killed(start: Start, parl
     listed = await use(two, "queueList", there)
     parley_model.says("Done.")
     await use(two, "queueResume", there)
-    events = await until(there, 1)
+    events = await until_completed(there, 1)
 
     assert listed["paused"] is True
     assert messages_in(events) == ["first", "second"]

@@ -160,7 +160,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(parley_model: S
 
             assert [event for page in pages for event in page["events"]] == whole["events"]
             assert [len(page["events"]) for page in pages[:-1]] == [limit] * (len(pages) - 1)
-            # What is being said stands behind the last event, so only the last page has it.
+            # The open text follows the last event, so only the last page has it.
             assert [page["open"] for page in pages] == [[]] * (len(pages) - 1) + [whole["open"]]
         assert len(whole["events"]) == 14
         assert whole["open"] == [{"item": item, "type": "agent_message_delta", "text": "Still "}]

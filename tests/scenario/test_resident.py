@@ -110,14 +110,14 @@ async def test_an_approval_waits_for_the_next_client(
     parley_model.says(sh("c1", "touch made-by-command"))
     parley_model.says("Done.")
     await conversation.send("go")
-    await until_state(conversation, "asking")
+    await until_state(editor.client, conversation.id, "asking")
     editor.kill()
     await editor.exit_code()
 
     again = await start()
     (approval,) = (await the_same(conversation, again).status()).approvals
     await again.client.answer(approval.approval_id, "approved")
-    await until_state(the_same(conversation, again), "idle")
+    await until_state(again.client, conversation.id, "idle")
 
     assert (again.work / "made-by-command").exists()
 
@@ -152,7 +152,7 @@ async def test_with_interrupt_a_turn_ends_with_the_client_that_began_it(
         await parley_model.wait_until_held()
         watched = the_same(conversation, watcher)
         editor.kill()
-        await until_state(watched, "idle")
+        await until_state(watcher.client, conversation.id, "idle")
         end = await last_event(watched)
 
     assert end == ErrorEvent(message=" Turn interrupted", reason="interrupted", principal="local")
@@ -260,9 +260,9 @@ async def test_when_the_resident_is_killed_the_relay_exits_and_the_next_client_r
         await parley_model.wait_until_held()
         resident.process.kill()
         code = await editor.exit_code()
-    recovered = the_same(conversation, await start())
-    await until_state(recovered, "idle")
-    end = await last_event(recovered)
+    again = await start()
+    await until_state(again.client, conversation.id, "idle")
+    end = await last_event(the_same(conversation, again))
 
     assert code == 1
     assert "the resident server has ended" in editor.stderr_text()
@@ -301,7 +301,7 @@ async def test_on_a_terminal_sigint_interrupts_the_turns_of_the_client_or_ends_t
     await untouched.send("go")
     await until(lambda: len(parley_model.requests) == 2)
     os.kill(typing.pid, signal.SIGINT)
-    await until_state(conversation, "idle")
+    await until_state(typing.client, conversation.id, "idle")
     os.kill(typing.pid, signal.SIGINT)
     code = await typing.exit_code()
     state = (await untouched.status()).state

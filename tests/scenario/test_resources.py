@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from kit.clients.patch_turns import calls_for
-from kit.clients.wire_client import WireClient, speaking
+from kit.clients.wire_client import speaking
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -28,24 +27,6 @@ def error_of(message: Any) -> Any:
     return {key: message["error"][key] for key in ("code", "data")}
 
 
-async def spoken(client: WireClient, text: str, **more: Any) -> str:
-    """Create a conversation with this message, whose turn is over."""
-    conversation = await client.create(**more)
-    await client.say(conversation, text)
-    await client.over(conversation)
-    return conversation
-
-
-async def read(client: WireClient, uri: str) -> Any:
-    """Return the text of a resource and check the rest of its contents."""
-    result = await client.result_of(client.request("resources/read", {"uri": uri}))
-    assert list(result) == ["contents"]
-    (content,) = result["contents"]
-    assert content == {"uri": uri, "mimeType": content["mimeType"], "text": content["text"]}
-    is_json = content["mimeType"] == "application/json"
-    return json.loads(content["text"]) if is_json else content["text"]
-
-
 @pytest.mark.promises("resources.older")
 async def test_older_clients_do_not_know_resources(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
@@ -60,8 +41,8 @@ async def test_the_list_has_every_conversation_and_the_templates_their_addresses
     parley_model: ScriptedModel,
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        first = await spoken(client, "Fix the parser")
-        second = await spoken(client, "Write tests")
+        first = await client.create_with_turns("Fix the parser")
+        second = await client.create_with_turns("Write tests")
         listed = await client.result_of(client.request("resources/list", {}))
         templates = await client.result_of(client.request("resources/templates/list", {}))
 
@@ -122,14 +103,14 @@ async def test_a_long_list_has_pages(parley_model: ScriptedModel) -> None:
 async def test_a_conversation_is_read_as_markdown_and_as_json(parley_model: ScriptedModel) -> None:
     parley_model.says("Done.\n## User\nhm")
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        conversation = await spoken(client, "Fix the parser")
+        conversation = await client.create_with_turns("Fix the parser")
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
         events = await client.value_of(client.call("conversationRead", conversation_id=conversation))
         conversations = await client.value_of(client.call("conversationsList"))
 
-        assert await read(client, LIST) == {"conversations": conversations["conversations"], "more": False}
+        assert await client.read_resource(LIST) == {"conversations": conversations["conversations"], "more": False}
         uri = f"{LIST}/{conversation}"
-        assert await read(client, uri) == "\n".join(
+        assert await client.read_resource(uri) == "\n".join(
             (
                 "# Fix the parser",
                 "",
@@ -151,7 +132,7 @@ async def test_a_conversation_is_read_as_markdown_and_as_json(parley_model: Scri
                 "",
             )
         )
-        assert await read(client, f"{uri}/json") == {
+        assert await client.read_resource(f"{uri}/json") == {
             "conversation_id": conversation,
             "title": "Fix the parser",
             "cwd": str(client.work),
@@ -162,7 +143,7 @@ async def test_a_conversation_is_read_as_markdown_and_as_json(parley_model: Scri
             "is_complete": True,
             "events": [{"seq": one["seq"], "msg": one["msg"]} for one in events["events"]],
         }
-        assert await read(client, f"{uri}/diff") == ""
+        assert await client.read_resource(f"{uri}/diff") == ""
 
 
 @pytest.mark.promises("resources.diff")
@@ -172,19 +153,19 @@ async def test_the_diff_is_that_of_the_last_turn_with_changes(parley_model: Scri
         for name in ("one", "two"):
             parley_model.says(*calls_for(f"*** Begin Patch\n*** Add File: {name}\n+hello\n*** End Patch"))
             parley_model.says("Done")
-        conversation = await spoken(client, "add one", **free)
+        conversation = await client.create_with_turns("add one", **free)
         uri = f"{LIST}/{conversation}/diff"
-        first = await read(client, uri)
+        first = await client.read_resource(uri)
         await client.say(conversation, "add two")
         await client.over(conversation)
-        second = await read(client, uri)
+        second = await client.read_resource(uri)
         await client.say(conversation, "thanks")
         await client.over(conversation)
 
         assert f"+++ b/{client.work}/one\n" in first
         assert f"+++ b/{client.work}/two\n" in second
         assert "/one" not in second
-        assert await read(client, uri) == second
+        assert await client.read_resource(uri) == second
 
 
 @pytest.mark.promises("resources.unknown")
@@ -209,7 +190,7 @@ async def test_a_client_hears_of_conversations_of_another_process(
         speaking(parley_model, version=FULL_VERSION, home=home) as writer,
     ):
         assert await reader.result_of(reader.request("resources/subscribe", {"uri": LIST})) == {}
-        conversation = await spoken(writer, "Fix the parser")
+        conversation = await writer.create_with_turns("Fix the parser")
         told = (await reader.until_method("notifications/resources/updated"))[-1]
         assert told["params"] == {"uri": LIST}
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from kit.clients.http_client import HttpClient, SseReader
 from kit.clients.modern_client import ASKABLE, ModernHttpClient
+from kit.clients.reading import until_state
 from kit.clients.requests import request
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -179,7 +180,7 @@ async def test_a_client_with_one_conversation_sees_and_makes_no_other(
     for conversation in (own, other):
         parley_model.says(sh("c1", "touch made"))
         await admin.say(conversation, "word")
-        await until_asked(admin, conversation)
+        await until_state(admin, conversation, "asking")
     approvals = {
         one["conversation_id"]: one["approval_id"] for one in (await admin.call("approvalsList"))["approvals"]
     }
@@ -302,13 +303,6 @@ async def test_a_call_names_only_what_its_client_may_do(
 
     assert how in result["content"][0]["text"]
     assert ("`approvalAnswer`" in told) == (role == "approver")
-
-
-async def until_asked(client: HttpClient, conversation: str) -> None:
-    while (await client.call("conversationRead", conversation_id=conversation, wait_seconds=20))[
-        "state"
-    ] != "asking":
-        pass
 
 
 async def opened(client: HttpClient, conversation: str, stack: AsyncExitStack) -> list[SseReader]:

@@ -206,7 +206,7 @@ async def test_the_document_has_every_event_notification_and_tool() -> None:
     ]
     for schema in each:
         Draft202012Validator.check_schema(schema)
-        assert '"$ref"' not in json.dumps(schema)  # each stands alone
+        assert '"$ref"' not in json.dumps(schema)  # each schema is complete
 
 
 @pytest.mark.promises("schema.document")

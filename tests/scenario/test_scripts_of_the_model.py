@@ -30,7 +30,7 @@ HOSTILE: Final = {
 """Scripts of about 100 kB. More kinds of them are in the unit test of the check."""
 
 CPU_SECONDS: Final = 1.5
-"""For the whole turn around one of them, on a slow machine."""
+"""The limit of a whole turn with one script, on a slow machine."""
 
 
 async def play(client: ApprovingClient, *steps: Step) -> list[Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kit.clients.http_client import HttpClient
-from kit.clients.http_events import until_idle
 from kit.clients.messages import failed
+from kit.clients.reading import until_state
 from kit.clients.wire_client import WireClient, speaking
 from kit.servers.http_server import HttpServer
 from parley.testing import ParleyProcess, ScriptedModel
@@ -96,7 +96,7 @@ async def test_a_client_with_one_conversation_finds_nothing_in_others(
         own, other = await admin.create(), await admin.create()
         for conversation in (own, other):
             await admin.say(conversation, "needle")
-            await until_idle(admin, conversation)
+            await until_state(admin, conversation, "idle")
         bound = await server.client(token=await server.create_token("guest", "observer", conversation=own))
         everything = await admin.call("conversationSearch", text="needle", limit=1)
 

@@ -105,7 +105,7 @@ LONG: Final = {
     MANY_X.format(10240): (X + X, X),
     MANY_X.format(60000): (f"{X}\n[... 0 lines, 49760 bytes truncated ...]\n{X}", X),
 }
-"""By script, what the model is told, and what the end event shows."""
+"""For each script, the output that the model gets, and the output in the end event."""
 
 
 @pytest.mark.promises("shell.told")
@@ -143,7 +143,7 @@ TIMED_OUT: Final = {
     "on-request": "failed in sandbox None with execution error: command timed out",
     "on-failure": "command timed out after 300 milliseconds",
 }
-"""By policy, what the model is told of a command that took longer than 300 milliseconds."""
+"""For each policy, the output that the model gets for a command that took longer than 300 milliseconds."""
 
 
 @pytest.mark.promises("shell.told")
@@ -295,7 +295,7 @@ async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_
     by_signal = "command was killed by a signal"
     killed = {
         "landlock": (f"{FAILED}{by_signal}", f"sandbox error: {by_signal}"),
-        # What stands between the command and us makes an exit code of the signal.
+        # Bubblewrap reports the signal as an exit code.
         "bubblewrap": (f"{DENIED}exit code: 137, stdout: , stderr: ", ""),
     }[mechanism]
     async with speaking(parley_model, config=configured_for(mechanism)) as wire:
@@ -399,7 +399,7 @@ BAD_ARGUMENTS: Final = {
         "invalid value: integer `-1`, expected a number, at least 0 (timeout)"
     ),
 }
-"""By arguments, what is wrong with them."""
+"""Invalid arguments, and the error of each."""
 
 
 @pytest.mark.promises("shell.told")
@@ -549,7 +549,7 @@ SECRETS: Final = {
     "AWS_SECRET_ACCESS_KEY": "secret-key",
     "HTTPS_PROXY": "http://ada:secret-password@proxy.invalid:3128",
 }
-"""What the server is given and no command may see, whatever it is called."""
+"""Variables of the server that no command may see, under any name."""
 
 HARMLESS: Final = {"JAVA_HOME": "/opt/java", "TERM": "dumb", "MY_VARIABLE": "mine", "MY_OTHER": "other"}
 SNEAKY: Final = {"BASH_ENV": "/nowhere", "GIT_SSH_COMMAND": "false", "PAGER": "false", "PYTHONSTARTUP": "/nowhere"}

@@ -41,10 +41,10 @@ SIZE: Final = 4096
 """Characters of one delta where there are few large ones."""
 
 EIGHT_CHARACTERS: Final = "abcdefgh"
-"""One delta where there are many small ones."""
+"""The text of one small delta."""
 
 MANY: Final = 60_000
-"""Such deltas: what is told of them is several times what the pipe and the server's buffer hold."""
+"""The number of these deltas. Their messages are several times as large as the pipe and the server's buffer."""
 
 
 def long_text(size: int) -> str:
@@ -263,7 +263,7 @@ async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_ma
             {"jsonrpc": "2.0", "id": ping, "result": {}},
         ]
         assert [message for message in seen if message.get("method") == "notifications/initial_state"] == []
-        # What is streamed alone has no name: the second stream was gone before an event was sent beside it.
+        # The message names no conversation: the second stream had ended before this event, so only one was open.
         assert live(task_complete("And more.")) in seen
 
 

@@ -53,7 +53,7 @@ async def server(
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-            process._transport.close()  # type: ignore[attr-defined] # a pipe nobody read to its end stays open
+            process._transport.close()  # type: ignore[attr-defined] # a pipe that was not read to its end stays open
     finally:
         home.close()
 
@@ -200,7 +200,7 @@ async def test_other_processes_with_the_same_descriptors_stay_blocking(parley_mo
             assert await ended_in_time(process) == 0
 
 
-# --- nobody reads -------------------------------------------------------------------------
+# --- output is not read -------------------------------------------------------------------
 
 
 @pytest.mark.promises("lifecycle.end-of-stdin")

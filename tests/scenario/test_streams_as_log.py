@@ -144,7 +144,7 @@ async def test_a_client_with_a_log_stream_is_asked(parley_model: ScriptedModel) 
         await client.open_stream(conversation, **{"as": "log"})
         await set_level(client, "error")
         await client.say(conversation, "go")
-        asked = await client.read()  # though it is told nothing else
+        asked = await client.read()  # the level hides all other messages
         client.answer(asked["id"], {"decision": "approved"})
         await client.over(conversation)
 

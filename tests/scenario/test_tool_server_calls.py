@@ -74,8 +74,8 @@ def theirs(api: Api, name: str, description: str, properties: Any, **more: Any) 
 
 
 def kit_tools(api: Api, server: str) -> list[Any]:
-    """All that the program of the kit offers under a short name: the tools of the recorded traffic, in
-    the words of that, and those which it has besides."""
+    """Return all tools of the kit's program under a short name: the tools of the recorded traffic, with the same
+    descriptions, and the program's own tools."""
     number, text = {"type": "number"}, {"type": "string"}
     of_image = {"mode": text, "opt": text, "tags": {"type": "array", "items": text}}
     described: dict[str, tuple[str, Any, Any]] = {

@@ -15,7 +15,7 @@ import pytest
 
 from kit.clients.shared_home import ASKS
 from kit.clients.shell_turns import sh
-from kit.clients.wire_client import BaseClient, speaking
+from kit.clients.wire_client import speaking
 from kit.servers.webhook_receiver import WebhookReceiver
 from kit.system.commands import PATIENCE_SECONDS
 from parley.app.webhook import signature
@@ -33,13 +33,6 @@ def config(url: str, more: str = "") -> str:
     return f'[webhook]\nurl = "{url}"\nsecret_env = "PARLEY_WEBHOOK_SECRET"\n{more}'
 
 
-async def spoken(client: BaseClient, text: str, **more: Any) -> str:
-    conversation = await client.create(**more)
-    await client.say(conversation, text)
-    await client.over(conversation)
-    return conversation
-
-
 @pytest.mark.promises("webhook.content", "webhook.signature")
 async def test_the_receiver_of_the_documentation_accepts_the_notifications(parley_model: ScriptedModel) -> None:
     page, example = (ROOT / "docs" / "protocol.md").read_text(), EXAMPLE.read_text()
@@ -53,10 +46,10 @@ async def test_the_receiver_of_the_documentation_accepts_the_notifications(parle
         async with asyncio.timeout(PATIENCE_SECONDS):
             url = (await receiver.stdout.readline()).decode().split()[-1]
             async with speaking(parley_model, version=FULL_VERSION, config=config(url), env=ENV) as client:
-                finished = await spoken(client, "finish")
+                finished = await client.create_with_turns("finish")
                 assert (await receiver.stdout.readline()).decode() == f"finished {finished}\n"
                 parley_model.fails(400)
-                failed = await spoken(client, "fail")
+                failed = await client.create_with_turns("fail")
                 assert (await receiver.stdout.readline()).decode() == f"failed {failed}\n"
                 parley_model.says(sh("c1", "touch made"))
                 waiting = await client.create(**ASKS)
@@ -71,7 +64,7 @@ async def test_the_receiver_of_the_documentation_accepts_the_notifications(parle
 async def test_a_notification_has_no_content(parley_model: ScriptedModel) -> None:
     async with WebhookReceiver() as receiver:
         async with speaking(parley_model, version=FULL_VERSION, config=config(receiver.url), env=ENV) as client:
-            conversation = await spoken(client, "private")
+            conversation = await client.create_with_turns("private")
             (sent,) = await receiver.wait_for(1)
 
         identity, at = sent.headers["webhook-id"], sent.headers["webhook-timestamp"]
@@ -91,7 +84,7 @@ async def test_a_redirect_is_not_followed_and_the_notification_repeated(parley_m
         receiver.statuses = [307]
         url = f"{receiver.url}/here"
         async with speaking(parley_model, version=FULL_VERSION, config=config(url), env=ENV) as client:
-            await spoken(client, "go")
+            await client.create_with_turns("go")
             first, second = await receiver.wait_for(2)
 
         assert first.headers["webhook-id"] == second.headers["webhook-id"]
@@ -103,7 +96,7 @@ async def test_neither_a_turn_nor_the_end_of_the_server_waits_for_a_receiver(par
     async with WebhookReceiver() as receiver:
         receiver.held = asyncio.Event()  # it never answers
         async with speaking(parley_model, version=FULL_VERSION, config=config(receiver.url), env=ENV) as client:
-            conversation = await spoken(client, "one")
+            conversation = await client.create_with_turns("one")
             await receiver.wait_for(1)
             await client.say(conversation, "two")
             await client.over(conversation)
@@ -123,7 +116,7 @@ async def test_the_secret_reaches_no_command_and_no_export(
         async with speaking(parley_model, version=FULL_VERSION, config=settings, env=env, home=home) as client:
             parley_model.says(sh("c1", "env"))
             parley_model.says("Done.")
-            conversation = await spoken(client, "go", **FREE)
+            conversation = await client.create_with_turns("go", **FREE)
             await receiver.wait_for(1)
             read = client.call("conversationRead", conversation_id=conversation)
             shown = str(await client.value_of(read)) + "".join(map(str, parley_model.requests))
@@ -135,18 +128,18 @@ async def test_the_secret_reaches_no_command_and_no_export(
 
 
 @pytest.mark.promises("webhook.secret")
-async def test_without_a_secret_nothing_is_sent(
-    parley_model: ScriptedModel, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_a_secret_nothing_is_sent(parley_model: ScriptedModel) -> None:
+    logs: list[str] = []
     async with WebhookReceiver() as receiver:
         for env in ({}, {"PARLEY_WEBHOOK_SECRET": "short"}):
             async with speaking(parley_model, version=FULL_VERSION, config=config(receiver.url), env=env) as client:
-                await spoken(client, "go")
+                await client.create_with_turns("go")
+            logs.append(client.raw.stderr_text())
 
         assert receiver.received == []
-    told = [record.getMessage() for record in caplog.records if "webhook" in record.getMessage()]
-    assert "the environment variable `PARLEY_WEBHOOK_SECRET` is not set" in told[0]
-    assert "short" not in "".join(told)
+    assert "the environment variable `PARLEY_WEBHOOK_SECRET` is not set" in logs[0]
+    assert "webhook" in logs[1]
+    assert "short" not in "".join(logs)
 
 
 @pytest.mark.promises("webhook.address")
@@ -184,5 +177,5 @@ async def test_only_the_file_of_the_home_can_set_it(parley_model: ScriptedModel)
                 value = await client.value_of(client.call("conversationCreate", cwd=str(client.work), config=given))
                 assert value["code"] == "bad_setting"
                 assert value["message"].endswith("can only be set in config.toml")
-            await spoken(client, "go")
+            await client.create_with_turns("go")
         assert receiver.received == []

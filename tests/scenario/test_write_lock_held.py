@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.child_process, pytest.mark.waits]
 
 MESSAGE = "11111111-0000-4000-8000-000000000000"
 LONGER_SECONDS = 60
-"""As long as a turn waits for the lock: a call that fails earlier did not wait like a turn."""
+"""The time for which a turn waits for the lock. A call that fails earlier has not waited as long as a turn."""
 
 
 async def turn(conversation: Conversation, text: str) -> None:

@@ -18,6 +18,7 @@ from kit.builders.events import task_complete, task_started, user_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import settings_chosen, turn_ended, turn_started
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
 from parley.ports.store import Summary
 from parley.stores.sqlite.locks import WriteLock
 from parley.stores.sqlite.store import SqliteStore
@@ -106,11 +107,9 @@ async def test_of_two_exports_to_one_file_one_fails_because_it_exists(home: Path
     lock = WriteLock(str(home))
     with closing(lock), lock:  # an export waits half a second for it, and then reads without it
         both = [await start(home, "export", ID, "-o", "talk.jsonl") for _ in range(2)]
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(list(begun(home.parent / "work"))) < 2 and any(  # noqa: ASYNC110 - nobody tells us of a file
-                one.returncode is None for one in both
-            ):
-                await asyncio.sleep(0.01)
+        await until(
+            lambda: len(list(begun(home.parent / "work"))) == 2 or all(one.returncode is not None for one in both)
+        )
 
     told = sorted([await ended(process) for process in both])
     assert told == [

@@ -26,23 +26,23 @@ __all__ = ["check_content", "limit_attachments", "names_files", "read_content"]
 log = logging.getLogger(__name__)
 
 MAX_MEGABYTES: Final = 48
-"""The maximum total size, in megabytes of base64, of the images and files in one request, and therefore in one
-message. Without this limit, a message could name a large image a hundred thousand times. The limit is slightly
-below the 50 MB that providers accept.
+"""The maximum total size, in megabytes of base64, of the images and files in one request. The same limit applies to
+one message, because a message is sent in one request. Without the limit, a message could name a large image a
+hundred thousand times. The limit is slightly below the 50 MB that providers accept.
 """
 
 ROOM: Final = MAX_MEGABYTES * 1_000_000
 
 
 async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tuple[InputItem, ...]:
-    """Return the content with each local image replaced with its data. Content without local images is returned
-    unchanged.
+    """Return the content of a message with each local image replaced with its data. Content without local images
+    is returned unchanged.
 
     An image that cannot be read is omitted (see "sending" in docs/protocol.md).
 
     Raises:
-        UnsupportedContent: an image has an unsupported format or is too large, all items are unreadable images, or
-            all images and files together are too large.
+        UnsupportedContent: an image has an unsupported format or is too large, or the images and files together
+            are too large. The error is also raised if the content consists only of images that cannot be read.
     """
     if names_files(content):
         return await asyncio.to_thread(_read_all, content, settings.cwd, settings.withheld_paths)

@@ -5,7 +5,8 @@ separated from its output, and the request is the same for all model APIs. The r
 unchanged.
 
 The room is the part of the context window that remains for the history after instructions, tools, notes and new
-input. Compaction reduces the history to half of that room, or to nine tenths if the last response alone is long.
+input. Compaction reduces the history to at most half of that room. If the last response and its outputs alone are
+long, compaction reduces the history to at most nine tenths of the room.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, me
     """Return how many of the oldest items to summarize. This is the smallest number for which the other items take
     at most `KEPT_RECENT` of the room.
 
-    A last response that alone takes more than `KEPT_RECENT` is still kept, unless it takes more than `KEPT_LAST` of
-    the room.
+    The last response and its outputs are kept even if they alone take more than `KEPT_RECENT` of the room. They are
+    summarized only if they take more than `KEPT_LAST` of the room.
     """
     left, end, found = 0, len(items), len(items)
     for cut in sorted(set(cuts), reverse=True):

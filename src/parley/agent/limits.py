@@ -82,8 +82,8 @@ def _allowed(size: int, agreed: int) -> int:
 
 
 def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Limits) -> tuple[TokensEstimated, ...]:
-    """Return a record with the estimated token usage of a response whose usage the provider did not report. Return
-    an empty tuple if the settings do not limit tokens.
+    """Estimate the token usage of a response whose usage the provider did not report. Return a tuple with one
+    record, or an empty tuple if `limits` contains no limit on tokens.
     """
     if not (limits.turn_tokens or limits.conversation_tokens):
         return ()

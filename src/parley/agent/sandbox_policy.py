@@ -55,9 +55,11 @@ class Roots:
     def __init__(
         self, granted: set[str] | None = None, *, chosen: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create an empty set of directories. All conversations share the set `granted`, and this conversation adds
-        its own directories to that set. `chosen` maps each working directory to its path without links at the time
-        when the directory was first chosen, possibly in an earlier process.
+        """Create an empty set of directories.
+
+        `granted` is the set of the writable directories of all conversations. This conversation adds its own
+        directories to `granted`. `chosen` maps each working directory to the path without links that it had when it
+        was first chosen, possibly in an earlier process.
         """
         self._chosen = chosen
         self._granted = set() if granted is None else granted

@@ -159,9 +159,10 @@ async def _end(
     last_message: str | None = None,
     code: str | UnsetType = UNSET,
 ) -> TurnEnded:
-    """Append `entries` and the entries that end the turn, in one write. Return the end of the turn. `entries` are
-    the entries of the last response, `last_message` is the model's last message, and `code` is the error code of a
-    failed turn.
+    """Append `entries` and the entries that end the turn, in one write. Return the record of the end of the turn.
+
+    `entries` are the entries of the last response. `last_message` is the model's last message. `code` is the error
+    code of a failed turn.
     """
     end = turn_end(
         why,
@@ -330,8 +331,8 @@ def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[
 
 
 def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[LogPayload]:
-    """Add a completed item to the response, and return its events for clients. Raw reasoning is included in the
-    events only if `show_raw` is True.
+    """Add the content of a chunk that is not a delta to the response, and return the events that the chunk causes.
+    The events include raw reasoning only if `show_raw` is True.
     """
     match chunk:
         case MessageDone(item=item):

@@ -8,8 +8,9 @@ from typing import Final
 __all__ = ["collect_rarely", "skip_final_collection"]
 
 COLLECT_AFTER: Final = (50_000, 50, 50)
-"""The thresholds of the garbage collector: the number of new objects before a collection of the youngest
-generation, and the number of collections of a generation before a collection of the next.
+"""The thresholds of the garbage collector, as for `gc.set_threshold`. The first threshold is the number of new
+objects after which the youngest generation is collected. Each other threshold is the number of collections of one
+generation after which the next older generation is collected.
 """
 
 

@@ -14,9 +14,12 @@ KEY_BYTES: Final = 32
 
 
 def home_key(home: str) -> bytes:
-    """Return the key of a home directory. Create the key if it is missing. Raises OSError.
+    """Return the key of a home directory. Create the key if it is missing or has the wrong length.
 
     Only the resident server of the home directory may call this function.
+
+    Raises:
+        OSError: the key cannot be read or created.
     """
     path = os.path.join(home, NAME)
     with suppress(FileNotFoundError):

@@ -95,7 +95,8 @@ class Relay:
     def _copy_output(self) -> None:
         """Copy bytes to the client until the server ends the connection.
 
-        Raises OSError if the client has closed its side.
+        Raises:
+            OSError: the client has closed its side.
         """
         buffer = memoryview(bytearray(COPY_BYTES))
         while size := self._receive(buffer):

@@ -50,8 +50,8 @@ __all__ = ["AlreadyRunning", "Resident", "run_resident"]
 log = logging.getLogger(__name__)
 
 MOST_HELLO_BYTES: Final = 8 * 1024 * 1024
-"""The maximum length of a hello, in bytes. It is larger than the environment of a process can be. A longer
-first line is a message of an ordinary client.
+"""The maximum length of a hello, in bytes. A hello contains the environment of a process, and the limit is larger
+than any such environment. A longer first line is a message of an ordinary client.
 """
 FIRST_LINE_SECONDS: Final = 30.0
 """The timeout for the first line of a connection, in seconds."""
@@ -127,7 +127,8 @@ class Resident:
     def listen(self, path: str | None = None) -> None:
         """Accept connections on the socket of the home directory and, if `path` is given, on a second socket.
 
-        Raises OSError.
+        Raises:
+            OSError: the server cannot listen on one of the sockets.
         """
         self._most_connections = self._settings().max_connections
         self._sockets = ResidentSockets(
@@ -145,8 +146,8 @@ class Resident:
         """Load the tokens of the home directory, and then accept HTTP connections.
 
         Raises:
-            BadSetting: the server cannot listen on the configured address.
-            OSError: the home directory cannot be used.
+            BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
+            OSError: the key of the home directory cannot be read or created.
         """
         from parley.app.http_service import HttpService  # imports the HTTP library, which few servers need
         from parley.server.http.tokens import StoredTokens
@@ -413,8 +414,9 @@ async def run_resident(
 
     With `exits_when_idle`, the server also stops when it has been idle for the configured time. `http` is None if
     the server must not serve HTTP; otherwise the settings determine whether the server serves HTTP. The server
-    listens on the socket of the home directory and, if `socket_path` is given, also on that socket. `ready` is
-    called with the description of the server and the token that was created for the server.
+    listens on the socket of the home directory and, if `socket_path` is given, also on that socket. When the server
+    accepts connections, `ready` is called with the description of the server and the member `token`. This member is
+    the HTTP token that was created for this process; None if no token was created.
 
     Raises:
         AlreadyRunning: another resident server of the home directory is running.

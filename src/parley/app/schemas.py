@@ -1,4 +1,5 @@
-"""The JSON Schemas of everything that a client at 2025-11-25 can receive or send, as one document.
+"""One document with the JSON Schemas of everything that a client with protocol version 2025-11-25 can receive or
+send.
 
 The schemas are generated from the structs and tables that the server uses. No schema contains references.
 """

@@ -115,6 +115,7 @@ class Server:
             release_memory=release_memory,
             has_other_clients=lambda: len(self.core.clients) > 1,
             on_attention=self._webhook.notify,
+            continues_queues=is_resident,
         )
         on_changes(self.store, self.conversations.changed)
         self._context = ServerContext(

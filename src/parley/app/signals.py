@@ -14,10 +14,10 @@ KILLED: Final = 128
 
 
 def ignore_signals() -> None:
-    """Ignore the signals from now on. A late signal must not kill a program that is shutting down.
+    """Ignore `SIGNALS` from now on, so that a late signal does not kill a program that is shutting down.
 
-    This is necessary because the event loop restores the default handlers when it closes, and some threads do not
-    block the signals.
+    Blocking the signals is not enough, because some threads do not block them and the event loop restores the
+    default handlers when it closes.
     """
     import asyncio  # imported here: callers that only block signals do not need it
 

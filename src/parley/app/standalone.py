@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 20.0
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
-    """Run one command as the agent would under these settings, but without a timeout.
+    """Run one command as the agent would under these settings, but with the timeout `BY_HAND_SECONDS`.
 
     Raises:
         CommandNotStarted: the program does not exist, or the operating system refused to start the program.

@@ -1,8 +1,9 @@
 """Notifies the receiver of `[webhook]` when a conversation of this process begins to wait for a person, has failed
 or has finished.
 
-A notification contains none of the conversation's content. It is sent in the background, so that no turn or client
-waits for it, and a failure affects neither. The headers follow the Standard Webhooks specification.
+A notification contains none of the conversation's content. Notifications are sent in the background. No turn or
+client waits for a notification, and a failed notification affects no turn and no client. The headers follow the
+Standard Webhooks specification.
 """
 
 from __future__ import annotations

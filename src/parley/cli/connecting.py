@@ -52,8 +52,8 @@ async def connected(
 ) -> AsyncIterator[Connected]:
     """Connect to the resident server of the home, or start a child process as the server if none is running.
 
-    `command` is the name of the command, for messages. `config` contains the `-c` overrides for turns that the
-    command begins. With `resident`, a resident server is started if none is running.
+    `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
+    that the command begins. With `resident`, a resident server is started if none is running.
 
     Raises:
         CommandFailed: no server can be started.

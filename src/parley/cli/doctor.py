@@ -131,8 +131,8 @@ def _sqlite() -> str:
 
 
 def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
-    """Check the home. Return whether the home can store conversations, and its settings, or None if they are
-    invalid.
+    """Check the home. Return two values: whether the home can store conversations, and its settings. The settings
+    are None if they are invalid.
     """
     try:
         loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)

@@ -64,8 +64,8 @@ class EventOutput:
     """Prints the events of one conversation."""
 
     def __init__(self, client: Client, conversation: Conversation, page: Page | None, *, command: str) -> None:
-        """Create the output. Without a page, events are printed as JSON. `command` is the name of the command, for
-        messages.
+        """Create the output. If `page` is None, events are printed as JSON. `command` is the name of the command,
+        for the messages on stderr.
         """
         self._client, self._conversation, self._command = client, conversation, command
         self._page = page

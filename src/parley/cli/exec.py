@@ -87,7 +87,7 @@ def interrupt_on_sigint(conversation: Conversation, *, command: str) -> asyncio.
     """Interrupt the turn of the conversation on the first SIGINT, and cancel the current task on the second.
 
     The caller sets the returned event after the server has accepted the message. Before that, there is no turn to
-    interrupt.
+    interrupt, so an earlier SIGINT takes effect when the event is set.
     """
     accepted = asyncio.Event()
     loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -38,8 +38,7 @@ class CommandModule(Protocol):
         Raises:
             UsageError: the arguments contradict each other.
             ConfigError: the settings cannot be used.
-            CommandFailed: the command failed.
-            ParleyError: the command failed; the text gives the reason.
+            CommandFailed, ParleyError: the command failed. The text of the error gives the reason.
         """
 
 

@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         settings = _settings(args)
     except ConfigError as error:
         raise CommandFailed(str(error), code=NOT_CONFINED) from None
+    # `run_until_signal` does not fit here. Its handlers run in the event loop, and a write to a pipe that nothing
+    # reads blocks the loop. The handlers of `_Output` interrupt such a write.
     # Block signals until the handlers are installed.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return asyncio.run(_run(settings, command))
@@ -140,8 +142,8 @@ class _Interrupted(Exception):
 class _Output:
     """Forwards the output of the command unchanged, and ends the command on a signal.
 
-    A write waits for its reader, and the command waits for the write, as the command would without Parley. Only a
-    signal interrupts such a write.
+    A write blocks until the reader of the output has room, and the command then waits as it would without Parley.
+    Only a signal interrupts a blocked write.
     """
 
     def __init__(self, on_end: Callable[[], object]) -> None:

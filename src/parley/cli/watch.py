@@ -58,8 +58,8 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream of live events. If a turn is running, return a stream of all events, because the position of
-    the turn's first event is unknown.
+    """Return a stream of the events from now on. If a turn is running, return a stream of all events of the
+    conversation instead, because the position of the turn's first event is unknown.
     """
     status = await conversation.status()
     return conversation.stream(after=status.seq if status.state == "idle" else None)

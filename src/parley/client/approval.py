@@ -17,16 +17,18 @@ T = TypeVar("T")
 
 ApprovalKind: TypeAlias = Literal["exec", "patch", "limit"]
 
-Decide: TypeAlias = Callable[[Decision, str | None], Awaitable[None]]
-"""A function that sends a decision and its reason to the server."""
+Decide: TypeAlias = Callable[[Decision, str | None, float | None], Awaitable[None]]
+"""A function that sends a decision and its reason to the server. Its last argument is a time limit in seconds."""
 
 
 class Approval:
     """A request to run a command, to apply a patch or to continue beyond a limit.
 
     Approvals are passed to the `on_approval` callback and listed by `Client.approvals`. The first decision counts.
-    The methods raise `AlreadyDecided` or `ToolFailed` if the approval was already decided, and `Disconnected` if
-    the server has ended.
+    If an approval was already decided, its methods raise `AlreadyDecided` for an approval that was passed to
+    `on_approval`, and `ToolFailed` for an approval from `Client.approvals`. The methods raise `Disconnected` if the
+    server has ended. For an approval from `Client.approvals`, they raise `CallTimedOut` if the server does not
+    answer in time.
     """
 
     def __init__(
@@ -49,8 +51,8 @@ class Approval:
         self.message = message
         """The text of the approval request, for people to read."""
         self.approval_id, self.conversation_id = approval_id, conversation_id
-        """The ids of the approval and of its conversation; None at protocol version 2025-06-18 and earlier, which
-        do not have these ids.
+        """The ids of the approval and its conversation; None with protocol version 2025-06-18 or earlier, because
+        approval requests then contain no ids.
         """
         self.call_id = call_id
         """The id of the model's tool call; empty if the approval is about a limit."""
@@ -65,21 +67,21 @@ class Approval:
         self.grant_root = grant_root
         """The directory to which a patch requests write access; None if the patch requests no such access."""
 
-    async def approve(self) -> None:
+    async def approve(self, *, timeout_seconds: float | None = None) -> None:
         """Allow the action once."""
-        await self._decide("approved", None)
+        await self._decide("approved", None, timeout_seconds)
 
-    async def approve_for_session(self) -> None:
+    async def approve_for_session(self, *, timeout_seconds: float | None = None) -> None:
         """Allow the action, and allow the same action later while the approval for the session is valid."""
-        await self._decide("approved_for_session", None)
+        await self._decide("approved_for_session", None, timeout_seconds)
 
-    async def deny(self, reason: str | None = None) -> None:
+    async def deny(self, reason: str | None = None, *, timeout_seconds: float | None = None) -> None:
         """Refuse the action. The agent gets the reason and continues."""
-        await self._decide("denied", reason)
+        await self._decide("denied", reason, timeout_seconds)
 
-    async def abort(self) -> None:
+    async def abort(self, *, timeout_seconds: float | None = None) -> None:
         """Refuse the action and end the turn."""
-        await self._decide("abort", None)
+        await self._decide("abort", None, timeout_seconds)
 
 
 OnApproval: TypeAlias = Callable[[Approval], Awaitable[None] | None]

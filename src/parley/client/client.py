@@ -114,6 +114,7 @@ async def connect(
     before the client tries to reconnect.
 
     Raises:
+        TypeError: more than one of `transport`, `socket` and `url` is given, or `token` is given without `url`.
         OSError: the server cannot be started or reached, or refuses this client.
         CallTimedOut: the server did not answer in time.
         Disconnected: the server ended before it answered.
@@ -326,8 +327,10 @@ class Client:
             arguments["reason"] = reason
         await self._connection.call_typed("approvalAnswer", arguments, PlainOk, timeout_seconds)
 
-    async def _answer(self, approval_id: str, decision: Decision, reason: str | None) -> None:
-        await self.answer(approval_id, decision, reason=reason)
+    async def _answer(
+        self, approval_id: str, decision: Decision, reason: str | None, timeout_seconds: float | None
+    ) -> None:
+        await self.answer(approval_id, decision, reason=reason, timeout_seconds=timeout_seconds)
 
     # --- codex and codex-reply -----------------------------------------------------------
 
@@ -337,11 +340,12 @@ class Client:
         *,
         progress_token: RequestId | None = None,
         on_event: OnEvent | None = None,
+        timeout_seconds: float | None = None,
         **options: Unpack[CodexOptions],
     ) -> CodexCall:
         """Create a conversation and run one turn. Await the returned object for the result."""
-        arguments = {name.replace("_", "-"): value for name, value in options.items()}
-        return self._run("codex", {"prompt": prompt, **arguments}, progress_token, on_event)
+        arguments = {"prompt": prompt, **{name.replace("_", "-"): value for name, value in options.items()}}
+        return self._run("codex", arguments, progress_token, on_event, timeout_seconds)
 
     def codex_reply(
         self,
@@ -350,20 +354,27 @@ class Client:
         *,
         progress_token: RequestId | None = None,
         on_event: OnEvent | None = None,
+        timeout_seconds: float | None = None,
     ) -> CodexCall:
         """Continue a conversation, or send the message to its running turn. Await the returned object for the
         result.
         """
-        return self._run("codex-reply", {"sessionId": session_id, "prompt": prompt}, progress_token, on_event)
+        arguments = {"sessionId": session_id, "prompt": prompt}
+        return self._run("codex-reply", arguments, progress_token, on_event, timeout_seconds)
 
     def _run(
-        self, tool: str, arguments: object, progress_token: RequestId | None, on_event: OnEvent | None
+        self,
+        tool: str,
+        arguments: object,
+        progress_token: RequestId | None,
+        on_event: OnEvent | None,
+        timeout_seconds: float | None,
     ) -> CodexCall:
         call = self._connection.call_tool(tool, arguments, progress_token=progress_token)
         if on_event is not None:
             self._listeners[call.request_id] = on_event
             call.result.add_done_callback(lambda _: self._listeners.pop(call.request_id, None))
-        return CodexCall(self._connection, call)
+        return CodexCall(self._connection, call, timeout_seconds)
 
     # --- other requests ------------------------------------------------------------------
 
@@ -456,7 +467,7 @@ class Client:
     async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_approval: OnApproval) -> None:
         """Call `on_approval`. If the callback returns without a decision, the approval stays open."""
 
-        async def decide(decision: Decision, reason: str | None) -> None:
+        async def decide(decision: Decision, reason: str | None, timeout_seconds: float | None) -> None:
             answer = ElicitationAnswer(decision=decision, reason=UNSET if reason is None else reason)
             self._decide(request_id, response(request_id, encode(answer)))
 

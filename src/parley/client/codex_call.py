@@ -28,18 +28,19 @@ class CodexCall:
     """A `codex` or `codex-reply` call that has been sent. Awaiting the call returns its result, even if the turn
     failed.
 
-    Awaiting the call after `cancel` raises `CallCancelled`.
+    Awaiting the call after `cancel` raises `CallCancelled`. If the turn takes longer than the time limit of the
+    call, awaiting raises `CallTimedOut`, and the turn continues.
     """
 
-    def __init__(self, connection: Connection, call: Call) -> None:
-        self._connection, self._call = connection, call
+    def __init__(self, connection: Connection, call: Call, timeout_seconds: float | None = None) -> None:
+        self._connection, self._call, self._timeout_seconds = connection, call, timeout_seconds
 
     @property
     def request_id(self) -> RequestId:
         return self._call.request_id
 
     def __await__(self) -> Generator[object, None, CallToolResult]:
-        return tool_result(self._connection, self._call).__await__()
+        return tool_result(self._connection, self._call, self._timeout_seconds).__await__()
 
     async def cancel(self) -> None:
         """Interrupt the turn. Awaiting the call then raises `CallCancelled`. Do nothing if the result has already

@@ -191,6 +191,7 @@ class Connection:
         Raises:
             CallTimedOut: no result arrived in time.
             RequestFailed: the server answered with a JSON-RPC error.
+            CallLost: the connection was lost before the result arrived, and is being restored.
             Disconnected: the server has ended.
         """
         seconds = self.time_limit(timeout_seconds)
@@ -225,7 +226,8 @@ class Connection:
 
         Raises:
             ToolFailed: the tool failed.
-            CallTimedOut, RequestFailed, Disconnected: as for `result_of`.
+            CallTimedOut, RequestFailed, CallLost, Disconnected: as for `result_of`. A repeatable call never raises
+                `CallLost`.
         """
         seconds = self.time_limit(timeout_seconds)
         try:

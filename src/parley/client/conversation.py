@@ -181,8 +181,9 @@ class Conversation:
         await self._call("conversationDelete", PlainOk, timeout_seconds)
 
     async def fork(self, *, at_message_id: str | None = None, timeout_seconds: float | None = None) -> Conversation:
-        """Create a conversation with the history of this conversation, up to and including the turn of the message
-        `at_message_id`.
+        """Create a conversation with a copy of this conversation's history.
+
+        The copy ends with the turn of the message `at_message_id`, by default the last message.
         """
         arguments = {} if at_message_id is None else {"at_message_id": at_message_id}
         forked = await self._call("conversationFork", ConversationForked, timeout_seconds, **arguments)

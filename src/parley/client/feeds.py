@@ -184,8 +184,8 @@ class Feed:
         """The last delta of each item of the running turn, by item id."""
 
     def note(self, seq: Seq) -> None:
-        """Remember a position that the server reported. Do nothing while a stream is open, because the stream has
-        its own position.
+        """Remember a position that the server reported outside a stream. Do nothing while a stream is open or has
+        readers, because the events of the stream then determine the position.
         """
         if self._request is None and not self._readers and (self.seq is None or seq > self.seq):
             self.seq = seq
@@ -244,8 +244,8 @@ class Feed:
         return {"after": after, **arguments}
 
     async def _find_last(self, reader: Reader) -> None:
-        """Find the position of a reader that asked for the latest events. With that position, a new stream can
-        begin early enough for the other readers too.
+        """Find the position at which a reader that asked for the latest events begins. The position is needed to
+        open a new stream that begins early enough for this reader and for the other readers.
         """
         assert reader.last is not None
         arguments = {"conversation_id": self.conversation_id, "before": BEYOND_END, "limit": max(1, reader.last)}

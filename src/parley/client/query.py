@@ -22,6 +22,7 @@ async def query(
     model: str | None = None,
     transport: Transport | None = None,
     on_approval: OnApproval | None = None,
+    timeout_seconds: float | None = None,
     **options: Unpack[CreateOptions],
 ) -> AsyncIterator[Event]:
     """Ask one question in a new conversation and yield the events of its turn.
@@ -31,10 +32,11 @@ async def query(
 
     Raises:
         OSError: the server cannot be started.
+        CallTimedOut: a call got no result within `timeout_seconds`. The turn itself may take longer.
         ToolFailed: the conversation cannot be created.
         StreamEnded, Disconnected: the stream or the server ended before the turn.
     """
-    async with connect(transport, on_approval=on_approval) as client:
+    async with connect(transport, on_approval=on_approval, timeout_seconds=timeout_seconds) as client:
         conversation = await client.create(cwd=cwd, model=model, **options)
         async for event in await conversation.send(prompt):
             yield event

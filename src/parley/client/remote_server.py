@@ -139,9 +139,10 @@ class RemoteServer:
         self._on_end(None)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Cancel a stream request whose result was lost, because the server may have opened the stream. The next
-        stream would replace an open stream, and the client would mistake the notice about the replaced stream for
-        the end of the next stream.
+        """Cancel a stream request whose result was lost.
+
+        The server may have opened the stream. The next stream would then replace the open stream, and the client
+        would mistake the notice that a stream was replaced for the end of the next stream.
         """
         if self._http is not None:
             notice = encode(Cancelled(request_id=request_id))

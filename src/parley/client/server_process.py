@@ -78,9 +78,10 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._stdin.write(data)
 
     async def close(self) -> None:
-        """Close stdin and wait for the exit. Send SIGTERM and then SIGKILL if the program does not exit in time.
+        """Close the program's stdin and wait until the program exits. Send SIGTERM and then SIGKILL if the program
+        does not exit in time.
 
-        If cancelled, kill the process immediately.
+        If the call is cancelled, the program is killed immediately.
         """
         try:
             self.close_stdin()
@@ -173,8 +174,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 on_message(line)
 
     def _end_soon(self) -> None:
-        """Report the end when both the output and the process have ended, or `END_GRACE_SECONDS` after the first of
-        them.
+        """Report the end of the server when both its output and its process have ended. If only one of the two has
+        ended, report the end after `END_GRACE_SECONDS`.
         """
         if self._grace is not None:
             self._end()

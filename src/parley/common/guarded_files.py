@@ -95,7 +95,7 @@ class DirFds:
     # --- directories ---------------------------------------------------------------------
 
     def open(self, path: str) -> int:
-        """Return the descriptor of a directory. The descriptor is valid until the next call.
+        """Return the descriptor of a directory. The descriptor is valid until the next call of any method.
 
         Raises:
             UnexpectedSymlink: a part of the path is a symbolic link.
@@ -320,8 +320,8 @@ class _Hidden:
         """
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden under any of its names. Return True if there are too many hidden entries
-        to compare.
+        """Return whether a file is hidden, also if only one of its other hard links is hidden. Return True if there
+        are too many hidden entries to compare with.
         """
         its = identity_of(found)
         if its in self.identities:

@@ -11,8 +11,9 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     """Return the proxy that an environment names for a URL, or None if the environment names no proxy. A variable
     in lower case takes precedence.
 
-    The HTTP library's own look-up is not used, because it reads the environment of this process and passwords from
-    `~/.netrc`, and because it rejects requests with an API key.
+    The HTTP library's own look-up is not used, because it reads the environment of this process instead of
+    `environ`. It would also read passwords from `~/.netrc`, and the library rejects a request that has both an
+    API key and such a password.
     """
     named = {name: value for name, value in environ.items() if value and name[-6:].lower() == "_proxy"}
     if not named:

@@ -19,8 +19,8 @@ __all__ = ["RESERVED", "Word", "Words", "commands_in", "words_of"]
 Words = tuple[str, ...]
 
 _NEVER: Final = frozenset(map(chr, {*range(0x20), 0x7F, *range(0xD800, 0xE000)} - {ord("\t"), ord("\n")}))
-"""Characters that a plain word cannot contain. Some shells treat them as blanks, some drop them, and no argument
-can contain NUL.
+"""Characters that a plain word cannot contain. Some shells treat these characters as blanks, and other shells drop
+them. NUL is included because no argument can contain NUL.
 """
 
 _BLANKS: Final = (" ", "\t")
@@ -90,10 +90,11 @@ def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
 
 
 def _end_of_redirection(script: str, place: int) -> int | None:
-    """Return the end of the redirection at `place`. Return None if there is no redirection, or if it may write to a
-    file.
+    """Return the end of the redirection at `place`. Return None if there is no redirection, or if the redirection
+    may write to a file.
 
-    A blank must precede the redirection, because a shell would read a number directly before it as a descriptor.
+    A blank must precede the redirection. A shell would otherwise read a number directly before the redirection as
+    a descriptor.
     """
     if script[place - 1] not in _BLANKS:
         return None

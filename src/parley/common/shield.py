@@ -29,4 +29,7 @@ async def run_to_completion(work: asyncio.Future[T]) -> T:
         return work.result()
     if not work.cancelled() and (failure := work.exception()) is not None:
         log.error("work failed after its caller was cancelled", exc_info=failure)
-    raise cancelled
+    try:
+        raise cancelled
+    finally:
+        del cancelled  # otherwise the error and this frame refer to each other

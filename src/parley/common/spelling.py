@@ -41,8 +41,8 @@ def is_about_safety(name: str) -> bool:
 
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name with the same letters, or otherwise the nearest known name within two edits. Return
-    None if there is no such name.
+    """Return the known name that differs only in case, hyphens or underscores. If there is none, return the closest
+    known name within `MOST_EDITS` edits. Return None if there is no such name either.
     """
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]

@@ -54,8 +54,8 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 
 
 def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
-    """Return a function that another thread can call. The function runs `work` and sets the result of the future
-    `outcome` in the event loop of that future.
+    """Return a function that another thread can call. The function runs `work`, and sets the result or the error of
+    `work` in the future `outcome`. The future is set in its own event loop.
     """
     loop = outcome.get_loop()
 

@@ -58,12 +58,12 @@ def is_of_same_user(channel: socket.socket) -> bool:
 
 
 def is_confined(channel: socket.socket) -> bool:
-    """Return whether the peer process is more confined than this process, as the agent's commands are.
+    """Return whether the peer process appears to be a sandboxed command.
 
-    Landlock does not prevent a command from connecting to a socket whose path it knows, but commands have a seccomp
-    filter that they cannot remove. So the peer is trusted if it has no filter, or as many filters as this process.
-    If the number of filters of the peer is unknown, the peer counts as confined. If this process does not know its
-    own number, return False.
+    Landlock does not prevent a command from connecting to a socket whose path it knows. But a sandboxed command has
+    a seccomp filter that it cannot remove. A peer counts as confined unless it has no seccomp filters, or as many
+    filters as this process. A peer whose number of filters is unknown also counts as confined. Return False if the
+    number of filters of this process is unknown, or if the system is not Linux.
     """
     if sys.platform != "linux":
         return False

@@ -28,8 +28,9 @@ _MOST_LINKS: Final = 40
 """The maximum number of symbolic links that are followed in one path. Linux has the same limit."""
 
 _PREFIX_DIRECTORIES: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
-"""The directories in a Python prefix that belong to Python, or to its OpenSSL, whose `openssl.cnf` names libraries
-to load. Other directories are not included, because a prefix can be `/usr` or a home directory.
+"""The directories in a Python prefix that belong to Python or to its OpenSSL. The directories of OpenSSL are
+included because its `openssl.cnf` names libraries to load. Other directories are not included, because a prefix can
+be `/usr` or a home directory.
 """
 
 _LIBRARIES: Final = (
@@ -75,19 +76,18 @@ def add_installation(paths: tuple[str, ...]) -> bool:
 def own_installation() -> tuple[str, ...]:
     """Return the absolute paths where the Parley of this process is installed.
 
-    The path of its package is first. Each path is returned as it is named. A path that contains links is also
-    returned with all links resolved. Some paths may not exist.
+    The path of the package `parley` is first. A path that contains links is returned twice: unresolved, and with
+    all links resolved. Some paths may not exist.
     """
     names = dict.fromkeys(os.path.normpath(path) for path in _names() if os.path.isabs(path))
     return tuple(dict.fromkeys((*names, *map(os.path.realpath, names))))
 
 
 def remove_cwd_from_sys_path(package: str) -> None:
-    """Remove the working directory from the directories from which modules are loaded, because commands may write
-    to it.
+    """Remove the working directory from `sys.path`, because commands may write to the working directory.
 
-    `python -m` adds the working directory. The working directory is not removed if it is the parent of Parley's own
-    directory, `package`.
+    `python -m` adds the working directory to `sys.path`. `package` is the directory of the package `parley`. The
+    working directory is not removed if it is the parent of that directory.
     """
     try:
         here = os.getcwd()

@@ -190,8 +190,10 @@ class Loader:
         return self._tables("profiles")
 
     def providers(self) -> tuple[str, ...]:
-        """Return the names of the providers that config.toml and the command line define. Raise the same errors as
-        `profiles`.
+        """Return the names of the providers that config.toml and the command line define.
+
+        Raises:
+            BadSetting: the file cannot be read, or a value in it is invalid.
         """
         return tuple(self._tables("model_providers"))
 
@@ -330,7 +332,8 @@ class Loader:
         home = self.home
         cwd = utf8(_absolute(values.get("cwd", ""), self._server_dir), source="working directory")
         if "experimental_resume" in values:
-            raise blame(sources, ("experimental_resume",), "experimental_resume is not supported yet")
+            detail = "not supported; import the session with `parley import FILE`"
+            raise blame(sources, ("experimental_resume",), detail)
         settings = Settings(
             **{name: values[name] for name in _UNCHANGED if name in values},
             environ=self._environ,
@@ -435,8 +438,11 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _without_private(source: Source) -> Source:
-    """Return the source unchanged. Raise BadSetting if the source defines a webhook or the database with the
-    conversations, because only config.toml may define them.
+    """Return the source unchanged after checking that it defines neither a webhook nor the database with the
+    conversations.
+
+    Raises:
+        BadSetting: the source defines one of them, which only config.toml may do.
     """
     if "webhook" in source.values:
         raise blame([source], ("webhook",), "can only be set in config.toml")

@@ -189,8 +189,10 @@ def _read_text(path: str) -> str:
 
 
 def utf8(text: str, *, source: str) -> str:
-    """Return a string unchanged. Raise BadSetting if the string contains lone surrogates, which Python uses for
-    bytes that are not UTF-8.
+    """Return a string unchanged after checking that it can be encoded as UTF-8.
+
+    Raises:
+        BadSetting: the string contains lone surrogates. Python uses them for bytes that are not UTF-8.
     """
     try:
         text.encode()

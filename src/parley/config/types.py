@@ -172,8 +172,8 @@ class Sandbox(Struct, frozen=True, kw_only=True):
 
 
 class Approvals(Struct, frozen=True, kw_only=True):
-    """The table `[approvals]`: timeouts for approval requests, and the handling of requests that no client can
-    answer.
+    """The table `[approvals]`: timeouts for approval requests, the clients that may answer them, and the handling
+    of requests that no client can answer.
     """
 
     timeout_seconds: Seconds = 300
@@ -370,8 +370,8 @@ class ToolServer(ToolServerTable, frozen=True, kw_only=True):
 
     name: str
     missing: tuple[str, ...] = ()
-    """The names of keys that an earlier call gave. The log does not contain their values, because they are secrets.
-    A server with missing keys is not started.
+    """The names of keys whose values an earlier call gave and no source gives now. The log does not contain the
+    values, because they may be secrets. A tool server with missing keys is not started.
     """
 
 
@@ -445,8 +445,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The paths of keys of tool servers that the call gave. The log does not contain their values. None in a call
-    from a client.
+    """The paths of the tool server keys that the call gave and whose values are not in the log. The field is set
+    only in overrides from the log, and is None in a call from a client.
     """
 
 
@@ -475,8 +475,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     mcp_servers: tuple[ToolServer, ...]
     shell_environment: ShellEnvironment
     key_variables: frozenset[str]
-    """The names of the environment variables that contain keys of any configured provider or tool server. Only the
-    server may read them.
+    """The names of the environment variables that contain secrets: the keys of all configured providers and tool
+    servers, the token for HTTP clients, and the secret of the webhook. Only the server may read these variables.
     """
     include_plan_tool: bool
     tls_files: tuple[str, ...] = ()
@@ -506,7 +506,7 @@ class ResolvedSettings(Struct, frozen=True):
     """The combined settings from all calls so far, as given and as resolved."""
 
     values: dict[str, Any]
-    """The value of every setting, by name. The values come from config.toml at the beginning of the conversation,
-    and from all calls since then.
+    """The value of every setting, by name. The values combine the defaults, config.toml and the command line at the
+    beginning of the conversation, and all calls since then.
     """
     settings: Settings

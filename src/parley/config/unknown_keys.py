@@ -1,8 +1,8 @@
 """Finds unknown keys, suggests the key that was probably meant, and refuses some unknown keys.
 
-An unknown key in config.toml may belong to another program or version, so it is only reported. A key in a call, on
-the command line or in the chosen profile is refused if it is similar to a setting that restricts the agent, because
-ignoring it would leave the agent unrestricted.
+An unknown key in config.toml may belong to another program or version, so the key is only reported. An unknown key
+in a call, on the command line or in the chosen profile is refused if it may be meant as a setting that restricts
+the agent. If the server ignored such a key, the agent would be unrestricted.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _MISPLACED: Final[dict[str, KeyPath]] = {
     for name in check.fields
     if len(letters_of(name)) >= _FEWEST_LETTERS
 }
-"""Settings that restrict the agent, by the letters of their names. They would have no effect outside
-their table.
+"""The paths of settings that restrict the agent and that have an effect only in their table. The keys are the names
+of the settings, in the form that `letters_of` returns.
 """
 
 
@@ -63,11 +63,14 @@ def unknown_keys(table: Any, check: Check = SETTINGS, at: KeyPath = ()) -> Itera
 
 
 def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the tables of a call. Refuse keys that look misspelt, or that look like a setting which restricts the
-    agent.
+    """Yield the tables of a call after checking their unknown keys.
+
+    The check covers the keys at the top level, in profiles, and in the tables that restrict the agent. Unknown keys
+    in other tables are only counted.
 
     Raises:
-        Wrong: there is such a key.
+        Wrong: an unknown key looks like a misspelt setting or like a setting that restricts the agent, or there are
+            more than `_MOST_UNKNOWN` unknown keys.
     """
     unknown = 0
     for table in tables:

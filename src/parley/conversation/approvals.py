@@ -35,11 +35,10 @@ ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
 
 
 def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, began_by: PrincipalRef | None) -> bool:
-    """Return whether a principal may answer the approvals of a turn. `began_by` is the principal that began the
-    turn.
+    """Return whether a principal may answer the approvals of a turn.
 
-    None means that an older version of Parley did not record the principal. If `began_by` is None, the local user
-    counts as the principal that began the turn.
+    `began_by` is the principal that began the turn; None if an older version of Parley began the turn and did not
+    record the principal. In that case, the local user counts as the principal that began the turn.
     """
     match answers_from:
         case "anyone":
@@ -179,16 +178,16 @@ class ApprovalState:
                 self._event = payload
             case ApprovalRequest(approval_id=approval_id):
                 if self._event is None or self.open is not None or approval_id in self.settled:
-                    raise ValueError(f"the question {approval_id} cannot be asked here")
+                    raise ValueError(f"the approval {approval_id} cannot be requested here")
                 if payload != _expected_record(self._event, payload):
-                    raise ValueError(f"the question {approval_id} is not the one that was shown")
+                    raise ValueError(f"the approval {approval_id} is not the one that was shown")
                 self.open = PendingApproval(
                     request=payload, event=self._event, event_id=self._event_id, at=at, began_by=self.began_by
                 )
                 self._event = None
             case ApprovalSettlement(approval_id=approval_id):
                 if self.open is None or self.open.approval_id != approval_id:
-                    raise ValueError(f"the question {approval_id} is not open")
+                    raise ValueError(f"the approval {approval_id} is not open")
                 self.open = None
                 self.learn(payload, at=at)
             case SessionGranted(principal=name, token_id=token_id, key=key):
@@ -201,8 +200,8 @@ class ApprovalState:
 def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
     """Return the record that must follow the event.
 
-    `apply` compares it with the actual record, so that an approval allows exactly the action that clients were
-    shown.
+    `apply` compares the expected record with the actual record `request`. The comparison ensures that an approval
+    allows exactly the action that was shown to clients.
     """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):

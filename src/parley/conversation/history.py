@@ -197,8 +197,10 @@ class History:
 
     @classmethod
     def restored(cls, positions: HistoryPositions, last: Seq, root: MessageId | None = None) -> History:
-        """Return the history at the position `last`, without texts, from a checkpoint. Raises ValueError if
-        `positions` is invalid.
+        """Return the history at the position `last`, without texts, from a checkpoint.
+
+        Raises:
+            ValueError: `positions` is invalid.
         """
         history = cls(root)
         history._seq, history._is_partial = last, True

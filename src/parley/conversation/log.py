@@ -194,8 +194,8 @@ def output_of(entry: Entry) -> list[OpenOutput]:
 
 
 def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-    """Yield the entries that clients see: all events except those of the types in `hidden`, and the records of
-    command output, which clients see as deltas.
+    """Yield the entries that clients see. These are the events whose type is not in `hidden`, and the records of
+    command output. Clients see the records of command output as deltas.
     """
     for entry in entries:
         if entry.is_event:
@@ -265,8 +265,8 @@ class Log:
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
         """The open outputs of running commands, by call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """Items that were ended by an entry which is not durable yet, with the position of the entry. A rollback
-        opens them again.
+        """The items that were closed by an entry which is not durable yet, each with the position of that entry.
+        `truncate` opens the items again if it removes the entry.
         """
         self._items_opened = 0
         self._series = ""
@@ -471,8 +471,8 @@ class Cursor:
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:
-        """Create the cursor of a reader that gets records. If output is in a record, the reader does not also get
-        it as deltas.
+        """Create the cursor of a reader that gets records. For a record of command output, `next` returns only the
+        record, and does not also return the output as deltas.
         """
         cursor = cls(after)
         cursor._takes_records = True
@@ -495,15 +495,15 @@ class Cursor:
     def appended(self, log: LogView, first: Seq) -> None:
         """Record that entries were appended, beginning at the position `first`.
 
-        If the cursor was live, the reader already has everything before them.
+        If the cursor was live, the reader already has everything before these entries.
         """
         if self.live:
             self.seq, self.live = Seq(first - 1), False
             self._offsets = log.lengths()
 
     def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
-        """Record that the newest delta was not sent. If the cursor was live, the reader already has everything
-        before it.
+        """Record that `delta`, the newest delta, was not sent to the reader. If the cursor was live, the reader
+        already has everything before the delta.
         """
         if self.live:
             self.seq, self.live = log.last, False

@@ -21,7 +21,7 @@ from parley.wire.events import QueueChanged, TaskComplete, event_type
 from parley.wire.ids import MessageId
 from parley.wire.jsonrpc import encode
 
-__all__ = ["TurnOutcome", "for_copy", "is_title", "is_turn_end", "last_text", "turn_end_in"]
+__all__ = ["EndedTurn", "for_copy", "is_title", "is_turn_end", "last_text", "turn_end_in"]
 
 _COMPLETE: Final = event_type(TaskComplete)
 _ENDED: Final = record_type(TurnEnded)
@@ -56,20 +56,20 @@ def last_text(entries: Sequence[Entry]) -> str | None:
     return None
 
 
-class TurnOutcome(NamedTuple):
-    """The outcome of a turn."""
+class EndedTurn(NamedTuple):
+    """The record that ended a turn, and the text that a waiting client gets."""
 
     ended: TurnEnded
     text: str | None
     """The last text of a completed turn, or the reason why the turn was not completed."""
 
 
-def turn_end_in(entries: Sequence[Entry]) -> TurnOutcome | None:
-    """Return the outcome of the last turn that ended in the entries; None if no turn ended."""
+def turn_end_in(entries: Sequence[Entry]) -> EndedTurn | None:
+    """Return the last turn that ended in the entries; None if no turn ended."""
     for place in reversed(range(len(entries))):
         if is_turn_end(entries[place]):
             ended = _ended.decode(entries[place].encoded)
-            return TurnOutcome(ended, last_text(entries[:place]) if ended.why == "done" else ended.message)
+            return EndedTurn(ended, last_text(entries[:place]) if ended.why == "done" else ended.message)
     return None
 
 

@@ -100,6 +100,12 @@ class Queue:
         paused = self.is_paused and added is None and bool(ids)
         return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
 
+    def resumed_by_turn(self, principal: PrincipalRef | None) -> tuple[QueueChanged, ...]:
+        """Return the event for a turn of `principal` that ends the pause; nothing if no message is paused."""
+        if not self.is_paused or not self.waiting:
+            return ()
+        return (replace(self.changed(principal=principal), paused=False),)
+
     def apply(self, payload: LogPayload, seq: Seq) -> None:
         """Update the projection with one entry."""
         match payload:

@@ -99,10 +99,9 @@ class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaqu
 
 
 class MessageFields(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_fields"):
-    """The reasoning in a response of Chat Completions: the members of its message other than the text and the
-    calls.
+    """The members of a Chat Completions message that contain the model's reasoning.
 
-    The record comes before the records of the text and the calls of the same response.
+    The text and the calls of the same response have their own records, which follow this record.
     """
 
     fields: Raw
@@ -278,7 +277,8 @@ class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """Input in the form that the model gets, such as a message with the files that it names.
+    """Input in the form that the model gets, such as a message together with the content of the files that the
+    message names.
 
     The input replaces the content of the message `message_id`. If `message_id` is None, the input is additional.
     """

@@ -69,8 +69,7 @@ class Decoder(Protocol):
 class Endpoint:
     """The URL, credentials and retry policy for the requests of one conversation.
 
-    Raises:
-        BadSetting: the provider has no `base_url`.
+    The constructor raises `BadSetting` if the provider has no `base_url`.
     """
 
     def __init__(
@@ -170,7 +169,10 @@ class Endpoint:
             wait = _seconds(reply.retry_after, now=self._clock.now())
             reason = f"{reply.status} {who.hide_in(_phrase(reply))}"
         if attempt > self._provider.request_max_retries or not failure.worth_repeating:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # otherwise the error and this frame refer to each other, and keep the turn in memory
         return Retrying(
             attempt=attempt,
             max_attempts=self._provider.request_max_retries,

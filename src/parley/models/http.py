@@ -51,8 +51,8 @@ SILENT: Final = "idle timeout waiting for SSE"
 BROKEN: Final = "the answer broke off"
 
 LOOK_SECONDS: Final = 1.0
-"""Seconds between checks for a lost connection while no bytes arrive. The checks are needed because the HTTP
-library does not always report the loss.
+"""The time, in seconds, between two checks for a lost connection while no bytes arrive. The checks are needed
+because the HTTP library does not always report the loss.
 """
 
 
@@ -111,8 +111,10 @@ class Http:
         return Reply(response, idle_seconds)
 
     async def close(self) -> None:
-        """Close every connection, which makes running requests fail. Wait until the HTTP library is loaded, because
-        OpenSSL crashes if the process ends while OpenSSL is reading certificates.
+        """Close every connection. Running requests then fail.
+
+        If the HTTP library is being loaded, first wait until it is loaded. OpenSSL crashes if the process ends
+        while OpenSSL is reading certificates.
         """
         if self._library is not None:
             await asyncio.gather(asyncio.wrap_future(self._library), return_exceptions=True)

@@ -40,8 +40,10 @@ def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
 
 
 def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
-    """Return a member of a call as a string, and whether the provider sent a string. Another JSON value is returned
-    as JSON, because some models send the arguments as an object.
+    """Return a member of a call as text, and whether the provider sent it as a JSON string.
+
+    A missing member and null become an empty text. Any other value becomes JSON text, because some models send the
+    arguments as an object.
     """
     if raw is UNSET:
         return "", False

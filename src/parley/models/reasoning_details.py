@@ -1,5 +1,5 @@
-"""Assembles the `reasoning_details` of OpenRouter: blocks of reasoning, some of them signed, which are sent back
-unchanged.
+"""Assembles the `reasoning_details` of OpenRouter. They are blocks of reasoning, some of which are signed. Later
+requests send the complete blocks back to OpenRouter.
 
 A block is streamed in pieces. Consecutive pieces with the same type and index form one block. Their texts are
 joined. For every other member, the last value that is not null is used.
@@ -29,7 +29,7 @@ class _Block:
 
     def extend(self, members: dict[str, Any]) -> int:
         """Merge the members of another piece into the block. Return the approximate number of characters that the
-        members add, without the text.
+        members add, not counting the text.
         """
         changed = {
             name: value

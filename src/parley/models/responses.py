@@ -31,8 +31,8 @@ REASONING_MODELS: Final = ("o3", "o4-mini", "codex-mini-latest", "gpt-5")
 """Name prefixes of models that support reasoning."""
 
 LOCAL_SHELL_MODEL: Final = "codex-mini-latest"
-"""The name prefix of the models that have a built-in shell tool. Their requests contain that tool instead of a
-function.
+"""The name prefix of the models that have a built-in shell tool. Their requests contain that tool instead of the
+function `shell`.
 """
 
 

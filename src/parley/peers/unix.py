@@ -43,13 +43,13 @@ backlog has space.
 """
 
 KEEP_SECONDS: Final = 30.0
-"""Seconds for which an unused connection for notifications stays open. It can often be reused, because
-notifications come in bursts.
+"""Seconds for which an unused connection for notifications stays open. Notifications come in bursts, so such a
+connection can often be reused.
 """
 
 CLOSE_SECONDS: Final = 0.2
-"""The maximum number of seconds that `close` waits for other processes to read all messages. It is short, because a
-running process reads them sooner and the server has little time to shut down.
+"""The maximum number of seconds that `close` waits for other processes to read all messages. A process that is not
+stopped reads its messages sooner, and the server has little time to shut down.
 """
 
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
@@ -68,10 +68,10 @@ class UnixPeers:
         self._serve, self._keep_seconds = serve, keep_seconds
         self._listener: Listener | None = None
         self._links: set[SocketLink] = set()
-        self._told: dict[str, SocketLink] = {}
+        self._notification_links: dict[str, SocketLink] = {}
         """The connections that are kept open for notifications, keyed by address. `_links` also contains them."""
-        self._forgetting: asyncio.TimerHandle | None = None
-        self._untold: list[tuple[str, bytes]] = []
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._pending_notifications: list[tuple[str, bytes]] = []
         self._served: dict[Connection, asyncio.Task[None]] = {}
         self._reading: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -111,9 +111,9 @@ class UnixPeers:
     def notify_all(self, method: str, params: bytes) -> None:
         if self._closed:
             return
-        if not self._untold:
-            asyncio.get_running_loop().call_soon(self._tell)
-        self._untold.append((method, params))
+        if not self._pending_notifications:
+            asyncio.get_running_loop().call_soon(self._send_notifications)
+        self._pending_notifications.append((method, params))
 
     def has_others(self) -> bool:
         try:
@@ -123,19 +123,19 @@ class UnixPeers:
             return True
 
     async def close(self) -> None:
-        self._tell()
+        self._send_notifications()
         self._closed = True
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        if self._forgetting is not None:
-            self._forgetting.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for connection in self._served:
             connection.stop_reading()
         tasks = (*self._served.values(), *self._reading)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                for link in tuple(self._told.values()):
+                for link in tuple(self._notification_links.values()):
                     await link.flush()
                 while self._served:
                     await asyncio.wait(self._served.values())
@@ -187,9 +187,9 @@ class UnixPeers:
         self._links.discard(link)
         self._reading.discard(task)
 
-    def _tell(self) -> None:
-        not_notified, self._untold = self._untold, []
-        if not not_notified or self._closed:
+    def _send_notifications(self) -> None:
+        notifications, self._pending_notifications = self._pending_notifications, []
+        if not notifications or self._closed:
             return
         try:
             names = names_in(self._directory)
@@ -199,14 +199,14 @@ class UnixPeers:
         for name in names:
             link = None if name == self.address else self._link_to(name)
             if link is not None and link.keeps_up:
-                for method, params in not_notified:
+                for method, params in notifications:
                     link.notify(method, params)
-        if self._forgetting is not None:
-            self._forgetting.cancel()
-        self._forgetting = asyncio.get_running_loop().call_later(self._keep_seconds, self._forget)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = asyncio.get_running_loop().call_later(self._keep_seconds, self._close_notification_links)
 
     def _link_to(self, name: str) -> SocketLink | None:
-        if name not in self._told:
+        if name not in self._notification_links:
             try:
                 link = self._connect(
                     name, on_notification=lambda method, params: None, gone=lambda: self._lose(name)
@@ -216,11 +216,11 @@ class UnixPeers:
                 return None
             if link is None:
                 return None
-            self._told[name] = link
-        return self._told[name]
+            self._notification_links[name] = link
+        return self._notification_links[name]
 
     def _is_alive(self, name: str) -> bool:
-        if name in self._told:
+        if name in self._notification_links:
             return True
         try:
             connection = connect(self._directory, name)
@@ -231,11 +231,11 @@ class UnixPeers:
         return connection is not None
 
     def _lose(self, name: str) -> None:
-        self._told.pop(name, None)
+        self._notification_links.pop(name, None)
 
-    def _forget(self) -> None:
-        told, self._told = self._told, {}
-        for link in told.values():
+    def _close_notification_links(self) -> None:
+        links, self._notification_links = self._notification_links, {}
+        for link in links.values():
             link.close()
 
 

@@ -64,8 +64,8 @@ class SandboxPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Approved(Struct, frozen=True, kw_only=True):
-    """The directory and the program for which a person approved a command, each as device and inode number; (0, 0)
-    means none.
+    """The working directory and the program with which a person approved a command. Each is identified by its
+    device number and its inode number; (0, 0) means that it does not exist.
     """
 
     directory: tuple[int, int]
@@ -118,8 +118,10 @@ class CommandRunner(Protocol):
 
         When the call returns or raises, no process of the command is left, unless a command without a sandbox has
         attacked its supervisor. If another process holds the command's pipes, the return is delayed by at most half
-        a second. A cancellation kills all processes of the command. The call then raises the cancellation within
-        half a second or, if later, when protected files have been restored.
+        a second.
+
+        A cancellation kills all processes of the command. The call raises the cancellation within half a second,
+        unless restoring protected files takes longer. In that case, the call first restores the files.
 
         Raises:
             CommandNotStarted: the program does not exist, or the operating system refused to start it.
@@ -137,10 +139,11 @@ class CommandRunner(Protocol):
         ...
 
     async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
-        """Return the protected files in the writable roots which an earlier command changed and which could not be
-        restored.
+        """Return the protected files that an earlier command changed and that could not be restored. Only files in
+        the writable roots of the policy are returned.
 
-        A command with these roots does not start until a person has accepted the files (`Command.accepted`).
+        A command with these writable roots does not start until a person has accepted the files
+        (`Command.accepted`).
         """
         ...
 
@@ -174,7 +177,7 @@ class Rule(Struct, frozen=True):
 class Restriction(Struct, frozen=True, kw_only=True):
     """The rights that a process gives up permanently before it executes the command.
 
-    The process loses every handled right that no rule grants.
+    The process loses every right in `handled_files` and `handled_network` that no rule grants.
     """
 
     handled_files: int
@@ -211,8 +214,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     """
     mounts: tuple[Mount, ...] = ()
     """All mounts that the launcher must make, including `/` and `/dev`. Each mount comes after the mounts that
-    contain it. Empty means that mounts are not checked. After mounting, the launcher waits until there is data on
-    the next descriptor, as with `--block-fd`. The data is written when all mounts have been checked.
+    contain it. If the tuple is empty, mounts are not checked. Otherwise, the launcher waits after mounting until
+    there is data on the next descriptor, as bubblewrap does with `--block-fd`. The data is written when all mounts
+    have been checked.
     """
     restriction: Restriction | None = None
     approved: Approved | None = None

@@ -84,13 +84,13 @@ class HttpRequest(Protocol):
         ...
 
     async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read the body.
+        """Read and return the body.
 
-        `why_too_large` is called with a number of bytes. It returns the reason why there is no memory for them, or
-        None.
+        `why_too_large` is called with a number of bytes. It returns the reason why there is not enough memory for
+        so many bytes; None if there is enough memory.
 
         Raises:
-            BodyTooLarge: the body is larger than `most` bytes, or there is no memory for it.
+            BodyTooLarge: the body is larger than `most` bytes, or there is not enough memory for it.
             BodyUnreadable: the body did not arrive in time or is incomplete.
         """
         ...

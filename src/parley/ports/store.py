@@ -149,8 +149,8 @@ class Head(Struct, frozen=True, kw_only=True):
     last: Seq
     epoch: int
     owner: Owner | None
-    """The process that holds the lease; None if there is none. The owner may also be None for an idle conversation
-    whose holder is about to release the lease.
+    """The process that holds the lease; None if no process holds it. The owner may also be None for an idle
+    conversation whose holder is about to release the lease.
     """
     summary: Summary
     archived: bool

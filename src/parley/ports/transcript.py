@@ -58,6 +58,6 @@ class Transcript(Protocol):
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
         """Return the record of a command's output; None if there was no output.
 
-        The caller appends it directly before the event that ends the command or the patch.
+        The caller appends the record directly before the event that ends the command or the patch.
         """
         ...

@@ -42,8 +42,10 @@ def decode(frame: bytes, max_bytes: int | None) -> Message:
 
 
 def check_size(frame: bytes, max_bytes: int | None) -> None:
-    """Raise `TooLarge` if a message exceeds `max_bytes` or `MAX_VALUES`. If `max_bytes` is None, neither limit
-    applies.
+    """Check the size of a message, unless `max_bytes` is None.
+
+    Raises:
+        TooLarge: the message has more than `max_bytes` bytes or more than `MAX_VALUES` values.
     """
     if max_bytes is None:
         return

@@ -1,8 +1,9 @@
 """A session with an untrusted MCP server: requests and their results, and the protocol version of the server.
 
-The session first sends `initialize`, which servers of the 2025 versions accept. If a server refuses it, the session
-sends `server/discover` to find out whether the server supports 2026-07-28. In that version, each request contains
-the client data of `initialize`. A carrier transports the messages.
+The session first sends `initialize`, which servers of the 2025 versions accept. If a server refuses `initialize`,
+the session sends `server/discover` to find out whether the server supports version 2026-07-28. In that version,
+each request contains the data about the client that `initialize` contains in earlier versions. A carrier transports
+the messages.
 """
 
 from __future__ import annotations
@@ -230,12 +231,12 @@ class Session:
     def receive(self, frame: bytes | Overlong, *, of_request: RequestId | None = None) -> bool:
         """Handle one message from the server. Return whether it is an answer.
 
-        `of_request` is the id of the request to which an answer on this connection belongs. If `of_request` is
-        None, a message that cannot be decoded is skipped. If such a message contains the id of a request, that
-        request fails.
+        `of_request` is the id of the request that an answer on this connection belongs to; None if the answer
+        itself names the request. If `of_request` is None, a message that cannot be decoded is skipped. If such a
+        message contains the id of a request, that request fails.
 
         Raises:
-            SessionError: an answer to `of_request` cannot be accepted.
+            SessionError: the message cannot be decoded, and `of_request` is not None.
         """
         try:
             if isinstance(frame, Overlong):

@@ -68,8 +68,8 @@ ORDER_SECONDS: Final = 5.0
 """The maximum number of seconds that a message waits for the server to accept the preceding notification."""
 
 FINISH_SECONDS: Final = 0.2
-"""The maximum number of seconds to wait for the end of a body after the answer, so that the connection can be
-reused.
+"""The maximum number of seconds to wait for the end of a response body after the answer has arrived. A connection
+can be reused only after the end of the body.
 """
 
 LOOK_SECONDS: Final = 1.0
@@ -314,8 +314,10 @@ class StreamableHttp:
             self._on_gone()
 
     async def _read_refusal(self, response: aiohttp.ClientResponse, request_id: RequestId, kind: str) -> None:
-        """Pass the JSON-RPC error in the body of an HTTP error to the receiver. Raise `HttpRefused` if the body
-        contains none.
+        """Pass the JSON-RPC error in the body of an HTTP error to the receiver.
+
+        Raises:
+            HttpRefused: the body contains no JSON-RPC error.
         """
         if kind == JSON:
             try:
@@ -492,8 +494,11 @@ def _content_type(response: aiohttp.ClientResponse) -> str:
 
 
 async def _chunks(response: aiohttp.ClientResponse, idle_seconds: float | None = None) -> AsyncIterator[bytes]:
-    """Yield the bytes of a body. Raise `SessionLost` if the connection is lost, or if no data arrives for
-    `idle_seconds`.
+    """Yield the bytes of a body.
+
+    Raises:
+        UnreadableAnswer: the body is compressed.
+        SessionLost: the connection was lost, or no data arrived for `idle_seconds`.
     """
     import aiohttp
 

@@ -1,4 +1,4 @@
-"""The approvals of one conversation. A turn requests an approval, and exactly one answer settles it.
+"""The approvals of one conversation. A turn requests an approval, which is settled exactly once.
 
 This module also decides how long an open approval waits if no client can be asked. The module `server/elicitor.py`
 sends approvals to clients and reports each delivery (`delivered_to`).
@@ -35,8 +35,8 @@ NOBODY: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
 """The reason that the server records for a denial if the client closed the form without a decision."""
 POLL_SECONDS: Final = 60.0
-"""The time in seconds for which a client counts as a reader after it has polled. A single call of
-`conversationRead` waits for less time.
+"""The time in seconds for which a client counts as a reader after it has polled. This time is longer than the
+maximum time for which one call of `conversationRead` waits.
 """
 
 
@@ -331,7 +331,7 @@ class OpenApprovals:
             self.recheck()
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that a client was asked for an approval in the result of a call.
+        """Record that the result of a call has asked a client for an approval.
 
         The client may repeat the call with the answer.
         """

@@ -1,7 +1,8 @@
 """Copies of a log's projections at earlier positions.
 
-The log rolls back to the newest copy. The entries after the oldest copy stay in memory. The newest copy is stored
-as the checkpoint from which another process loads the conversation.
+A rollback of the log begins with the newest copy and applies the remaining entries after it. The entries after the
+oldest copy stay in memory. The newest copy is stored as the checkpoint from which another process loads the
+conversation.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ TAIL_ENTRIES: Final = 2000
 LACKING_ENTRIES: Final = 10_000
 """The number of folded entries above which a log gets a checkpoint after loading, even if the log is only read."""
 SMALL: Final = 4000
-"""The maximum number of items that are encoded on the event loop, which takes a few milliseconds. Larger
-projections are encoded in a thread.
+"""The maximum number of items in projections that are encoded on the event loop. Encoding so many items takes a few
+milliseconds. Larger projections are encoded in a thread.
 """
 
 

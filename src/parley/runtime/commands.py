@@ -110,9 +110,12 @@ class Command:
         """
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
-        """Execute the command in this process, or raise the error for the caller.
+        """Execute the command in this process.
 
         Return a future that is done when the effects are durable; None if they are already durable.
+
+        Raises:
+            ParleyError: the command is refused. The caller of the command gets this error.
         """
         raise NotImplementedError  # only `Delete` has no `apply`, because the mailbox executes it
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import partial
-from typing import assert_never
 from uuid import uuid4
 
 from msgspec import to_builtins
@@ -54,6 +53,7 @@ from parley.runtime.message_intake import Accepted, MessageIntake
 from parley.runtime.message_queue import MessageQueue, Waiting
 from parley.runtime.open_streams import OpenStreams
 from parley.runtime.ownership import Ownership, OwnershipState
+from parley.runtime.peer_requests import command_for
 from parley.runtime.permissions import PermissionGate
 from parley.runtime.queue_commands import EditMessage, QueueMessage, RemoveMessage, Resume
 from parley.runtime.readers import Reader
@@ -65,17 +65,14 @@ from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import ErrorEvent, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem
-from parley.wire.jsonrpc import encode
 from parley.wire.peers import (
     EditQueued,
-    Enqueue,
     InterruptTurn,
     RemoveQueued,
     RenameConversation,
     ResumeQueue,
     SettleApproval,
     Submit,
-    Submitted,
 )
 from parley.wire.principals import PrincipalRef
 
@@ -116,7 +113,7 @@ class Conversation:
         self._ownership = Ownership(self._log, self._runner, self._approvals, self._recipients, deps.peers)
         self._queue = MessageQueue(self._log, intake, closing=deps.closing)
         local = Local(self._log, self._runner, intake, self._queue, self._approvals, deps.peers)
-        self._mailbox = Mailbox(self._ownership, local, closing=deps.closing)
+        self._mailbox = Mailbox(self._ownership, local, continues_queue=deps.continues_queues, closing=deps.closing)
         self._background: set[asyncio.Task[None]] = set()
         self._has_tried_checkpoint = False
         self.is_deleted = False
@@ -124,7 +121,7 @@ class Conversation:
         self.lost: HomeLost | None = None
         """The reason why the home directory was lost; None if it has not been lost."""
         self._on_deleted: dict[Hashable, Callable[[], None]] = {}
-        self.streams = OpenStreams(deps.clock)
+        self._streams = OpenStreams(deps.clock)
 
     # --- state -------------------------------------------------------------------------
 
@@ -204,7 +201,7 @@ class Conversation:
         `wanted` are the overrides of the call, and `chosen` are the settings that were resolved with them.
 
         Raises:
-            StoreFailed: nothing was stored.
+            StoreFailed: the conversation cannot be stored.
         """
         await self._log.create(self.grants.resolver.record(wanted, chosen))
         self.grants.resolver.remember(self._log.projections.settings_history.now, wanted, chosen)
@@ -293,14 +290,18 @@ class Conversation:
     async def position_of_message(self, message_id: MessageId) -> Seq | None:
         """Return the position of a message, which need not be in memory; None if there is no such message.
 
-        Raises StoreError.
+        Raises:
+            UnknownConversation: the conversation has been deleted.
+            StoreError: the store cannot be read.
         """
         return await self._log.position_of(MESSAGE, message_id)
 
     async def position_of_turn(self, event_id: EventId) -> Seq | None:
         """Return the position of the start of a turn, which need not be in memory; None if there is no such turn.
 
-        Raises StoreError.
+        Raises:
+            UnknownConversation: the conversation has been deleted.
+            StoreError: the store cannot be read.
         """
         return await self._log.position_of(TURN, event_id)
 
@@ -349,13 +350,30 @@ class Conversation:
         """Undo `register_reader`. An approval that was delivered to the client is not withdrawn."""
         self._approvals.unregister_reader(reader)
 
+    def add_stream(self, stream: Hashable, end: Callable[[str], None]) -> None:
+        """Register a stream to a client of this process. `end` is called with the name of a principal when this
+        principal takes over the stream.
+        """
+        self._streams.add(stream, end)
+
+    def remove_stream(self, stream: Hashable) -> None:
+        """Undo `add_stream`. Do nothing if the stream is not registered."""
+        self._streams.remove(stream)
+
+    def end_streams(self, by: str, *, opened_before: float) -> None:
+        """End the streams that were opened before the principal `by` took over in another process.
+
+        `opened_before` is the time of the takeover, in seconds since the epoch.
+        """
+        self._streams.end(by, opened_before=opened_before)
+
     def take_over_streams(self, stream: Hashable, by: str) -> None:
         """End all other streams of the conversation in every process, because the principal `by` has opened an
         exclusive stream.
 
         Calls that are waiting for a turn continue.
         """
-        at = self.streams.take_over(stream, by)
+        at = self._streams.take_over(stream, by)
         self._deps.peers.announce_take_over(self.id, by=by, at=at)
 
     def note_poll(self, *, can_answer: bool) -> None:
@@ -461,8 +479,8 @@ class Conversation:
 
     @property
     def is_queue_pending(self) -> bool:
-        """True if no turn is unfinished and a queued message can begin the next turn."""
-        return self._queue.is_pending
+        """True if no turn is unfinished and this process is about to begin a turn with a queued message."""
+        return self._queue.is_pending and self._mailbox.continues_queue
 
     async def queued(self) -> list[Waiting]:
         """Return the queued messages in the order in which they will begin turns. Raises StoreError."""
@@ -600,43 +618,10 @@ class Conversation:
         """
         if self.turn is None:
             raise NotOwned
-
-        def accepted(message: Accepted) -> None:
-            event_id = None if message.turn is None else message.turn.event_id
-            answered(encode(Submitted(event_id=event_id, first=message.first, is_queued=message.is_queued)))
-
-        command: Command
-        match request:
-            case Submit():
-                await self._execute(SubmitMessage(request, deadline, accepted=accepted, is_from_peer=True))
-                return
-            case Enqueue():
-                message = Submit(
-                    conversation_id=self.id,
-                    content=request.content,
-                    message_id=request.message_id,
-                    wanted=request.wanted,
-                    principal=request.principal,
-                    is_limited=request.is_limited,
-                )
-                await self._execute(QueueMessage(message, deadline, accepted=accepted, is_from_peer=True))
-                return
-            case EditQueued():
-                command = EditMessage(request, deadline, is_from_peer=True)
-            case RemoveQueued():
-                command = RemoveMessage(request, deadline, is_from_peer=True)
-            case ResumeQueue():
-                command = Resume(request, deadline, is_from_peer=True)
-            case SettleApproval():
-                command = AnswerApproval(request, deadline, is_from_peer=True)
-            case InterruptTurn():
-                command = Interrupt(request, deadline, is_from_peer=True)
-            case RenameConversation():
-                command = Rename(request, deadline, is_from_peer=True)
-            case _:
-                assert_never(request)
+        command = command_for(request, deadline, answered=answered)
         await self._execute(command)
-        answered(b"{}")
+        if not isinstance(command, SubmitMessage):
+            answered(b"{}")
 
     # --- tool servers ------------------------------------------------------------------
 
@@ -687,8 +672,8 @@ class Conversation:
         self._approvals.delivered_to(recipient)
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that a client was asked for an approval in the result of a call. The client may repeat the call
-        with the answer.
+        """Record that the result of a call has asked a client for an approval. The client may repeat the call with
+        the answer.
 
         Until the client repeats the call, the timeout for approvals that no client can answer applies.
         """
@@ -711,9 +696,15 @@ class Conversation:
         """Settle an approval, whose turn may be running in any process. Return a future that is done when the
         settlement is durable.
 
-        `by` is the origin of the settlement, for example `client` or `timeout`. The future fails with
-        UnknownApproval, ApprovalIsSettled, MayNotAnswer, ConfigError or StoreError. The method itself does not
-        raise these errors.
+        `by` is the origin of the settlement, for example `client` or `timeout`. The following errors are set on the
+        future. The method itself does not raise them.
+
+        Fails with:
+            UnknownApproval: this conversation never requested the approval.
+            ApprovalIsSettled: the approval has already been settled.
+            MayNotAnswer: the principal is not allowed to answer the approval.
+            ConfigError: the turn would continue, and its settings are no longer valid.
+            StoreError: the settlement cannot be stored.
         """
         return self._post(self._answer(approval_id, decision, by, principal, reason), deadline)
 

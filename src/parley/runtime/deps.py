@@ -34,6 +34,10 @@ class RuntimeDeps(Struct, frozen=True):
     """A function that returns whether another client, in this or another process, may begin to follow a
     conversation.
     """
+    continues_queues: bool
+    """True if this process begins turns with the queued messages of each conversation that it loads. Any other
+    process begins such turns only after it has run a turn of the conversation or a client has sent a message to it.
+    """
     closing: asyncio.Event
     """An event that is set when the server shuts down."""
     activity: Activity

@@ -353,7 +353,7 @@ class DurableLog:
         turn may wait.
 
         Raises:
-            StoreFailed: nothing was appended.
+            StoreFailed: the entries cannot be stored.
             LeaseLost: another process has acquired the lease.
         """
         if payloads:
@@ -648,8 +648,9 @@ class DurableLog:
             except Exception as error:  # a bug, or no memory: drop this reader, but continue the turn
                 is_bug = not isinstance(error, MemoryError)
                 log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
-                self.detach(reader)
-                reader.on_dropped()
+                if reader in self._readers:
+                    self._readers.remove(reader)
+                reader.drop()
         self.wake()
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, visible
-from parley.conversation.log_queries import TurnOutcome, for_copy, is_title, is_turn_end, turn_end_in
+from parley.conversation.log_queries import EndedTurn, for_copy, is_title, is_turn_end, turn_end_in
 from parley.ports.store import PAGE
 from parley.runtime.errors import TurnIsRunning
 from parley.wire.ids import START, MessageId, Seq
@@ -27,15 +27,17 @@ class LogPages(Protocol):
     async def position_of_message(self, message_id: MessageId) -> Seq | None: ...
 
 
-async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> TurnOutcome | None:
-    """Return the outcome of the last turn that ended after the position `after` and not after `up_to`; None if no
+async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> EndedTurn | None:
+    """Return the last turn that ended after the position `after` and at or before the position `up_to`; None if no
     turn ended there.
 
-    Raises StoreError.
+    Raises:
+        UnknownConversation: the conversation has been deleted.
+        StoreError: the log cannot be read.
     """
     found: list[Entry] = []
     before = Seq(up_to + 1)
-    end: TurnOutcome | None = None
+    end: EndedTurn | None = None
     while before > after + 1 and (
         end is None or end.text is None
     ):  # the text of the turn may be in an earlier page
@@ -58,8 +60,12 @@ async def scan_back(
 ) -> bool:
     """Call `take` with each entry that is before a position and visible to clients, until `take` returns False.
 
-    The newest entry comes first. Return whether `take` returned False. A page has `page` entries. Events whose type
-    is in `hidden` are skipped. Raises StoreError.
+    The newest entry comes first. Return whether `take` returned False. Events whose type is in `hidden` are
+    skipped. The log is read in pages of at most `page` entries.
+
+    Raises:
+        UnknownConversation: the conversation has been deleted.
+        StoreError: the log cannot be read.
     """
     while entries := await log.read_before(before, limit=page):
         if not all(map(take, visible(reversed(entries), hidden))):

@@ -50,8 +50,18 @@ server needs the remaining time to send the answers to its clients.
 class Mailbox:
     """The command queue of one conversation. Its loop acquires and releases the lease through `Ownership`."""
 
-    def __init__(self, ownership: Ownership, local: Local, *, closing: asyncio.Event) -> None:
+    def __init__(
+        self, ownership: Ownership, local: Local, *, continues_queue: bool, closing: asyncio.Event
+    ) -> None:
+        """Create an empty mailbox.
+
+        `continues_queue` is True if loading the conversation begins a turn with the next queued message.
+        """
         self._ownership, self._local, self._closing = ownership, local, closing
+        self.continues_queue = continues_queue
+        """True if this process begins turns with queued messages. A process that only reads the conversation does
+        not begin turns, because the process may end at once and interrupt them.
+        """
         self._queue: deque[Command] = deque()
         self._sent: dict[Command, asyncio.TimerHandle] = {}
         """The commands that the owner has not answered, in order, each with the timer of its deadline."""
@@ -85,6 +95,7 @@ class Mailbox:
             command.done.set_exception(ShuttingDown())
         else:
             self._has_tried_queue = False
+            self.continues_queue = self.continues_queue or command.starts_turn
             self._queue.append(command)
             self._wake()
         return command.done
@@ -113,7 +124,7 @@ class Mailbox:
                     return
                 elif self._local.log.is_writing:
                     await self._local.log.durable()
-                elif self._local.queue.is_pending and not self._has_tried_queue:
+                elif self.continues_queue and self._local.queue.is_pending and not self._has_tried_queue:
                     self._begin_queued()
                 else:
                     await self._release()
@@ -255,8 +266,8 @@ class Mailbox:
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
-        """Return whether a command that needs an unfinished turn is applied without the lease, because there is
-        no such turn.
+        """Return whether a command is applied without the lease, because the command concerns only an unfinished
+        turn and there is no such turn.
         """
         is_idle = self._local.log.projections.state.phase is Phase.IDLE and not self._local.queue.is_pending
         return command.needs_turn and command.is_fresh and is_idle
@@ -421,6 +432,7 @@ class Mailbox:
     def _turn_over(self, turn: LocalTurn, over: asyncio.Future[None]) -> None:
         self._watched = None
         self._has_tried_queue = False
+        self.continues_queue = True
         self._ownership.forget_remote_turn()
         if turn.handed_over and not self._closing.is_set():
             self.reconcile()  # another process continues the turn

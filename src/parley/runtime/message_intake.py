@@ -196,6 +196,8 @@ class MessageIntake:
         if chosen.settings is not self._resolver.resolved(self._log.projections.settings_history.now).settings:
             entries.append(self._resolver.record(_overrides(message) or SettingsOverrides(), chosen))
         entries += last
+        if not joins and not last:
+            entries += self._log.queue.resumed_by_turn(message.principal)
         if turn is not None:
             return self._append(message, entries, chosen, turn, until, accepted)
         event_id = state.next_event_id(message.event_id)
@@ -239,6 +241,7 @@ class MessageIntake:
         entries: list[LogPayload] = [TurnStarted(event_id=event_id, principal=principal), TaskStarted()]
         if self._log.projections.history.ends_with_model:
             entries.append(InputRead(content=(TextItem(text=CONTINUE),)))
+        entries += self._log.queue.resumed_by_turn(principal)
         turn = self._runner.prepare(event_id, settings)
 
         def on_durable() -> None:
@@ -338,8 +341,11 @@ class MessageIntake:
     def refuse_unusable(
         self, content: tuple[InputItem, ...], read: tuple[InputItem, ...] | None, settings: Settings
     ) -> None:
-        """Raise an error if the content of a message cannot be given to the model. `read` has the same meaning as
-        for `accept`.
+        """Check that the content of a message can be given to the model. `read` has the same meaning as for
+        `accept`.
+
+        Raises:
+            UnsupportedContent: an item of the content cannot be given to the model, or the items are too large.
         """
         self._refuse_unsupported(content, settings)
         if read is None:

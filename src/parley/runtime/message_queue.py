@@ -155,7 +155,11 @@ class MessageQueue:
         cannot edit a message with settings of another principal. The write waits for the write lock until the time
         `until`.
 
-        Raises NotQueued, SettingNotAllowed, UnsupportedContent, ConfigError.
+        Raises:
+            NotQueued: the message is not in the queue.
+            SettingNotAllowed: the principal is limited, and the message contains settings of another principal.
+            UnsupportedContent: an item of the content cannot be given to the model.
+            ConfigError: the settings cannot be used.
         """
         self._refuse_unless_queued(message.message_id)
         place = self._log.queue.waiting[message.message_id]

@@ -127,8 +127,9 @@ class Ownership:
     ) -> None:
         """Acquire the lease and recover an orphaned turn, or follow the process that holds the lease.
 
-        If that process is about to release the lease, the state becomes `IDLE`, and the caller must call this
-        method again. `on_lost` is called when the lease is lost. `on_over` is called when following ends.
+        If that process cannot be followed, for example because it is about to release the lease, the state becomes
+        `IDLE`. The caller must then call this method again. `on_lost` is called when the lease is lost. `on_over`
+        is called when following ends.
 
         Raises:
             OwnerUnresponsive: the owner did not answer before the deadline.
@@ -258,7 +259,7 @@ class Ownership:
     # --- turns of other processes ------------------------------------------------------
 
     def remote_turn(self, event_id: EventId, first: Seq) -> RemoteTurn:
-        """Return the turn `event_id` of another process, which has accepted a message from this process.
+        """Return the turn `event_id`, which is running in another process and handles a message from this process.
 
         `first` is the position of the first entry of the message.
         """

@@ -56,12 +56,12 @@ class Reader:
         "_earlier",
         "_encoder",
         "_log",
+        "_on_dropped",
         "_out",
         "_passed",
         "_reading",
         "_send",
         "_waiting",
-        "on_dropped",
     )
 
     def __init__(
@@ -83,17 +83,29 @@ class Reader:
         """
         self._earlier = earlier
         self._reading: asyncio.Task[None] | None = None
-        self.on_dropped = on_dropped
+        self._on_dropped = on_dropped
         self._log, self._cursor, self._out, self._encoder = log, cursor, out, encoder
         self._passed, self._send = passed, out.send
         self._waiting = False
         self._closed = False
 
     def close(self) -> None:
-        """Stop sending."""
+        """Stop sending, and drop the callbacks.
+
+        The callbacks refer to objects that refer to the reader. Without them, reference counting frees the reader
+        and its conversation.
+        """
         self._closed = True
         if self._reading is not None:
             self._reading.cancel()
+        self._passed = self._earlier = None
+        self._on_dropped = _do_nothing
+
+    def drop(self) -> None:
+        """Stop sending, because an entry cannot be sent or read, and call `on_dropped`."""
+        on_dropped = self._on_dropped
+        self.close()
+        on_dropped()
 
     @property
     def position(self) -> Seq:
@@ -157,8 +169,7 @@ class Reader:
         except Exception as error:  # without these entries, later entries would leave a gap
             log.error("a reader was dropped: %s", error)
             self._reading = None
-            self.close()
-            self.on_dropped()
+            self.drop()
             return
         self._reading = None
         self._woken()
@@ -174,5 +185,7 @@ class Reader:
             self.pump()
         except MemoryError:
             log.error("a reader was dropped: %s", OUT_OF_MEMORY)
-            self.close()
-            self.on_dropped()
+            self.drop()
+
+
+def _do_nothing() -> None: ...

@@ -66,7 +66,7 @@ class Recipients:
         self.polled = False
         """True if a client has polled recently. An approval cannot be sent to such a client."""
         self.awaited_retry: ApprovalId | None = None
-        """The id of the approval that a client was asked for in the result of a call; None if there is none. The
+        """The id of an approval for which the result of a call has asked a client; None if there is none. The
         client may repeat the call with the answer. Until the approval is settled, the client counts as a reader
         that cannot be asked.
         """

@@ -82,12 +82,14 @@ class ConversationRegistry:
         release_memory: Callable[[], None] = lambda: None,
         has_other_clients: Callable[[], bool] = lambda: False,
         on_attention: Callable[[ConversationId, AttentionState], None] = lambda conversation_id, state: None,
+        continues_queues: bool = False,
     ) -> None:
         """Create an empty registry.
 
         `commands` runs the commands of the tools. `release_memory` is called after conversations have been evicted.
         `has_other_clients` returns whether this process has more than one client. `on_attention` is called when a
-        conversation of this process begins to wait for a person, or when its turn has ended.
+        conversation of this process begins to wait for a person, or when its turn has ended. `continues_queues` is
+        True if loading a conversation begins a turn with its next queued message.
         """
         self._store, self._choose = store, choose
         self._closing = asyncio.Event()
@@ -101,6 +103,7 @@ class ConversationRegistry:
             peers=registry,
             may_be_followed=lambda: has_other_clients() or registry.has_peers(),
             started_at=clock.now(),
+            continues_queues=continues_queues,
             closing=self._closing,
             activity=Activity(),
             on_attention=on_attention,
@@ -124,9 +127,9 @@ class ConversationRegistry:
         """The time of the last use of each conversation in `_kept`."""
         self._grants: dict[ConversationId, SessionGrants] = {}
         """The session grants. They outlive an evicted conversation if the log does not contain all their data."""
-        store.watch(self._lose)
         self._store_settings, self._release_memory = store_settings, release_memory
         self._evicting: asyncio.Task[None] | None = None
+        store.watch(self._lose)
 
     async def create(self, wanted: SettingsOverrides, resolve: ResolveSettings | None = None) -> Conversation:
         """Create a conversation. `resolve` resolves its settings; the default is the resolver of this process.
@@ -187,7 +190,7 @@ class ConversationRegistry:
         `by` is the name of the client's principal. `at` is the time of the takeover, in seconds since the epoch.
         """
         if (conversation := self._alive.get(conversation_id)) is not None:
-            conversation.streams.end(by, opened_before=at)
+            conversation.end_streams(by, opened_before=at)
 
     def loaded(self, conversation_id: ConversationId) -> Conversation | None:
         """Return a conversation if it is in memory; otherwise None."""
@@ -473,7 +476,11 @@ class ConversationRegistry:
         """Notify the watchers if another process may have changed a conversation."""
         before = self._newest
         if await self._is_newest_changed() and self._newest is not None:
-            conversation_id, title, _ = self._newest
+            conversation_id, title, updated_at = self._newest
+            one = self._alive.get(conversation_id)
+            is_known = one is not None and (one.state.title, one.state.updated_at) == (title, updated_at)
+            if is_known and before is not None and updated_at > before[2]:
+                return  # the watchers were notified when the log in memory changed
             self._deps.activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
 
     async def _is_newest_changed(self) -> bool:
@@ -559,8 +566,11 @@ class _Polled:
 async def _unless_looser(
     pages: AsyncIterable[Sequence[Entry]], conversation: Conversation
 ) -> AsyncIterator[Sequence[Entry]]:
-    """Yield the pages of a fork. After the last page, raise SettingNotAllowed if the settings of the fork would be
-    looser than the current settings of the conversation.
+    """Yield the pages of a fork, and check the settings of the fork after the last page.
+
+    Raises:
+        SettingNotAllowed: the settings of the fork are looser than the current settings of the conversation.
+        ConfigError: the settings are no longer valid.
     """
     folded = Projections(MessageId(conversation.id))
     async for page in pages:

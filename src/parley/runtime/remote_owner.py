@@ -47,8 +47,8 @@ __all__ = ["FOLLOW_SECONDS", "RemoteOwner"]
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS: Final = 2.0
-"""The maximum time in seconds that this process waits until another process accepts it as a follower. After that
-time, the conversations of a process that was stopped (SIGSTOP) are read from the store.
+"""The maximum time in seconds that this process waits until the owner accepts it as a follower. After that time,
+this process reads the conversation from the store. The owner may have been stopped (SIGSTOP).
 """
 
 

@@ -1,4 +1,8 @@
-"""The settings of one conversation at each message, resolved with the files and the environment of this process."""
+"""Resolves the settings of one conversation at each message.
+
+The settings are resolved with the config.toml, the command line and the environment of this process or of one
+client.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,8 @@ class SettingsResolver:
 
     def __init__(self, resolve: ResolveSettings) -> None:
         self._resolve = self.of_process = resolve
-        """The function that resolves settings now. `of_process` uses the files and the environment of this
-        process.
+        """The function that currently resolves settings. `of_process` is the default function, which uses the
+        config.toml, the command line and the environment of this process.
         """
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}
         """The overrides of clients of this process, including secrets, by message. The log contains no secrets."""
@@ -51,8 +55,10 @@ class SettingsResolver:
             self._known.clear()
 
     def resolve(self, wanted: SettingsOverrides, before: ResolvedSettings) -> ResolvedSettings:
-        """Return the settings that result from the overrides `wanted` on top of the settings `before`. Raises
-        ConfigError.
+        """Return the settings that result from the overrides `wanted` on top of the settings `before`.
+
+        Raises:
+            ConfigError: the settings cannot be used.
         """
         return self._resolve(wanted, before)
 

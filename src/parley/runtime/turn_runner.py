@@ -63,7 +63,7 @@ class Turn:
 
 
 class RemoteTurn(Turn):
-    """A turn of another process that has accepted a message from this process.
+    """A turn that is running in another process and handles a message from this process.
 
     `work` is cancelled when the turn is over.
     """

@@ -63,14 +63,14 @@ class Code:
         self._steps.append(_Plain(_AND, mask))
 
     def if_equal(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump to `then` if the register equals a number, else to `otherwise`. If the label is None, continue with
-        the next instruction.
+        """Jump to the label `then` if the register equals a number, else to the label `otherwise`. None means the
+        next instruction.
         """
         self._steps.append(_Condition(_JUMP_IF_EQUAL, number, then, otherwise))
 
     def if_above(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump to `then` if the register is greater than a number, else to `otherwise`. The comparison is unsigned.
-        If the label is None, continue with the next instruction.
+        """Jump to the label `then` if the register is greater than a number, else to the label `otherwise`. None
+        means the next instruction. The comparison is unsigned.
         """
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 

@@ -81,8 +81,8 @@ _NAMESPACES: Final = (
 
 
 def launcher() -> str | None:
-    """Return the path of bubblewrap; None if it is not installed. `PATH` is not searched, because it may lead into
-    the project.
+    """Return the path of bubblewrap; None if it is not installed. `PATH` is not searched, because it may contain a
+    directory of the project.
     """
     return next(filter(is_trustworthy, _LAUNCHERS), None)
 

@@ -1,8 +1,11 @@
-"""Manages placeholders: empty `.git` directories that exist while commands are running, so that a command cannot
-create a `.git` there. They are needed because a read-only mount must cover an existing directory. The last command
-that uses a placeholder removes it. A placeholder in use is locked (`flock`), so that several servers can share it.
-The kernel releases the locks of a killed process, so the next command can remove a placeholder that a killed server
-left behind.
+"""Manages placeholders, which are empty `.git` directories that exist while commands are running.
+
+A read-only mount on the placeholder keeps a command from creating a Git directory in a writable root. The
+placeholder is needed because a mount can cover only an existing directory.
+
+The last command that uses a placeholder removes it. A placeholder in use is locked (`flock`), so that several
+servers can share it. The kernel releases the locks of a killed process, so the next command can remove a
+placeholder that a killed server left behind.
 """
 
 from __future__ import annotations
@@ -45,10 +48,11 @@ class GitPlaceholder:
     @classmethod
     def acquire(cls, path: str) -> GitPlaceholder | None:
         """Create a placeholder, or share an existing one. Return None if neither the server nor a command can
-        create a placeholder.
+        create a directory at the path.
 
         Raises:
-            SandboxUnavailable: the server cannot create the placeholder, but a command might.
+            SandboxUnavailable: the server cannot create or lock the placeholder, but a command might be able to
+                create a `.git`.
         """
         folder: int | None = None
         try:

@@ -46,8 +46,8 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
     """Directories that are not writable because Parley is installed in them and cannot be protected there."""
     links: tuple[str, ...] = ()
-    """Links in the roots that lead to a protected or hidden path. No mount can cover a link, so a change is
-    detected only after the command.
+    """Links in the roots that lead to a protected or hidden path. No mount can cover a link, so a change to a link
+    is detected only after the command.
     """
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()

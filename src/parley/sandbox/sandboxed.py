@@ -77,8 +77,8 @@ class Sandboxed:
         """Create the runner.
 
         `starter` is called when the first command runs. `home` is called for a self-test and returns Parley's home,
-        which no command can write to. `warn` is called when a mechanism that prevents less than another is first
-        used.
+        which no command can write to. `warn` is called with a warning when a mechanism that protects less than
+        another mechanism is used for the first time.
 
         `preload` is called in another thread before the first command with a root in which Parley is installed. It
         imports all modules, so that no module is imported later from a directory that a command may have changed.

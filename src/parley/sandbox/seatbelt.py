@@ -61,7 +61,7 @@ _BASE: Final = r"""(version 1)
   (sysctl-name "sysctl.proc_cputype")
   (sysctl-name "vm.loadavg"))
 """
-"""The part of a profile that allows the operations that every command needs. The only service that it allows
+"""The part of a profile that allows the operations that every command needs. It allows only one service, which
 resolves user names. The readable system values do not include the arguments and variables of other processes
 (`kern.procargs2`). A command may use only terminals that it created.
 """
@@ -80,8 +80,8 @@ _NETWORK: Final = """(allow system-socket)
   (global-name "com.apple.trustd.agent"))
 (allow sysctl-read (sysctl-name-prefix "net.routetable."))
 """
-"""The part of a profile that allows connections to internet addresses, and to the unix socket that resolves host
-names.
+"""The part of a profile that allows connections to and from internet addresses. It also allows the unix socket that
+resolves host names, and the services for the network configuration and for checking certificates.
 """
 
 _UNIX_SOCKETS: Final = """(allow network-outbound (remote unix-socket))

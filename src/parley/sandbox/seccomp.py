@@ -3,9 +3,13 @@
 Both Linux mechanisms use the same rules, which cover operations that neither mounts nor Landlock control. A filter
 sees the number and the arguments of a call, but not the memory that a pointer refers to.
 
-The filter has one of four results. The call is made. The call fails with EPERM. The call fails with ENOSYS, so that
-programs use an older call whose arguments the filter can see. Or the process is ended, because the call uses the
-calling convention of another machine, in which the numbers have other meanings.
+The filter has one of four results:
+
+- The call is made.
+- The call fails with EPERM.
+- The call fails with ENOSYS, so that programs use an older call whose arguments the filter can see.
+- The process is ended, because the call uses the calling convention of another machine, in which the numbers have
+  other meanings.
 """
 
 from __future__ import annotations
@@ -78,8 +82,8 @@ _FILE_SYSTEM_HARMLESS: Final = (0x80086601, 0xC020660B, 0x40049409, 0x4020940D)
 copy into a file that is open for writing.
 """
 _FILE_SYSTEM_ELSEWHERE: Final = (0x401C5820, 0x40087602, 0x40047602, 0xC0045877, 0xC0045878, 0xC0185879)
-"""Refused `ioctl` requests to file systems whose type is not in `_FILE_SYSTEM`: FS_IOC_FSSETXATTR,
-FS_IOC_SETVERSION in two sizes, FIFREEZE, FITHAW, FITRIM.
+"""Refused `ioctl` requests to file systems. The types of these requests are not in `_FILE_SYSTEM`. The requests are
+FS_IOC_FSSETXATTR, FS_IOC_SETVERSION in two sizes, FIFREEZE, FITHAW and FITRIM.
 """
 
 _PRIO_PROCESS: Final = 0

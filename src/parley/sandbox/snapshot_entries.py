@@ -114,8 +114,8 @@ def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
     """Return the content of a regular file, and whether a process has the file open for writing. The content is
     None if it is longer than `at_most` bytes or cannot be read.
 
-    The content is read after the check for writers, so that a change by a writer that closes the file before the
-    check is included.
+    The content is read after the check for writers. It therefore includes the changes of a writer that closed the
+    file before the check.
     """
     try:
         descriptor = os.open(name, _READ, dir_fd=folder)

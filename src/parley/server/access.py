@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from parley.common.paths import is_below_any
 from parley.config.load import Loader
 from parley.config.strictness import STRICTEST_FIRST, RestrictedSetting, values_within
 from parley.config.types import Settings, SettingsOverrides
@@ -107,7 +108,10 @@ def may_call_approval_answer(
 def allowed_overrides(
     principal: Principal, wanted: SettingsOverrides, loader: Loader, *, current: Settings | None = None
 ) -> SettingsOverrides:
-    """Check that the principal may choose the overrides of a call, and return them with a resolved `cwd`.
+    """Check that the principal may choose the overrides of a call, and return the overrides to apply.
+
+    The result differs from `wanted` only in `cwd`. If `serve.roots` restricts the principal, `cwd` has its symbolic
+    links resolved.
 
     `current` are the settings of the conversation that the call changes; None if the call creates a conversation.
 
@@ -169,7 +173,7 @@ def _with_allowed_directory(
         if cwd == os.path.realpath(own):
             return wanted
         raise SettingNotAllowed("cwd", f"must be {own} while serve.roots is not set; {_role_of(principal)}")
-    if any(os.path.commonpath((cwd, root)) == root for root in allowed_roots(loader)):
+    if is_below_any(cwd, allowed_roots(loader)):
         return replace(wanted, cwd=cwd)
     raise SettingNotAllowed("cwd", f"must lie below {' or '.join(roots)} (serve.roots); {_role_of(principal)}")
 

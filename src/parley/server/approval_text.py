@@ -40,7 +40,7 @@ __all__ = ["decision_of", "elicitation", "listed", "settled_text", "what_is_aske
 def decision_of(answer: Message, features: Features) -> tuple[Decision, str | None]:
     """Return the decision and the escaped reason in the answer of a client; the reason is None if there is none.
 
-    A dismissal is a denial if the features of the client say so.
+    If `Features.dismissal_denies` is True for the client, a dismissal is a denial.
     """
     decision, reason = read_answer(answer)
     if features.dismissal_denies and is_dismissal(answer):
@@ -52,7 +52,9 @@ _Action = ExecApprovalRequest | ApplyPatchApprovalRequest
 
 _FULL_FORM: Final = Raw(encode(FULL_SCHEMA))
 _SESSION_FIRST_FORM: Final = Raw(encode(SESSION_FIRST_SCHEMA))
-_LAST_REQUEST: Final = "\nThis call can ask no more. Approve for this session to avoid further questions."
+_LAST_REQUEST: Final = (
+    "\nThis call can ask no more. If you approve for this session, the same action needs no further approval."
+)
 _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
 

@@ -50,7 +50,8 @@ async def attention(
 ) -> AttentionPage:
     """Return a page of the conversations that need attention and that a principal may see.
 
-    `after` is the position of the page; None means the first page. `limit` is the maximum number of conversations.
+    `after` is the `rest` of the previous page; None means the first page. `limit` is the maximum number of
+    conversations.
 
     Raises:
         StoreError: the store cannot be searched.

@@ -26,8 +26,8 @@ __all__ = ["completion_methods"]
 MOST_VALUES: Final = 100
 """The maximum number of completion values that the protocol allows."""
 MOST_SEARCHED: Final = 2000
-"""The maximum number of conversations that are compared with the entered text, beginning with the
-latest activity.
+"""The maximum number of conversations that are compared with the entered text. The conversations with the latest
+activity are compared.
 """
 PAGE_SIZE: Final = 200
 

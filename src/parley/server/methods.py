@@ -63,11 +63,11 @@ _INSTRUCTIONS: Final = (
 )
 _STREAMS: Final = "`conversationStream` sends all events as notifications. "
 _APPROVALS: Final = (
-    "When the agent waits for an approval and you cannot be asked, `approvalsList` lists the question and "
+    "When the agent waits for an approval and you cannot be asked, `approvalsList` lists the approval and "
     "`approvalAnswer` answers it."
 )
 _APPROVALS_BY_PEOPLE: Final = (
-    "When the agent waits for an approval, only a person can give it; `approvalsList` lists the open questions."
+    "When the agent waits for an approval, only a person can give it; `approvalsList` lists the open approvals."
 )
 
 

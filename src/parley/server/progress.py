@@ -1,8 +1,9 @@
 """Progress notifications of one `codex` or `codex-reply` call.
 
-Clients at version 2025-11-25 must not get progress with the result or after it, because they forget the token when
-they read the result and report an error for a later notification. So a notification is delayed by a second, and
-dropped if the call ends meanwhile. Older clients get a notification immediately for each event.
+Clients at version 2025-11-25 must not get progress with the result or after it. They forget the token when they
+read the result, and report an error for a later notification. So the server delays the notification of an event by
+a second, and drops the notification if the call ends meanwhile. Older clients get a notification immediately for
+each event.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ HEARTBEAT_SECONDS: Final = 5.0
 30 seconds without a notification.
 """
 DELAY_SECONDS: Final = 1.0
-"""The delay of a notification, in seconds. Events that occur during the delay are reported together. A longer delay
-makes it less likely that a client reads a notification together with the result.
+"""The time between an event and its progress notification for clients at version 2025-11-25, in seconds. One
+notification reports all events that occur in this time. A long delay makes it unlikely that a client reads a
+notification together with the result of the call.
 """
 
 
@@ -67,8 +69,9 @@ class ProgressReporter:
     def before_result(self, send_result: Callable[[], None]) -> None:
         """Stop sending notifications, and call `send_result` at once or in the next tick of the event loop.
 
-        The call is delayed if a notification was sent in this tick. Everything that is sent in one tick is written
-        together, so the client would read the notification and the result together.
+        `send_result` is called in the next tick if the client is at version 2025-11-25 and a notification was sent
+        in this tick. Messages of one tick are written together, so the client would otherwise read the notification
+        together with the result.
         """
         self.stop()
         if self._delayed and self._in_this_tick:

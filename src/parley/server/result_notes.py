@@ -23,7 +23,7 @@ _ASKED: Final = record_type(ApprovalRequest)
 _SETTLED: Final = record_type(ApprovalSettlement)
 _REASONS: Final = {NOBODY: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
-"""The maximum number of characters from the message of an earlier turn that are repeated. `conversationRead`
+"""The maximum number of characters that a note repeats from the message of an earlier turn. `conversationRead`
 returns the whole message.
 """
 
@@ -79,7 +79,8 @@ class ResultNotes:
 
 
 def returned_approval(asked: ApprovalRequest, conversation_id: ConversationId, *, may_answer: bool) -> str:
-    """Return the result of a call that ends with an open approval, because no client can be asked.
+    """Return the text of the result for a call that ends while an approval is open. A call ends in this way if no
+    client can be asked for the approval.
 
     `may_answer` is True if the client may answer the approval with `approvalAnswer`.
     """

@@ -22,9 +22,9 @@ class Sealer:
         self._key = hmac.digest(key, purpose, "sha256")
 
     def seal(self, content: bytes, *, context: str = "") -> str:
-        """Return a string of URL-safe characters that contains `content`.
+        """Return `content` and its signature, encoded as a string of URL-safe characters.
 
-        It can be opened only with the same `context`.
+        The string can be opened only with the same `context`. The content is signed, but not encrypted.
         """
         return _encoded(self._mac(content, context) + content)
 

@@ -1,7 +1,7 @@
 """Serves clients, and shuts the server down.
 
-`ServerCore.serve_client` serves one client until it leaves; the server and the other clients continue.
-`ServerCore.shutdown` ends all turns, answers all requests and removes all clients.
+`ServerCore.serve_client` serves one client until that client leaves. The server then continues to serve the other
+clients. `ServerCore.shutdown` ends all turns, answers all requests and removes all clients.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SHUTDOWN_SECONDS: Final = 1.5
 shorter than the two seconds that the protocol allows for the whole shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
-"""The additional time that a shutdown waits until the store is closed, in seconds. It is needed if the disk is slow
-or another process holds the write lock.
+"""The maximum additional time that a shutdown waits until the store is closed, in seconds. The time is needed if
+the disk is slow or another process holds the write lock.
 """
 LEAVE_SECONDS: Final = 1.0
 """The maximum time in seconds for which a client that has stopped sending can still receive and read
@@ -186,7 +186,8 @@ class ClientConnection:
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
         """Send again the part of every stream that the client has not received.
 
-        `received` are messages that the client has received since it reconnected.
+        `received` are messages that the client has received since it reconnected. A notice about the end of a
+        stream is sent again only if `received` does not contain the notice.
         """
         self._streams.restart(positions, received=received)
         self.session.reconnected()

@@ -202,8 +202,8 @@ class Session:
         return session
 
     def elicitor_for(self, on_ask: OnAsk | None) -> Elicitor:
-        """Return the elicitor for one call or stream. At version 2026-07-28, the elicitor calls `on_ask`, which
-        ends the call.
+        """Return the elicitor for one call or stream. For a request at version 2026-07-28 whose client can be
+        asked, the elicitor calls `on_ask`, which ends the call.
         """
         return RoundElicitor(on_ask) if self._asks_by_result and on_ask is not None else self.elicitor
 
@@ -214,7 +214,8 @@ class Session:
     # --- requests that concern a conversation --------------------------------------------
 
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """Record that a request creates, calls or streams a conversation. Only the first request counts.
+        """Record that a request creates, calls or streams a conversation. Only the first request for each
+        conversation is recorded.
 
         If more than `MOST_FIRST_REQUESTS` requests are recorded, forget the oldest request of a conversation that
         the client is not receiving now.

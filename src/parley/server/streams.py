@@ -205,8 +205,8 @@ class _Stream:
     def _send_by_page(self) -> None:
         """Begin to send a long snapshot in pages, as the client reads it.
 
-        The snapshot is one message, so other messages to the client wait for its end. It is sent completely even if
-        the stream is closed meanwhile.
+        The snapshot is one message, so other messages to the client wait for its end. The snapshot is sent
+        completely even if the stream is closed meanwhile.
         """
         source = self._conversation.log
         frame = begin_frame_at(self.out, Position(source.durable))
@@ -255,7 +255,7 @@ class _Stream:
         self._ended = True
         self.call.finished()
         self._conversation.cancel_on_deleted(self)
-        self._conversation.streams.remove(self)
+        self._conversation.remove_stream(self)
         self._subscription.close()
 
 
@@ -327,7 +327,7 @@ class Streams:
         encoder.name_conversation(len(self._streams) > 1)
         self._name_conversations()
         conversation.on_deleted(stream, lambda: self._lose(conversation))
-        conversation.streams.add(stream, lambda by: self._taken_over(stream, by))
+        conversation.add_stream(stream, lambda by: self._taken_over(stream, by))
         if exclusive:
             conversation.take_over_streams(stream, session.principal.name)
         session.on_leave(self, self._close_all)
@@ -397,8 +397,10 @@ class Streams:
     def restart(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
         """Send again the part of every stream that the client has not received. Repeat notices about ended streams.
 
-        `received` are messages that the client has received since it reconnected. A position in an earlier stream
-        of the conversation is ignored, because the client has received nothing of the current stream.
+        `positions` maps conversations to the last position that the client has received. A position in an earlier
+        stream of the conversation is ignored, because the client has received nothing of the current stream.
+        `received` are messages that the client has received since it reconnected. A notice in `received` is not
+        repeated.
         """
         for conversation_id, (request_id, out, notice) in self._ends.items():
             known = positions.get(conversation_id)

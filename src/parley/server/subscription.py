@@ -34,7 +34,7 @@ _approval_decoder: Final = msgspec.json.Decoder(_Approval)
 class Subscription:
     """Sends a conversation to a client from a position on, and asks the client for approvals.
 
-    `close` removes everything that the subscription registered. It is also called when the client leaves.
+    `close` removes everything that the subscription registered. The session calls `close` when the client leaves.
     """
 
     def __init__(
@@ -54,11 +54,12 @@ class Subscription:
     ) -> None:
         """Create the subscription.
 
-        `server_requests` carries approval requests; at version 2026-07-28, `on_ask` is called instead. `on_entry`
-        is called after each entry, including records, has been sent. `on_dropped` is called if an entry cannot be
-        sent for lack of memory; nothing more is sent then. `waits_for_turn` marks a call that waits for the end of
-        the turn. The client already has the first `skipped` messages of the first entry. `task_id` is the id of the
-        task that approval requests name.
+        `server_requests` carries approval requests to clients at version 2025-11-25 and older. For a client at
+        version 2026-07-28, `on_ask` is called instead. `on_entry` is called after each entry, including records,
+        that the reader has passed. `on_dropped` is called if an entry cannot be sent for lack of memory; the
+        subscription then sends nothing more. `waits_for_turn` marks a call that waits for the end of the turn. The
+        client already has the first `skipped` messages of the first entry. `task_id` is the id of the task that
+        approval requests name.
         """
         self._session, self._conversation, self._on_ask = session, conversation, on_ask
         self._out, self._encoder, self._server_requests = (
@@ -123,9 +124,11 @@ class Subscription:
             self._reader.pump()
 
     def close(self) -> None:
-        """Stop sending and remove all registrations."""
+        """Stop sending, and remove all registrations and callbacks. The subscription cannot be started again."""
         if self._reader is not None:
             self._conversation.detach(self._reader)
+        self._on_ask = self._on_entry = None
+        self._on_dropped = _do_nothing
         self._conversation.unregister_reader(self)
         self._session.forget_subscription(self)
         self._session.cancel_on_leave(self)
@@ -147,3 +150,6 @@ class Subscription:
             elicitor.ask(
                 self._conversation, approval, request=request, out=self._server_requests, task_id=self._task_id
             )
+
+
+def _do_nothing() -> None: ...

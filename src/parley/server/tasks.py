@@ -65,7 +65,11 @@ class TurnTask(Struct, frozen=True):
         return f"{self.conversation.id}.{self.start}"
 
     async def end(self) -> Entry | None:
-        """Return the entry that ends the turn; None if the turn has not ended. Raises StoreError."""
+        """Return the entry that ends the turn; None if the turn has not ended.
+
+        Raises:
+            StoreError: the conversation cannot be read.
+        """
         conversation = self.conversation
         if conversation.state.event_id == self.event_id:
             if conversation.phase is not Phase.IDLE:
@@ -101,7 +105,11 @@ class TurnTask(Struct, frozen=True):
             await self.conversation.wait_beyond(position)
 
     async def status(self) -> Task:
-        """Return the current state of the task for clients. Raises StoreError."""
+        """Return the current state of the task for clients.
+
+        Raises:
+            StoreError: the conversation cannot be read.
+        """
         if (entry := await self.end()) is not None:
             return self.ended(entry)
         asks = self.conversation.phase is Phase.ASKING
@@ -130,7 +138,10 @@ class TurnTask(Struct, frozen=True):
     async def result(self, entry: Entry, features: Features) -> CallToolResult:
         """Return the result that a call of `codex` would have returned for this turn.
 
-        `entry` is the entry that ends the turn. Raises StoreError.
+        `entry` is the entry that ends the turn.
+
+        Raises:
+            StoreError: the conversation cannot be read.
         """
         notes = ResultNotes(self.conversation.id)
         if features.explains_results:
@@ -175,7 +186,12 @@ async def find_task(conversations: ConversationRegistry, principal: Principal, t
 
 
 async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTask:
-    """Return the task of a stored turn. Raises StoreError."""
+    """Return the task of a stored turn.
+
+    Raises:
+        UnknownTask: the conversation has no stored turn with this event id.
+        StoreError: the conversation cannot be read.
+    """
     start = await conversation.position_of_turn(event_id)
     if start is None:
         raise UnknownTask(event_id)
@@ -183,7 +199,11 @@ async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTas
 
 
 async def last_task(conversation: Conversation) -> TurnTask | None:
-    """Return the task of the last turn; None if there was no turn. Raises StoreError."""
+    """Return the task of the last turn; None if no turn is stored.
+
+    Raises:
+        StoreError: the conversation cannot be read.
+    """
     event_id = conversation.state.event_id
     start = None if event_id is None else await conversation.position_of_turn(event_id)
     if start is None or start > conversation.log.durable:

@@ -49,11 +49,12 @@ class Tool(Generic[Arguments]):
     ) -> None:
         """Create a tool.
 
-        `run` is its handler. `plain_args` are the arguments for clients at version 2025-06-18 and older, if they
-        differ. `is_addition` is True if such clients do not know the tool. `role` is the lowest role that may call
-        the tool. `creates_conversation` is True if the tool creates conversations, so that a principal that is
-        bound to one conversation cannot call it. `can_be_task` is True if it can run as a task. `answers_approvals`
-        is True if it can answer approvals, so that it is not offered to every host.
+        `run` is the handler of the tool. `args` is the type of its arguments. `plain_args` is the type for clients
+        at version 2025-06-18 and older; the default is `args`. `is_addition` is True if those clients do not get
+        the tool. `role` is the lowest role that may call the tool. `creates_conversation` is True if the tool
+        creates conversations; a principal that is bound to one conversation cannot call such a tool. `can_be_task`
+        is True if the tool can run as a task. `answers_approvals` is True if the tool can answer approvals; such a
+        tool is not offered to every host.
         """
         self.role, self.creates_conversation = role, creates_conversation
         self.can_be_task = can_be_task
@@ -138,9 +139,11 @@ class ToolTable:
 
 
 def _output_schema(tool: Tool[Any], features: Features) -> dict[str, Any]:
-    """Return the schema of results and failures, because some clients also validate failures.
+    """Return a schema that accepts the results and the failures of a tool. It includes failures because some
+    clients also validate failures.
 
-    The schemas of tools with text results have `properties` at the top level, where clients of Codex read them.
+    The schema of a tool with a text result has `properties` at the top level, because clients of Codex read the
+    properties there.
     """
     result = tool.modern_result if features.modern else tool.result
     success, failed = schema_of(result), schema_of(FAILED_VALUES[tool.error_shape])

@@ -18,7 +18,7 @@ import msgspec
 from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.approvals import PendingApproval
 from parley.conversation.log import Cursor, Entry
-from parley.conversation.log_queries import TurnOutcome, last_text, turn_end_in
+from parley.conversation.log_queries import EndedTurn, last_text, turn_end_in
 from parley.conversation.records import ApprovalRequest, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import RESOURCE_LIMIT, StoreFailed
@@ -54,7 +54,8 @@ _ASKED: Final = record_type(ApprovalRequest)
 
 
 async def resumed(call: ToolCall) -> bool:
-    """Continue an earlier call that ended with an approval request. Return False if this call repeats no such call.
+    """Continue an earlier call that ended with an approval request and that this call repeats. Return False if
+    there is no such call.
 
     Raises:
         ParleyError: the conversation does not exist or cannot be read, or the answer cannot be stored.
@@ -78,6 +79,23 @@ class TurnWaiter:
         self._encoder = CodexEncoder(call.call.id, self._features, event_id=BEFORE_THE_TURN)
         events = reply.events(call.call.id, conversation.id, lambda: self._encoder.event_id)
         self._out = call.session.events_to(events)
+        self._progress = ProgressReporter(
+            reply.notifications, call.progress_token, delayed=self._features.full_version
+        )
+        self._notes = ResultNotes(conversation.id)
+        self._before = START
+        """The position before the turn."""
+        self._turn: Turn | None = None
+        self._last_text: str | None = None
+        """The last message of the turn; None until the turn is complete."""
+        self._earlier_end: EndedTurn | None = None
+        """The outcome of a turn for which an earlier call stopped waiting, if the end of that turn is no longer in
+        memory; otherwise None.
+        """
+        self._followers_timer: asyncio.TimerHandle | None = None
+        self._cancelled = False
+        """True if the client has cancelled the call while its turn was running."""
+        self._ended = False
         self._subscription = Subscription(
             call.session,
             conversation,
@@ -90,23 +108,6 @@ class TurnWaiter:
             waits_for_turn=True,
             skipped=skipped,
         )
-        self._progress = ProgressReporter(
-            reply.notifications, call.progress_token, delayed=self._features.full_version
-        )
-        self._notes = ResultNotes(conversation.id)
-        self._before = START
-        """The position before the turn."""
-        self._turn: Turn | None = None
-        self._last_text: str | None = None
-        """The last message of the turn; None until the turn is complete."""
-        self._earlier_end: TurnOutcome | None = None
-        """The outcome of a turn for which an earlier call stopped waiting, if the end of that turn is no longer in
-        memory; otherwise None.
-        """
-        self._followers_timer: asyncio.TimerHandle | None = None
-        self._cancelled = False
-        """True if the client has cancelled the call while its turn was running."""
-        self._ended = False
         call.session.note_request(conversation.id, call.call.id)
 
     def send(self, event: EventBase) -> None:
@@ -281,10 +282,10 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Answer the call if no reader will reach the end of the turn.
+        """Answer the call if no reader in this process will reach the end of the turn.
 
-        This happens if the end could not be stored, or if another process will store it after this server has
-        ended.
+        No reader reaches the end if the end could not be stored, or if another process will store it after this
+        server has ended.
         """
         assert self._turn is not None
         if self._turn.lost is not None:

@@ -290,7 +290,7 @@ class MemoryStore:
     async def _mentions(self, listed: ConversationListing, text: str) -> bool:
         """Return whether the title or a message of a conversation contains `text`.
 
-        Other tasks can run between the pages of a long log.
+        The search yields to other tasks after each page of the log.
         """
         if text in listed.summary.title.casefold():
             return True

@@ -34,13 +34,14 @@ BLOCK: Final = 4096
 """The number of characters that are casefolded at a time to find the position of a match."""
 
 SLACK_SECONDS: Final = 1.0
-"""The number of seconds by which the clock may be earlier than the newest activity without counting as set back. It
-is not 0, because two processes may write in a different order than they read the clock.
+"""The maximum number of seconds by which the clock may be earlier than the newest activity. If the difference is
+larger, the clock counts as set back. The limit is not 0, because two processes may write in a different order than
+they read the clock.
 """
 
 STEP_SECONDS: Final = 0.001
-"""The difference between the recorded times of two successive activities while the clock is earlier than the newest
-activity, in seconds.
+"""The difference between the recorded times of two successive activities while the clock counts as set back, in
+seconds.
 """
 
 
@@ -139,11 +140,10 @@ def normalize_path(path: str) -> str:
 
 
 def active_at(summary: Summary, newest: object) -> float:
-    """Return the time to store as the time of a conversation's last activity. `newest` is the latest such time in
-    the store, or None.
+    """Return the time that the store records as the time of a conversation's last activity. `newest` is the latest
+    recorded time of any conversation; None if there is none.
 
-    For a conversation that is active now, the time is chosen so that the conversation is listed first, even after
-    the clock was set back.
+    A conversation that is active now gets a time with which it is listed first, even if the clock was set back.
     """
     at = summary.updated_at
     if not summary.is_active or not isinstance(newest, float) or at >= newest - SLACK_SECONDS:

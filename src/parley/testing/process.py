@@ -26,8 +26,8 @@ __all__ = ["ParleyProcess", "RawParley"]
 class _Server:
     """A home and a server process that uses it.
 
-    At the end of the block, every message from the server is validated if the `mcp` package is installed.
-    `checked=False` skips the validation, for tests with very many messages.
+    At the end of the `async with` block, every message from the server is validated if the `mcp` package is
+    installed. `checked=False` skips the validation, for tests with very many messages.
     """
 
     process: ServerProcess

@@ -100,36 +100,38 @@ class Shell:
 
     async def run(self, call: CallItem) -> str:
         try:
-            wanted = _wanted(call)
+            shell_call = _decoded_call(call)
         except BadArguments as error:
             return BAD_ARGUMENTS + error.detail
         settings = self._context.settings
         try:
-            cwd = _directory(settings.cwd, wanted.workdir)
+            cwd = _directory(settings.cwd, shell_call.workdir)
         except OSError as error:
-            return replace_surrogates(f"execution error: {wanted.workdir} cannot be resolved: {os_detail(error)}")
-        if (patch := patch_in(wanted.command)) is not None:
+            return replace_surrogates(
+                f"execution error: {shell_call.workdir} cannot be resolved: {os_detail(error)}"
+            )
+        if (patch := patch_in(shell_call.command)) is not None:
             return await self._patches.apply(call.call_id, patch, workdir=cwd)
         env = self._env(network=True)
         action = RunCommand(
             call_id=call.call_id,
-            argv=wanted.command,
+            argv=shell_call.command,
             cwd=cwd,
             search_path=env.get("PATH"),
             home=env.get("HOME"),
-            escalated=wanted.escalated,
-            justification=wanted.justification,
+            escalated=shell_call.escalated,
+            justification=shell_call.justification,
         )
         if not action.argv:  # there is nothing to approve, and starting the command reports the error
-            return (await self._carry_out(action, wanted, Granted())).output
-        done = await self._decide_and_run(action, wanted, self._context.authorize)
+            return (await self._carry_out(action, shell_call, Granted())).output
+        done = await self._decide_and_run(action, shell_call, self._context.authorize)
         if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
             ask = partial(ask_to_escalate, self._context, why=done.denied)
-            done = await self._decide_and_run(replace(action, has_failed=True), wanted, ask)
+            done = await self._decide_and_run(replace(action, has_failed=True), shell_call, ask)
         return done.output if isinstance(done, _Outcome) else rejected("exec command", done)
 
     async def _decide_and_run(
-        self, action: RunCommand, wanted: _Wanted, authorize: Authorize
+        self, action: RunCommand, shell_call: _ShellCall, authorize: Authorize
     ) -> _Outcome | RejectedByPolicy | RejectedByUser:
         """Run the command if the policy or the user allows it.
 
@@ -138,15 +140,15 @@ class Shell:
         """
         if self._context.settings.approval_policy == "never":  # the user is never asked
             verdict = await authorize(action)
-            return await self._carry_out(action, wanted, verdict) if isinstance(verdict, Granted) else verdict
+            return await self._carry_out(action, shell_call, verdict) if isinstance(verdict, Granted) else verdict
         for _ in range(MOST_APPROVALS):
             with CommandTarget(action.argv, action.cwd, action.search_path) as target:
                 verdict = await authorize(replace(action, covers=target.covers))
                 if not isinstance(verdict, Granted):
                     return verdict
-                done = await self._run_approved(action, wanted, verdict, target) if verdict.by_person else None
+                done = await self._run_approved(action, shell_call, verdict, target) if verdict.by_person else None
             if done is None:
-                return await self._carry_out(action, wanted, verdict)
+                return await self._carry_out(action, shell_call, verdict)
             if isinstance(done, _Outcome):
                 return done
             await report_changed(self._context, done)
@@ -155,14 +157,14 @@ class Shell:
         return REPLACED_EACH_TIME
 
     async def _run_approved(
-        self, action: RunCommand, wanted: _Wanted, verdict: Granted, target: CommandTarget
+        self, action: RunCommand, shell_call: _ShellCall, verdict: Granted, target: CommandTarget
     ) -> _Outcome | Changed:
         """Run an approved command. If its directory or program has been replaced since the approval, run nothing
         and return what was replaced.
         """
         if (changed := target.change()) is not None:
             return changed
-        outcome = await self._carry_out(action, wanted, verdict, target.approved)
+        outcome = await self._carry_out(action, shell_call, verdict, target.approved)
         return outcome if outcome.changed is None else outcome.changed
 
     def _env(self, *, network: bool) -> Mapping[str, str]:
@@ -179,14 +181,14 @@ class Shell:
         return with_restricted_git(env) if verdict.known_safe else env
 
     async def _carry_out(
-        self, action: RunCommand, wanted: _Wanted, verdict: Granted, approved: Approved | None = None
+        self, action: RunCommand, shell_call: _ShellCall, verdict: Granted, approved: Approved | None = None
     ) -> _Outcome:
         settings, transcript, call_id = self._context.settings, self._context.transcript, action.call_id
         command = Command(
             argv=action.argv,
             cwd=action.cwd,
             env=self._env_for(verdict),
-            timeout_seconds=wanted.timeout_ms / 1000,
+            timeout_seconds=shell_call.timeout_ms / 1000,
             policy=verdict.policy,
             approved=approved,
             accepted=verdict.accepted,
@@ -208,7 +210,7 @@ class Shell:
             log.exception("a command failed")
             ended = CommandNotStarted(internal_error(bug))
         kept = transcript.kept_output(call_id)
-        outcome = _outcome(ended, kept, wanted, settings, verdict)
+        outcome = _outcome(ended, kept, shell_call, settings, verdict)
         end = ExecCommandEnd(
             call_id=call_id,
             stdout=outcome.stdout,
@@ -221,8 +223,9 @@ class Shell:
 
 
 def _explained(error: CommandNotStarted, command: Command, settings: Settings) -> CommandNotStarted:
-    """Return an error that names the working directory if it is missing, or the program if its interpreter is
-    missing. Other errors are returned unchanged. The text for a missing program is fixed by the protocol.
+    """Return an error that names the working directory if the directory is missing, or the program if the program's
+    interpreter is missing. Other errors are returned unchanged. The protocol defines the text for a missing
+    program.
     """
     if type(error) is not CommandNotStarted or error.detail not in _MISSING:
         return error
@@ -271,7 +274,7 @@ class _Action(Struct, frozen=True, kw_only=True):
     timeout_ms: Milliseconds | None = None
 
 
-class _Wanted(NamedTuple):
+class _ShellCall(NamedTuple):
     command: tuple[str, ...]
     workdir: str | None
     timeout_ms: float
@@ -279,15 +282,15 @@ class _Wanted(NamedTuple):
     justification: str | None = None
 
 
-def _wanted(call: CallItem) -> _Wanted:
+def _decoded_call(call: CallItem) -> _ShellCall:
     arguments = replace_surrogates(call.arguments).encode()
     if call.name == LOCAL_SHELL:
         action = decode_arguments(_Action, arguments)
         _refuse_too_many_words(action.command)
-        return _Wanted(action.command, action.working_directory, _milliseconds(action.timeout_ms))
+        return _ShellCall(action.command, action.working_directory, _milliseconds(action.timeout_ms))
     given = decode_arguments(_Arguments, arguments)
     _refuse_too_many_words(given.command)
-    return _Wanted(
+    return _ShellCall(
         given.command,
         given.workdir,
         _milliseconds(given.timeout),
@@ -351,7 +354,7 @@ class _Outcome(NamedTuple):
 def _outcome(
     ended: CommandResult | CommandNotStarted,
     kept: CommandOutput | None,
-    wanted: _Wanted,
+    shell_call: _ShellCall,
     settings: Settings,
     verdict: Granted,
 ) -> _Outcome:
@@ -361,7 +364,7 @@ def _outcome(
         changed = ended.changed if isinstance(ended, CommandReplaced) else None
         return _Outcome(output=f"execution error: {detail}", stderr=detail, changed=changed)
     if ended.timed_out:
-        output = f"command timed out after {int(wanted.timeout_ms)} milliseconds"
+        output = f"command timed out after {int(shell_call.timeout_ms)} milliseconds"
         if settings.approval_policy in ("never", "on-request"):
             output = failed_in_sandbox("command timed out", policy)
         return _Outcome(output=_with(ended.remarks, output), stderr=_with(ended.remarks, _TIMED_OUT))

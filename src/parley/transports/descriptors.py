@@ -25,8 +25,8 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""The chunk size in bytes for reading files. Files are always readable. With small chunks, the server stops reading
-soon after the client has left too many answers unread.
+"""The chunk size in bytes for reading files. The chunks are small because a file is always readable. The server
+therefore stops reading soon after the client has left too many answers unread.
 """
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """The high-water mark in bytes: while more bytes than this are unread, events wait. A client that keeps up leaves
@@ -438,8 +438,8 @@ def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
     """Duplicate a descriptor. Return the duplicate, a function that writes to it, and whether the loop can poll it.
 
-    A pipe or a terminal is opened again, so that it becomes non-blocking for this process only, and not for a shell
-    or for our own stderr.
+    A pipe or a terminal is opened again instead. Only the new descriptor is then non-blocking. The shell and the
+    server's own stderr, which may use the same pipe or terminal, stay blocking.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):

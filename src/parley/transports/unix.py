@@ -1,8 +1,8 @@
 """The transport between processes of one user, over unix sockets in a private directory.
 
 The module checks names, modes and the user of the other process. A name exists in the directory while its process
-is listening, and remains if the process is killed. No name is bound twice, so any process may remove a name that
-accepts no connections.
+is listening, and remains if the process is killed. No two processes use the same unique name, so any process may
+remove a unique name that accepts no connections.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ACCEPT_AGAIN_SECONDS: Final = 0.1
 """Seconds to wait before accepting connections again after the process ran out of descriptors."""
 
 UNFINISHED_SECONDS: Final = 3600.0
-"""The age in seconds at which an unfinished name is removed. Such a name exists for about a millisecond, unless its
-process is killed.
+"""The age in seconds at which an unfinished name is removed. An unfinished name is the temporary name of a socket
+that is not listening yet. Such a name exists for about a millisecond, unless its process is killed.
 """
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
@@ -150,8 +150,8 @@ class Listener:
 
 
 def connect(directory: str, name: str) -> Connection | None:
-    """Connect to the process that is listening under a name. If no process is listening there, remove the name and
-    return None.
+    """Connect to the process that is listening under a name. Return None if no process of the same user is
+    listening there. Remove the name if the process that owns it has exited.
 
     Raises:
         BlockingIOError: the backlog of the process is full; try again later.
@@ -184,7 +184,8 @@ def connect(directory: str, name: str) -> Connection | None:
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the names of all sockets in the directory, including those of killed processes.
+    """Return the names of all sockets in the directory, including those of killed processes; empty if the directory
+    does not exist.
 
     Raises:
         OSError: the directory cannot be read.
@@ -228,9 +229,9 @@ def prepare_directory(directory: str) -> None:
 def _bound(directory: str, name: str) -> socket.socket:
     """Return a socket that is listening under a name.
 
-    The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows every
-    process the name to which a socket was bound. So the final name stays hidden from commands that cannot read the
-    directory.
+    The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows the name to
+    which a socket was bound to every process, but does not show the final name. The final name therefore stays
+    hidden from commands that cannot read the directory.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -251,8 +252,8 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 
 def _is_dead(name: str) -> bool:
-    """Return whether the process that owns a name has exited. On Linux, a name that refuses connections proves
-    this.
+    """Return whether the process that owns a name has exited. The name must have refused a connection. On Linux,
+    this refusal proves that the process has exited.
     """
     if sys.platform == "linux":
         return True

@@ -46,7 +46,7 @@ FULL_SCHEMA: Final[dict[str, Any]] = {
         "reason": {"type": "string", "title": "Reason, told to the agent"},
     },
 }
-"""The form for clients at 2025-11-25 and newer. Older clients get `PLAIN_SCHEMA`."""
+"""The form for clients at version 2025-11-25 and newer. Older clients get `PLAIN_SCHEMA`."""
 
 _once, _for_session, *_others = FULL_SCHEMA["properties"]["decision"]["oneOf"]
 SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {
@@ -62,7 +62,7 @@ SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {
 class ApprovalFields(Struct, frozen=True, kw_only=True):
     """The vendor fields of an approval request.
 
-    They are at the top level of the params and, at 2025-11-25, also in `_meta`.
+    The fields are at the top level of the params. For clients at version 2025-11-25, they are also in `_meta`.
     """
 
     codex_elicitation: ElicitationKind

@@ -114,7 +114,7 @@ class TaskComplete(EventBase, frozen=True, kw_only=True, tag="task_complete"):
 class UserMessage(EventBase, frozen=True, kw_only=True, tag="user_message"):
     """A message from the user.
 
-    It comes directly after `task_started`, or later in the turn that accepted the message.
+    The event comes directly after `task_started`, or later in the turn that accepted the message.
     """
 
     message_id: MessageId
@@ -268,7 +268,7 @@ class ExecCommandOutputDelta(EventBase, frozen=True, kw_only=True, tag="exec_com
 class ExecCommandEnd(EventBase, frozen=True, kw_only=True, tag="exec_command_end"):
     """Reports that a command ended.
 
-    `exit_code` is -1 if the command did not run to its end, or if it failed in the sandbox.
+    `exit_code` is -1 if the command did not run to its end, or if the command failed in the sandbox.
     """
 
     call_id: CallId
@@ -484,7 +484,7 @@ _error_decoder: Final = msgspec.json.Decoder(ErrorEvent)
 
 
 def plain_event(kind: str, encoded: bytes) -> bytes:
-    """Return an encoded event without the fields that clients at 2025-06-18 and older do not know."""
+    """Return an encoded event without the fields that clients at version 2025-06-18 and older do not know."""
     return encode(ErrorEvent(message=_error_decoder.decode(encoded).message)) if kind == _ERROR else encoded
 
 
@@ -506,7 +506,7 @@ _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
 def _decoder() -> msgspec.json.Decoder[EventMsg]:
     """Return the decoder of all events.
 
-    It is created at the first call, because creating it is slow and a server does not need it.
+    The decoder is created at the first call, because creating it takes long and a server does not need a decoder.
     """
     return msgspec.json.Decoder(EventMsg)
 

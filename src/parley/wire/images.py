@@ -54,8 +54,8 @@ def _is_whole_png(data: bytes) -> bool:
 
 
 _MAX_SEGMENTS: Final = 4096
-"""The maximum number of segments before the pixels of a JPEG. A file of 20 MiB that consists of comments has only
-320, but a hostile file could have millions.
+"""The maximum number of segments before the pixels of a JPEG. A file of 20 MiB that consists of full comment
+segments has only 320 segments, but a hostile file could have millions.
 """
 _FILLING: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
 """Bytes that do not begin a segment when they follow 0xFF. Decoders skip them."""

@@ -144,8 +144,8 @@ FULL_CAPABILITIES: Final = ServerCapabilities(
     completions=EmptyCapability(),
     tasks=TasksCapability(),
 )
-"""The server's capabilities for clients at 2025-11-25. `listChanged` is not announced for tools, because the list
-of tools never changes.
+"""The server's capabilities for clients at version 2025-11-25. `listChanged` is not announced for tools, because
+the list of tools never changes.
 """
 
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -153,12 +153,12 @@ TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 MODERN_CAPABILITIES: Final = msgspec.structs.replace(
     FULL_CAPABILITIES, logging=UNSET, tasks=UNSET, extensions={TASKS_EXTENSION: EmptyCapability()}
 )
-"""The server's capabilities for clients at 2026-07-28. This version has no log messages, and its tasks are an
-extension.
+"""The server's capabilities for clients at version 2026-07-28. This version has no log messages, and its tasks are
+an extension.
 """
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
-"""The server's capabilities for clients at 2025-06-18 and older, as Codex announces them."""
+"""The server's capabilities for clients at version 2025-06-18 and older, as Codex announces them."""
 
 
 class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -243,11 +243,11 @@ class CallToolParams(Struct, frozen=True, kw_only=True):
     name: str
     arguments: Raw | UnsetType = UNSET
     input_responses: Raw | UnsetType = msgspec.field(default=UNSET, name="inputResponses")
-    """The answers to the input requests in an earlier result of the same call; used only at 2026-07-28."""
+    """The answers to the input requests in an earlier result of the same call; only in version 2026-07-28."""
     request_state: Any | UnsetType = msgspec.field(default=UNSET, name="requestState")
     meta: RequestMeta | UnsetType | None = msgspec.field(default=UNSET, name="_meta")
     task: Any | UnsetType = UNSET
-    """A `TaskRequest`. Clients at 2025-06-18 and older may send any value."""
+    """A `TaskRequest`. Clients at version 2025-06-18 and older may send any value."""
 
 
 class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):

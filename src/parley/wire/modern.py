@@ -1,7 +1,7 @@
-"""MCP 2026-07-28: each request carries its protocol version and the capabilities of its client, without
-negotiation.
+"""The messages of MCP version 2026-07-28. In this version, each request carries its protocol version and the
+capabilities of its client, and there is no negotiation.
 
-Earlier versions, which begin with `initialize`, are in `wire/mcp.py`.
+The messages of earlier versions, in which a session begins with `initialize`, are in `wire/mcp.py`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def named_version(params: Raw | UnsetType) -> Any:
     """Return the protocol version in the parameters of a request. The value may have any type, because it was not
     checked.
 
-    Return UNSET if there is no version, as in requests of earlier versions.
+    Return UNSET if the parameters contain no version. Requests of earlier protocol versions contain none.
     """
     if params is UNSET or _version_key.search(params) is None:  # most requests end here, without decoding
         return UNSET
@@ -107,7 +107,7 @@ def named_version(params: Raw | UnsetType) -> Any:
 
 
 def read_meta(params: Raw | UnsetType) -> ModernMeta:
-    """Return the `_meta` of a request at 2026-07-28.
+    """Return the `_meta` of a request at version 2026-07-28.
 
     Raises:
         BadMeta: the version or the capabilities are missing or have the wrong type.

@@ -75,8 +75,8 @@ class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
     """The last position in a snapshot, and the position before which earlier events can be read."""
 
     before: Seq | UnsetType = UNSET
-    """The value for the argument `before` of `conversationRead` that returns the events before the snapshot. It is
-    missing if there are none, or if the stream was opened without the argument `last`.
+    """The value for the argument `before` of `conversationRead` that returns the events before the snapshot. This
+    field is missing if there are no such events, or if the stream was opened without the argument `last`.
     """
 
 
@@ -115,7 +115,7 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
     meta: EventMeta = msgspec.field(name="_meta")
     reason: str
     code: str | UnsetType = UNSET
-    """The reason as a code for programs; only for clients at 2025-11-25 and newer."""
+    """The reason as a code for programs; only for clients at version 2025-11-25 and newer."""
 
 
 CONVERSATION_LOGGER: Final = "parley.conversation"

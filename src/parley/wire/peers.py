@@ -1,9 +1,9 @@
 """The protocol between processes that share a home directory: JSON-RPC with its own methods.
 
-A process that needs a conversation sends `parley/follow` to the process that is running a turn of the conversation.
-It then receives every entry and delta after a position, in order, until the turn ends. Messages, answers and
-interrupts are sent over the same connection. Each of them names its principal, unless it was sent by a process with
-an earlier version.
+A process that needs a conversation sends `parley/follow` to the owner, which is the process that is running a turn
+of the conversation. The owner then sends every entry and delta after a position, in order, until the turn ends. The
+following process sends messages, answers and interrupts over the same connection. Each of these requests names its
+principal, unless a process with an earlier version sent the request.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
 
 
 class Enqueue(Struct, frozen=True, kw_only=True):
-    """Queues a message. It begins a turn when the turns before it have ended.
+    """Queues a message. The message begins a turn when the turns of earlier messages have ended.
 
     The answer is `Submitted`. If there is no answer, the request is repeated with the same message id.
     """
@@ -199,7 +199,7 @@ class PeerSettlement(Struct, frozen=True, kw_only=True):
 
 
 class InterruptTurn(Struct, frozen=True, kw_only=True):
-    """Interrupts the running turn if `event_id` or `messages` names it.
+    """Interrupts the running turn if `event_id` or `messages` identifies this turn.
 
     If there is no answer, the request is repeated.
     """

@@ -14,8 +14,8 @@ class PrincipalRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     token_id: str = ""
-    """The id of the principal's token. It distinguishes a token from a revoked token with the same name. It is
-    empty for local clients.
+    """The id of the principal's token; empty for local clients. The id distinguishes a token from a revoked token
+    with the same name.
     """
 
 

@@ -37,7 +37,7 @@ class Task(Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: str
     last_updated_at: str
     ttl: int | None = None
-    """The time for which the task is kept, in milliseconds. None means that it is kept as long as its
+    """The time for which the task is kept, in milliseconds. None means that the task is kept as long as its
     conversation.
     """
     poll_interval: int | UnsetType = UNSET
@@ -71,7 +71,7 @@ class CancelTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
 
 
 class UpdateTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
-    """Params of `tasks/update`, which answers the input requests of a task, at 2026-07-28."""
+    """Params of `tasks/update`, which answers the input requests of a task, in version 2026-07-28."""
 
     METHOD: ClassVar[str] = "tasks/update"
 
@@ -79,7 +79,7 @@ class UpdateTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
 
 
 class ModernTask(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The state of a task at 2026-07-28."""
+    """The state of a task at version 2026-07-28."""
 
     task_id: str
     status: TaskStatus

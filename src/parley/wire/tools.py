@@ -1,6 +1,6 @@
 """The arguments and results of the server's tools. The schemas of the tools are generated from these types.
 
-An optional argument may be null. This means the same as leaving it out.
+An optional argument may be null, which means the same as a missing argument.
 """
 
 from __future__ import annotations
@@ -119,14 +119,14 @@ class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, rename="camel"):
-    """The arguments of `codex-reply` for clients at 2025-06-18 and older."""
+    """The arguments of `codex-reply` for clients at version 2025-06-18 and older."""
 
     thread_id: Annotated[str, Meta(description="The conversation to continue.")] = field(name="sessionId")
     prompt: Annotated[str, Meta(description="The next message of the user.")]
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The structured content of `codex` and `codex-reply`, for clients at 2025-11-25 and newer.
+    """The structured content of `codex` and `codex-reply`, for clients at version 2025-11-25 and newer.
 
     Clients for different Codex releases read different names, so each value is present under two names.
     """
@@ -168,7 +168,7 @@ class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
 
 
 class PlainConversationCreateArguments(ConversationCreateArguments, frozen=True, kw_only=True):
-    """The arguments of `conversationCreate` for clients at 2025-06-18 and older."""
+    """The arguments of `conversationCreate` for clients at version 2025-06-18 and older."""
 
     prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
     model: Annotated[str, Meta(description="Name of the model to use.")]
@@ -184,11 +184,11 @@ class CreateFailed(Struct, frozen=True, kw_only=True):
 
     message: str
     code: str | UnsetType = UNSET
-    """The error code; only for clients at 2025-11-25 and newer."""
+    """The error code; only for clients at version 2025-11-25 and newer."""
 
 
 class PlainSendMessageArguments(Struct, frozen=True, kw_only=True):
-    """The arguments of `conversationSendMessage` for clients at 2025-06-18 and older."""
+    """The arguments of `conversationSendMessage` for clients at version 2025-06-18 and older."""
 
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     content: Annotated[tuple[InputItem, ...], Meta(description="The items of the message, in order.")]
@@ -223,7 +223,7 @@ class SendMessageArguments(PlainSendMessageArguments, frozen=True, kw_only=True)
 class MessageAccepted(Struct, frozen=True, kw_only=True):
     status: Literal["ok"] = "ok"
     message_id: MessageId | UnsetType = UNSET
-    """The id of the message; only for clients at 2025-11-25 and newer."""
+    """The id of the message; only for clients at version 2025-11-25 and newer."""
     queued: bool | UnsetType = UNSET
     """True if the message is in the queue; set only with `delivery: "queue"`."""
 
@@ -234,7 +234,7 @@ class Failed(Struct, frozen=True, kw_only=True):
     status: Literal["error"] = "error"
     message: str
     code: str | UnsetType = UNSET
-    """The error code; only for clients at 2025-11-25 and newer."""
+    """The error code; only for clients at version 2025-11-25 and newer."""
 
 
 class AnswerFailed(Failed, frozen=True, kw_only=True):
@@ -253,7 +253,7 @@ class AnswerFailed(Failed, frozen=True, kw_only=True):
 
 
 class PlainConversationStreamArguments(Struct, frozen=True, kw_only=True):
-    """The arguments of `conversationStream` for clients at 2025-06-18 and older."""
+    """The arguments of `conversationStream` for clients at version 2025-06-18 and older."""
 
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
@@ -284,7 +284,9 @@ class StreamStarted(Struct, frozen=True, kw_only=True):
 
 
 class StreamEnded(Struct, frozen=True, kw_only=True):
-    """The result of a stream call at 2026-07-28. In this version, the call is answered when the stream ends."""
+    """The result of a stream call at version 2026-07-28. In this version, the call is answered when the stream
+    ends.
+    """
 
     seq: Annotated[Seq, Meta(description="The last position that was sent; `after` continues from it.")]
     state: Annotated[str, Meta(description="What the conversation does now.")]
@@ -384,7 +386,7 @@ class ConversationForked(Struct, frozen=True, kw_only=True):
 
 
 class PlainConversationReadArguments(Struct, frozen=True, kw_only=True):
-    """The arguments of `conversationRead` for clients at 2025-06-18 and older."""
+    """The arguments of `conversationRead` for clients at version 2025-06-18 and older."""
 
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
@@ -419,8 +421,8 @@ class PositionedEvent(Struct, frozen=True, kw_only=True):
     item: ItemId | UnsetType = UNSET
     """The id of the output to which the piece belongs; missing for an event."""
     offset: int | UnsetType = UNSET
-    """The offset of the piece in the output, in bytes. A gap between two pieces means that output was not stored.
-    It is missing for an event.
+    """The offset of the piece in the output, in bytes; missing for an event. A gap between two pieces means that
+    the output between them was not stored.
     """
     msg: Raw
 
@@ -450,8 +452,8 @@ class ConversationReadResult(Struct, frozen=True, kw_only=True):
     """The value of `after` for the next page."""
     state: PhaseName
     before: Seq | UnsetType = UNSET
-    """The value for the argument `before` that returns the preceding events. It is missing if there are none, or if
-    the call had no argument `before`.
+    """The value for the argument `before` that returns the preceding events. This field is missing if there are no
+    such events, or if the call had no argument `before`.
     """
 
 

@@ -60,12 +60,12 @@ def answer_to(request: RecordedRequest, ran: Path) -> Reply:
 class ServerAndClient:
     """One server process and its client, from start to end."""
 
-    def __init__(self, crowd: ProcessGroup, name: str) -> None:
+    def __init__(self, group: ProcessGroup, name: str) -> None:
         self.name = name
         self.replies: list[CodexCall] = []
-        self._crowd, self._random = crowd, Random(f"{crowd.seed}/{name}")
+        self._group, self._random = group, Random(f"{group.seed}/{name}")
         self.process = ParleyProcess(
-            crowd.model, home=crowd.home, config=SETTINGS, on_approval=self._answer, checked=False
+            group.model, home=group.home, config=SETTINGS, on_approval=self._answer, checked=False
         )
         self.streams: dict[str, Stream] = {}
         self.is_over = False
@@ -78,7 +78,7 @@ class ServerAndClient:
         return self.process.frames
 
     def note(self, what: str) -> None:
-        self._crowd.journal.note(self.name, what)
+        self._group.journal.note(self.name, what)
 
     async def run(self) -> None:
         """Start the server and do random operations, until the server is ended or the run is over."""
@@ -86,13 +86,13 @@ class ServerAndClient:
             self.note(f"is process {self.process.pid}")
             fate = asyncio.create_task(self._fate())
             try:
-                while not self.is_over and not self._crowd.is_over:
+                while not self.is_over and not self._group.is_over:
                     await self._do(self._random.choice(self._operations()))
                     await asyncio.sleep(self._random.uniform(0, 0.05))
                 if not self.is_over:
                     fate.cancel()
                     self.is_quiet.set()
-                    await self._crowd.settled.wait()
+                    await self._group.settled.wait()
             finally:
                 fate.cancel()
                 self.is_quiet.set()
@@ -119,7 +119,7 @@ class ServerAndClient:
         else:
             self.process.terminate()
             if (code := await self.process.exit_code()) != 0:
-                self._crowd.journal.complain(self.name, f"exit code {code}: {self.process.stderr_text()}")
+                self._group.journal.complain(self.name, f"exit code {code}: {self.process.stderr_text()}")
 
     async def hear_the_end(self, ends: Mapping[str, int]) -> None:
         """Wait until all calls are answered and all streams have reached the end of their conversations."""
@@ -137,7 +137,7 @@ class ServerAndClient:
         return (*[self._send] * 6, *[self._watch] * 3, self._reply, self._rename, self._look, self._interrupt)
 
     async def _do(self, operation: Callable[[Conversation], Awaitable[None]]) -> None:
-        conversation = self.process.client.conversation(self._random.choice(self._crowd.conversations))
+        conversation = self.process.client.conversation(self._random.choice(self._group.conversations))
         what = f"{operation.__name__} {conversation.id[:4]}"
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -146,34 +146,34 @@ class ServerAndClient:
             if not self.is_over:
                 self.is_over = True
                 code = await self.process.exit_code()
-                self._crowd.journal.complain(self.name, f"died, exit code {code}: {self.process.stderr_text()}")
+                self._group.journal.complain(self.name, f"died, exit code {code}: {self.process.stderr_text()}")
         except TimeoutError:
-            self._crowd.journal.complain(self.name, f"{what}: no answer; {self.process.stderr_text()}")
+            self._group.journal.complain(self.name, f"{what}: no answer; {self.process.stderr_text()}")
             self.is_over = True
         except ToolFailed as failed:
             if any(text in str(failed) for text in EXPECTED):
                 self.note(f"{what}: {failed}")
             else:
-                self._crowd.journal.complain(self.name, f"{what}: {failed}")
+                self._group.journal.complain(self.name, f"{what}: {failed}")
         except RequestFailed as failed:
-            self._crowd.journal.complain(self.name, f"{what}: {failed}; {self.process.stderr_text()}")
+            self._group.journal.complain(self.name, f"{what}: {failed}; {self.process.stderr_text()}")
 
     async def _send(self, conversation: Conversation) -> None:
         """Send a new message, or repeat one that had no answer."""
-        unanswered = self._crowd.unanswered
+        unanswered = self._group.unanswered
         if unanswered and self._random.random() < 0.5:
             message_id, where, words = unanswered.pop(self._random.choice(list(unanswered)))
         else:
-            number = next(self._crowd.numbers)
+            number = next(self._group.numbers)
             message_id, where = str(uuid4()), conversation.id
             words = f"{self._random.choice(('say', 'run'))} {number}"
-        self._crowd.sent[message_id] = where, words
+        self._group.sent[message_id] = where, words
         try:
             await self.process.client.conversation(where).send(words, message_id=message_id)
         except (Disconnected, RequestFailed, ToolFailed, TimeoutError):
             unanswered[message_id] = message_id, where, words
             raise
-        self._crowd.accepted.add(message_id)
+        self._group.accepted.add(message_id)
 
     async def _watch(self, conversation: Conversation) -> None:
         """Open a stream, or close the open one."""
@@ -184,10 +184,10 @@ class ServerAndClient:
         await stream.close()
 
     async def _reply(self, conversation: Conversation) -> None:
-        self.replies.append(self.process.client.codex_reply(conversation.id, f"say {next(self._crowd.numbers)}"))
+        self.replies.append(self.process.client.codex_reply(conversation.id, f"say {next(self._group.numbers)}"))
 
     async def _rename(self, conversation: Conversation) -> None:
-        title = f"Title {next(self._crowd.numbers)}"
+        title = f"Title {next(self._group.numbers)}"
         await self.process.client.call_tool(
             "conversationRename", {"conversation_id": conversation.id, "title": title}
         )

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.connector import AddrInfoType
 
+from kit.clients.reading import WAIT_SECONDS
 from kit.clients.requests import request, tool
 from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import check_message
@@ -225,6 +226,12 @@ class HttpClient:
         """Send a message."""
         content = [{"type": "text", "text": text}]
         await self.call("conversationSendMessage", conversation_id=conversation, content=content)
+
+    async def read_state(self, conversation: str, *, after: int) -> tuple[int, str]:
+        """Wait for events after a position. Return the last position and the state."""
+        arguments = {"conversation_id": conversation, "after": after, "wait_seconds": WAIT_SECONDS}
+        page = await self.call("conversationRead", **arguments)
+        return page["seq"], page["state"]
 
 
 def _file(body: bytes | None) -> io.BytesIO | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from kit.clients.http_client import HttpClient, SseEvent, SseReader
-from kit.system.commands import PATIENCE_SECONDS
 
-__all__ = ["last_id_of", "logged", "positions_in", "until_idle", "until_seen"]
+__all__ = ["last_id_of", "logged", "positions_in", "until_seen"]
 
 
 def last_id_of(events: list[SseEvent], before: str | None = None) -> str | None:
@@ -43,15 +41,6 @@ async def until_seen(stream: SseReader, before: list[SseEvent], conversation: st
         if found == expected:
             return
         assert await stream.next() is not None
-
-
-async def until_idle(client: HttpClient, conversation: str) -> None:
-    """Wait until no turn runs."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        seq, state = 0, "running"
-        while state != "idle":
-            page = await client.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=20)
-            seq, state = page["seq"], page["state"]
 
 
 async def logged(client: HttpClient, conversation: str) -> list[int]:

@@ -1,23 +1,40 @@
-"""What the Python client reads of a conversation: its state, positions and texts."""
+"""Functions that read the state, the positions and the texts of a conversation."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final, Protocol
 
 from kit.system.commands import PATIENCE_SECONDS
-from parley.client import Conversation, Stream, StreamEvent
+from parley.client import Client, Stream, StreamEvent
 from parley.client.turn_result import ends_turn
 from parley.wire.events import AgentMessageDelta
 
-__all__ = ["positions", "until_end", "until_state", "written"]
+__all__ = ["WAIT_SECONDS", "ReadsState", "positions", "until_end", "until_state", "written"]
+
+WAIT_SECONDS: Final = 20.0
+"""The time for which one read waits for new events."""
 
 
-async def until_state(conversation: Conversation, state: str) -> None:
-    """Wait until a conversation is in a state."""
+class ReadsState(Protocol):
+    """A client that can read the state of a conversation."""
+
+    async def read_state(self, conversation: str, *, after: int) -> tuple[int, str]:
+        """Wait for events after a position. Return the last position and the state."""
+
+
+async def until_state(client: ReadsState | Client, conversation: str, state: str) -> int:
+    """Wait until a conversation is in a state; return the position of the last event that was read."""
+    seq, found = 0, ""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while (page := await conversation.read()).state != state:
-            await conversation.read(after=page.seq, wait_seconds=1)
+        while found != state:
+            if isinstance(client, Client):
+                page = await client.conversation(conversation).read(after=seq, wait_seconds=WAIT_SECONDS)
+                seq, found = page.seq, page.state
+            else:
+                seq, found = await client.read_state(conversation, after=seq)
+    return seq
 
 
 async def until_end(stream: Stream) -> list[StreamEvent]:

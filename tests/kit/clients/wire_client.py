@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from kit.clients.messages import answered
+from kit.clients.reading import WAIT_SECONDS, until_state
 from parley.testing import RawParley, ScriptedModel
 from parley.testing.home import MODEL, ServerOptions
 from parley.wire.jsonrpc import encode
@@ -143,6 +145,23 @@ class BaseClient(ABC):
         value = await self.value_of(self.call("conversationCreate", **wanted))
         return str(value["conversation_id"])
 
+    async def create_with_turns(self, *texts: str, **more: Any) -> str:
+        """Create a conversation and run one turn for each of these messages to its end; return its id."""
+        conversation = await self.create(**more)
+        for text in texts:
+            await self.say(conversation, text)
+            await self.over(conversation)
+        return conversation
+
+    async def read_resource(self, uri: str) -> Any:
+        """Return the text of a resource, decoded if it is JSON, and check the rest of its contents."""
+        result = (await self.until_answer(self.request("resources/read", {"uri": uri})))[-1]["result"]
+        assert list(result) == ["contents"]
+        (content,) = result["contents"]
+        assert content == {"uri": uri, "mimeType": content["mimeType"], "text": content["text"]}
+        is_json = content["mimeType"] == "application/json"
+        return json.loads(content["text"]) if is_json else content["text"]
+
     async def open_stream(self, conversation: str, **more: Any) -> tuple[int, Any]:
         """Open the only stream of a conversation; return the id of its request, and the snapshot."""
         request_id = self.stream(conversation, **more)
@@ -157,14 +176,15 @@ class BaseClient(ABC):
 
     async def over(self, conversation: str) -> None:
         """Wait until no turn runs, in a conversation that is not streamed."""
-        seq = 0
-        while True:
-            page = await self.value_of(
-                self.call("conversationRead", conversation_id=conversation, after=seq, wait_seconds=10)
-            )
-            if page["state"] == "idle":
-                return
-            seq = page["seq"]
+        await until_state(self, conversation, "idle")
+
+    async def read_state(self, conversation: str, *, after: int) -> tuple[int, str]:
+        """Wait for events after a position, in a conversation that is not streamed. Return the last position and
+        the state.
+        """
+        arguments = {"conversation_id": conversation, "after": after, "wait_seconds": WAIT_SECONDS}
+        page = await self.value_of(self.call("conversationRead", **arguments))
+        return page["seq"], page["state"]
 
 
 class WireClient(BaseClient):

@@ -54,6 +54,8 @@ class Peer:
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.asked: list[ReceivedRequest] = []
+        self.was_asked = asyncio.Event()
+        """Set when the first request has arrived."""
         self.connections = 0
         self.client_left = asyncio.Event()
         self.go_on = asyncio.Event()
@@ -94,6 +96,7 @@ class Peer:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = await reader.readexactly(int(headers["content-length"]))
         self.asked.append(ReceivedRequest(first.split(" ")[1], headers, msgspec.json.decode(body)))
+        self.was_asked.set()
         if self.all_here is not None:
             await self.all_here.wait()
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]

@@ -39,7 +39,15 @@ __all__ = ["Life"]
 class Life:
     """The runtime from start to end. A context manager: `async with Life(home, store) as life`."""
 
-    def __init__(self, home: str, store: SlowStore, *, peers: Peers | None = None, **store_settings: int) -> None:
+    def __init__(
+        self,
+        home: str,
+        store: SlowStore,
+        *,
+        peers: Peers | None = None,
+        continues_queues: bool = False,
+        **store_settings: int,
+    ) -> None:
         self.store = store
         self.clock = StandingClock()
         self.ran: list[str] = []
@@ -66,6 +74,7 @@ class Life:
             peers=peers,
             store_settings=lambda: StoreSettings(**store_settings),
             release_memory=self._release_memory,
+            continues_queues=continues_queues,
         )
 
     async def __aenter__(self) -> Self:

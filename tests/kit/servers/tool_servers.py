@@ -104,8 +104,8 @@ async def _refuse(action: Action) -> Verdict:
     return RejectedByPolicy(why="nobody was asked")
 
 
-def context(notebook: RecordingTranscript) -> ToolContext:
-    return ToolContext(settings=settings(), transcript=notebook, authorize=_refuse)
+def context(transcript: RecordingTranscript) -> ToolContext:
+    return ToolContext(settings=settings(), transcript=transcript, authorize=_refuse)
 
 
 def call_item(name: str, arguments: str, call_id: str = "c1") -> CallItem:
@@ -132,9 +132,9 @@ class Loopback:
         self.seen_tokens: list[str | None] = []
         self.redirect_to: str | None = None
         self.falls_silent = False
-        """Whether it answers no request after `initialize`."""
+        """True if the server answers no request after `initialize`."""
         self.spoils: dict[str, Spoil] = {}
-        """What it does instead of answering, by method of MCP or HTTP."""
+        """Functions that replace the answers of the server, by method of MCP or HTTP."""
         self.seen_encodings: set[str | None] = set()
 
     @asynccontextmanager

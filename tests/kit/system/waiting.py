@@ -24,4 +24,4 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None =
             while not holds():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(LOOK_SECONDS)
     except TimeoutError:
-        raise AssertionError(otherwise() if otherwise else "waited in vain") from None
+        raise AssertionError(otherwise() if otherwise else "the condition did not become true in time") from None

@@ -331,6 +331,25 @@ async def test_the_timeout_of_the_connection_holds_for_calls_without_one(peer: S
             await client.ping(timeout_seconds=0.01)
 
 
+async def test_a_codex_call_and_an_approval_have_timeouts_of_their_own(peer: StartPeer) -> None:
+    approval = {
+        "approval_id": "a1",
+        "conversation_id": ID,
+        "kind": "exec",
+        "message": "Allow?",
+        "call_id": "c1",
+        "asked_at": "2026-01-01T00:00:00Z",
+    }
+    async with asyncio.timeout(90), peer({"approvalsList": typed({"approvals": [approval]})}) as client:
+        for call in (client.codex("go", timeout_seconds=0.01), client.codex_reply(ID, "go", timeout_seconds=0.01)):
+            with pytest.raises(CallTimedOut):
+                await call
+        (listed,) = await client.approvals()
+        for decide in (listed.approve, listed.approve_for_session, listed.deny, listed.abort):
+            with pytest.raises(CallTimedOut, match=r"approvalAnswer: no result after 0\.01 s"):
+                await decide(timeout_seconds=0.01)
+
+
 async def test_a_failed_tool_has_its_code(peer: StartPeer) -> None:
     value = {"status": "error", "message": "A turn is running", "code": "turn_is_running"}
     async with asyncio.timeout(90), peer({"conversationDelete": typed(value, failed=True)}) as client:

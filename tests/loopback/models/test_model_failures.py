@@ -25,6 +25,7 @@ from kit.models.raw_provider import (
     streamed,
 )
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.frozen_time import frozen_time
 from parley.config.types import WireApi
 from parley.conversation.records import MessageItem
 from parley.errors import BadSetting, CannotConnect, ModelStreamBroken, UnexpectedStatus
@@ -223,7 +224,8 @@ async def test_chunks_before_the_truncation_were_yielded(caller: Caller) -> None
     async with Peer(streamed(chat_text("par"), whole=False, then="hang")) as peer:
         batches = caller.model(peer, stream_idle_timeout_ms=200).stream(REQUEST)
         async with asyncio.timeout(PATIENCE_SECONDS), aclosing(batches):
-            first = await anext(batches)
+            with frozen_time():
+                first = await anext(batches)
             with pytest.raises(ModelStreamBroken):
                 await anext(batches)
 
@@ -233,8 +235,11 @@ async def test_chunks_before_the_truncation_were_yielded(caller: Caller) -> None
 @pytest.mark.parametrize("api", BOTH)
 async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(streamed(PARTIAL[api], whole=False, then="hang")) as peer:
+        with frozen_time():
+            asking = asyncio.create_task(caller.ask(peer, api, stream_idle_timeout_ms=400))
+            await peer.was_asked.wait()
         with pytest.raises(ModelStreamBroken) as silent:
-            await caller.ask(peer, api, stream_idle_timeout_ms=400)
+            await asking
 
         await left(peer)
     assert str(silent.value) == "stream disconnected before completion: idle timeout waiting for SSE"
@@ -243,8 +248,11 @@ async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: Wir
 @pytest.mark.parametrize("api", BOTH)
 async def test_silence_instead_of_an_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(Answer(b"", "hang")) as peer:
+        with frozen_time():
+            asking = asyncio.create_task(caller.ask(peer, api, stream_idle_timeout_ms=400, request_max_retries=3))
+            await peer.was_asked.wait()
         with pytest.raises(ModelStreamBroken) as silent:
-            await caller.ask(peer, api, stream_idle_timeout_ms=400, request_max_retries=3)
+            await asking
 
         await left(peer)
     assert silent.value.detail == "idle timeout waiting for SSE"

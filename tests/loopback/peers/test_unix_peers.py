@@ -160,13 +160,13 @@ async def test_little_is_buffered_for_a_client_that_does_not_read(home: Path) ->
 async def test_a_connection_is_accepted_when_the_backlog_has_room(home: Path) -> None:
     busy, peers = (UnixPeers(str(home), _ignore) for _ in range(2))
     await busy.listen()
-    crowd = [_knock(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
+    waiting = [_knock(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         link = await peers.connect(busy.address, on_notification=lambda method, params: None, gone=lambda: None)
 
     assert link is not None
-    for channel in crowd:
+    for channel in waiting:
         channel.close()
     await asyncio.gather(busy.close(), peers.close())
 

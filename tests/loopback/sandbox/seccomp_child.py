@@ -37,7 +37,7 @@ HOST = os.path.join(HERE, "host")
 PARENT = os.getppid()
 UPPER = 0x1234 << 32
 NOBODY = 2**31 - 8
-"""A user who has no processes: the attempt must never change those of somebody."""
+"""The id of a user without processes, so that the attempt changes no real process."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long

@@ -35,7 +35,7 @@ READ_ONLY, WRITABLE, NAMESPACES, NETWORK, UNIX, BOTH = MODES = (
 )
 
 Outcomes = dict[str, dict[str, str]]
-"""By mode, and by attempt."""
+"""The outcomes by mode and by attempt."""
 
 
 def program_for(mode: str) -> bytes:
@@ -200,5 +200,5 @@ def test_a_stream_of_a_pair_cannot_be_connected_elsewhere_whatever_becomes_of_it
             other.close()
             errors.append(one.connect_ex(address))
 
-    # A socket of the one kind that meets a server of the other is told so before all else.
+    # The kernel checks the socket type before everything else.
     assert errors == [errno.EISCONN, errno.EISCONN, errno.EPROTOTYPE, errno.EPROTOTYPE]

@@ -41,10 +41,12 @@ class Bench:
         found = os.lstat(root)
         roots = (WritableRoot(path=str(root), device=found.st_dev, inode=found.st_ino),)
         self._policy = SandboxPolicy(writable=roots)
-        self.work, self.notebook = work, RecordingTranscript(appended=self._begun)
+        self.work, self.transcript = work, RecordingTranscript(appended=self._begun)
         self.spoil: Path | None = None
-        """A file that somebody else changes as soon as the patch has begun."""
-        context = ToolContext(settings=settings(cwd=str(work)), transcript=self.notebook, authorize=self._authorize)
+        """A file that another process changes as soon as the patch has begun."""
+        context = ToolContext(
+            settings=settings(cwd=str(work)), transcript=self.transcript, authorize=self._authorize
+        )
         self.patches = Patches(context, commands)
 
     async def _authorize(self, action: Action) -> Verdict:
@@ -108,7 +110,7 @@ async def test_the_system_itself_enforces_the_policy_of_a_patch(tmp_path: Path, 
         "work": ("drwxr-xr-x", b""),
         **{f"work/{name}": file for name, file in before.items()},
     }
-    assert isinstance(end := bench.notebook.payloads[-1], PatchApplyEnd)
+    assert isinstance(end := bench.transcript.payloads[-1], PatchApplyEnd)
     assert (end.success, end.stdout) == (False, "")
 
 

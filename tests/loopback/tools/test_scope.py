@@ -1,6 +1,6 @@
-"""Limits for all commands together: what systemd is asked, and that commands run whatever becomes of it.
+"""Limits for all commands together: the requests to systemd, and commands that run even if systemd fails.
 
-The systemd is a stand-in: a program in the place of the one that asks, on a computer whose files lie in a folder.
+A program simulates systemd, and a directory holds the files of the simulated computer.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ async def test_a_systemd_that_hangs_is_not_waited_for(computer: Computer) -> Non
 
 
 async def test_systemd_is_used_also_if_sigchld_is_ignored(computer: Computer) -> None:
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as whoever starts the server may have it
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the process that starts the server may have set this
     try:
         result = await computer.ran(f"wc -l <{computer.asked}")
     finally:
@@ -142,7 +142,7 @@ async def test_systemd_is_used_also_if_sigchld_is_ignored(computer: Computer) ->
     assert result == Ran(exit_code=0, stdout=b"1\n")
 
 
-# --- where nobody is asked ---------------------------------------------------------------
+# --- systemd is not asked ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ async def confined(executor: Executor, *argv: str, args: tuple[str, ...] = ("--u
     [
         ("echo said; exit 3", Ran(exit_code=3, stdout=b"said\n")),
         ("exit 1", Ran(exit_code=1)),
-        ("kill -9 $$", Ran(exit_code=128 + 9)),  # all that bubblewrap tells
+        ("kill -9 $$", Ran(exit_code=128 + 9)),  # bubblewrap reports no more
         ("ls /proc/self/fd", Ran(exit_code=0, stdout=b"0\n1\n2\n3\n")),  # 3 is the list itself
     ],
 )

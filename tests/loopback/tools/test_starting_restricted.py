@@ -27,9 +27,9 @@ pytestmark = LANDLOCK
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 WRITING: Final = WRITE_FILE | sum(1 << bit for bit in range(4, 13))
-"""Of the first Landlock, all that changes something."""
+"""The rights of the first Landlock version that allow changes."""
 SCOPED: Final = 3
-"""No abstract sockets and no signals to anybody outside."""
+"""No abstract sockets of processes outside, and no signals to them."""
 
 READ_ONLY: Final = Restriction(
     handled_files=WRITING,
@@ -217,7 +217,7 @@ def start():
 pid = restricted(Restriction(files=2, network=0, scoped=0, rules=((b"/", 2),), seccomp=b""), start)
 os.waitpid(pid, 0)
 """
-"""In a process that lets a descriptor be inherited; the one that really starts commands has none such."""
+"""A program in a process with an inheritable descriptor. The process that really starts commands has none."""
 
 
 def test_a_restricted_command_cannot_access_its_starter() -> None:

@@ -59,11 +59,11 @@ async def pool() -> AsyncIterator[ServerPool]:
 
 async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayload], str]:
     """Return the events of one call without durations, and the output for the model."""
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
-        told = await ServerTools(context(notebook), lease).run(call_item(name, arguments))
-    assert notebook.shown == []
-    return [without_duration(one) for one in notebook.payloads], told
+        told = await ServerTools(context(transcript), lease).run(call_item(name, arguments))
+    assert transcript.shown == []
+    return [without_duration(one) for one in transcript.payloads], told
 
 
 def without_duration(event: LogPayload) -> LogPayload:
@@ -161,11 +161,11 @@ async def test_a_tool_that_makes_no_sense_hides_no_other(
 
 
 async def test_an_error_flag_that_is_none_is_left_out(pool: ServerPool) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     async with pool.lease([program("x", "odd")]) as lease, asyncio.timeout(PATIENCE_SECONDS):
-        await ServerTools(context(notebook), lease).run(call_item("x__odd_error", "{}"))
+        await ServerTools(context(transcript), lease).run(call_item("x__odd_error", "{}"))
 
-    end = notebook.payloads[-1]
+    end = transcript.payloads[-1]
     assert isinstance(end, McpToolCallEnd)
     assert end.result == ToolCallOutcome(ok={"content": [{"type": "text", "text": "odd"}]})
 
@@ -299,13 +299,13 @@ async def test_progress_becomes_background_events_few_enough_to_read(pool: Serve
 
 
 async def test_progress_is_seen_while_the_tool_works(pool: ServerPool) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
     async with pool.lease([X]) as lease:
-        tools = ServerTools(context(notebook), lease)
+        tools = ServerTools(context(transcript), lease)
         waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
-        await notebook.until(2)
+        await transcript.until(2)
 
-        assert notebook.payloads[1] == BackgroundEvent(message="Progress of x/wait: 0 (waiting)")
+        assert transcript.payloads[1] == BackgroundEvent(message="Progress of x/wait: 0 (waiting)")
         assert await call_text(lease, "x__release") == "ok"
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await waiting == '[{"text":"released","type":"text"}]'
@@ -465,8 +465,8 @@ async def official(transport: str, era: str) -> AsyncIterator[ToolServer]:
 )
 async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, transport: str, era: str) -> None:
     async with official(transport, era) as server, pool.lease([server]) as lease:
-        notebook = RecordingTranscript()
-        tools = ServerTools(context(notebook), lease)
+        transcript = RecordingTranscript()
+        tools = ServerTools(context(transcript), lease)
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = [
                 await tools.run(call_item("o__add", '{"a": 1, "b": 2}')),
@@ -476,7 +476,7 @@ async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, 
                 await tools.run(call_item("o__locate", '{"region": "Zürich"}')),
             ]
             waiting = asyncio.create_task(tools.run(call_item("o__wait", "{}")))
-            await notebook.until(12)
+            await transcript.until(12)
             waiting.cancel()
             await asyncio.wait([waiting])
             told.append(await tools.run(call_item("o__add", '{"a": 3, "b": 4}')))
@@ -497,8 +497,8 @@ async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, 
             '[{"text":"Zürich","type":"text"}]',
             '[{"text":"7","type":"text"}]',
         ]
-        assert BackgroundEvent(message="Progress of o/steps: 3 of 3 (step 3)") in notebook.payloads
-        add = next(one for one in notebook.payloads if isinstance(one, McpToolCallEnd))
+        assert BackgroundEvent(message="Progress of o/steps: 3 of 3 (step 3)") in transcript.payloads
+        add = next(one for one in transcript.payloads if isinstance(one, McpToolCallEnd))
         assert isinstance(add.result.ok, dict)
         assert add.result.ok["structuredContent"] == {"result": 3}
 
@@ -507,17 +507,17 @@ async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> N
     loopback = Loopback(token="t0p-secret")
     async with loopback.open() as url, closing(ServerPool({**ENVIRON, "TOKEN": "t0p-secret"})) as pool:
         server = ToolServer(name="far", url=url, bearer_token_env_var="TOKEN")
-        notebook = RecordingTranscript()
+        transcript = RecordingTranscript()
 
         assert await pool.start([server]) == ()
         async with pool.lease([server]) as lease:
-            tools = ServerTools(context(notebook), lease)
+            tools = ServerTools(context(transcript), lease)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 told = await tools.run(call_item("far__add", '{"a": 1, "b": 2}'))
                 await tools.run(call_item("far__steps", '{"count": 2}'))
 
     assert told == '[{"text":"3","type":"text"}]'
-    assert BackgroundEvent(message="Progress of far/steps: 2 of 2 (step 2)") in notebook.payloads
+    assert BackgroundEvent(message="Progress of far/steps: 2 of 2 (step 2)") in transcript.payloads
     assert set(loopback.seen_tokens) == {"Bearer t0p-secret"}
     assert (loopback.sessions, loopback.farewells) == (1, 1)
 

@@ -94,13 +94,16 @@ def says(summary: str) -> list[Chunk]:
 
 
 async def room_made(
-    notebook: RecordingTranscript, model: Summaries, chosen: Settings | None = None, meter: TokenMeter | None = None
+    transcript: RecordingTranscript,
+    model: Summaries,
+    chosen: Settings | None = None,
+    meter: TokenMeter | None = None,
 ) -> None:
     async with asyncio.timeout(90):
         await compact_if_needed(
-            notebook, model, (), chosen or with_window(), RecordingClock(), meter or TokenMeter()
+            transcript, model, (), chosen or with_window(), RecordingClock(), meter or TokenMeter()
         )
-    assert notebook.shown == []
+    assert transcript.shown == []
 
 
 def tokens(number: int) -> str:
@@ -134,66 +137,66 @@ def size(items: Sequence[HistoryItem]) -> int:
 
 
 async def test_a_history_that_fits_is_left_alone() -> None:
-    notebook, model = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
-    before = notebook.history.items
-    await room_made(notebook, model)
+    transcript, model = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
+    before = transcript.history.items
+    await room_made(transcript, model)
 
-    assert (model.asked, notebook.payloads, notebook.history.items) == ([], [], before)
+    assert (model.asked, transcript.payloads, transcript.history.items) == ([], [], before)
 
 
 async def test_a_model_of_which_no_window_is_known_is_never_summed_up_for() -> None:
-    notebook, model = RecordingTranscript(*turn("one", 10_000_000), *said("two")), Summaries()
-    await room_made(notebook, model, with_window(None))
+    transcript, model = RecordingTranscript(*turn("one", 10_000_000), *said("two")), Summaries()
+    await room_made(transcript, model, with_window(None))
 
-    assert (model.asked, notebook.payloads) == ([], [])
+    assert (model.asked, transcript.payloads) == ([], [])
 
 
 async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it() -> None:
-    notebook = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *turn("three", 2_000), *said("four"))
+    transcript = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *turn("three", 2_000), *said("four"))
     model, chosen = Summaries(), with_window()
-    recent = notebook.history.items[4:]
-    used = estimate(request_for(chosen, [*notebook.history.items, *notebook.history.waiting], ()))
-    await room_made(notebook, model, chosen)
-    notebook.write(model_asked())
+    recent = transcript.history.items[4:]
+    used = estimate(request_for(chosen, [*transcript.history.items, *transcript.history.waiting], ()))
+    await room_made(transcript, model, chosen)
+    transcript.write(model_asked())
 
-    compacted, told, _ = notebook.payloads
+    compacted, told, _ = transcript.payloads
     assert compacted == history_compacted(f"{FOREWORD}In short.", replaced=4)
     assert isinstance(told, BackgroundEvent)
     number = int(told.message.split()[2])
     assert told == background_event(f"Context compacted: {number} of 10000 tokens")
     assert abs(number - used) <= 2  # its parts are rounded
-    assert notebook.history.items == [user(f"{FOREWORD}In short."), *recent, user("four")]
+    assert transcript.history.items == [user(f"{FOREWORD}In short."), *recent, user("four")]
 
 
 async def test_waiting_input_counts_and_is_not_summarized() -> None:
-    notebook, model = RecordingTranscript(*turn("one", 2_000), *turn("two", 2_000)), Summaries()
-    await room_made(notebook, model)
+    transcript, model = RecordingTranscript(*turn("one", 2_000), *turn("two", 2_000)), Summaries()
+    await room_made(transcript, model)
     assert model.asked == []
 
-    notebook.write(turn_started("three"), task_started(), user_message(tokens(6_000), message_id="three"))
-    await room_made(notebook, model)
-    notebook.write(model_asked())
+    transcript.write(turn_started("three"), task_started(), user_message(tokens(6_000), message_id="three"))
+    await room_made(transcript, model)
+    transcript.write(model_asked())
 
-    assert notebook.history.items == [user(f"{FOREWORD}In short."), user(tokens(6_000))]
+    assert transcript.history.items == [user(f"{FOREWORD}In short."), user(tokens(6_000))]
 
 
 @pytest.mark.parametrize("instructions", [10_100, 50_000])
 async def test_where_all_else_is_more_than_the_window_no_history_is_given_up_for_nothing(instructions: int) -> None:
-    notebook, model = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
-    await room_made(notebook, model, with_window(instructions=tokens(instructions)))
+    transcript, model = RecordingTranscript(*turn("one", 4_000), *turn("two", 4_000), *said("three")), Summaries()
+    await room_made(transcript, model, with_window(instructions=tokens(instructions)))
 
-    assert (model.asked, notebook.payloads) == ([], [])
+    assert (model.asked, transcript.payloads) == ([], [])
 
 
 async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_conversation_for_good() -> None:
     too_long = user_message(tokens(50_000), message_id="one")
-    notebook, model = RecordingTranscript(turn_started("1"), too_long), Summaries()
-    await room_made(notebook, model)
+    transcript, model = RecordingTranscript(turn_started("1"), too_long), Summaries()
+    await room_made(transcript, model)
     assert model.asked == []
 
-    notebook.write(model_asked(), turn_ended("failed"), *said("two"))
-    await room_made(notebook, model)
-    assert notebook.history.items == [user(f"{FOREWORD}In short.")]
+    transcript.write(model_asked(), turn_ended("failed"), *said("two"))
+    await room_made(transcript, model)
+    assert transcript.history.items == [user(f"{FOREWORD}In short.")]
 
 
 # --- what is asked -------------------------------------------------------------------------
@@ -201,7 +204,7 @@ async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_con
 
 async def test_the_text_for_the_summary_names_the_author_of_each_item() -> None:
     image = ImageItem(image_url="data:image/png;base64,AA")
-    notebook = RecordingTranscript(
+    transcript = RecordingTranscript(
         turn_started(),
         user_message("look at ", "this", image, message_id="one"),
         model_asked(),
@@ -215,7 +218,7 @@ async def test_the_text_for_the_summary_names_the_author_of_each_item() -> None:
         *said("two"),
     )
     model = Summaries()
-    await room_made(notebook, model)
+    await room_made(transcript, model)
 
     request = model.asked[0]
     assert (request.instructions, request.context, request.tools) == (INSTRUCTIONS, (), ())
@@ -232,22 +235,22 @@ async def test_the_text_for_the_summary_names_the_author_of_each_item() -> None:
 
 
 async def test_an_earlier_summary_is_summed_up_with_the_rest() -> None:
-    notebook = RecordingTranscript(*turn("one", 9_000), *said("two"))
-    await room_made(notebook, Summaries(says("The first.")))
-    notebook.write(model_asked(), model_said(message(tokens(9_000))), turn_ended(), *said("three"))
+    transcript = RecordingTranscript(*turn("one", 9_000), *said("two"))
+    await room_made(transcript, Summaries(says("The first.")))
+    transcript.write(model_asked(), model_said(message(tokens(9_000))), turn_ended(), *said("three"))
     model = Summaries(says("The second."))
-    await room_made(notebook, model)
+    await room_made(transcript, model)
 
     assert model.records[0].startswith(f"{FOREWORD}The first.\n\nUSER: two\n\nAGENT: xxx")
-    assert notebook.history.items == [user(f"{FOREWORD}The second.")]
+    assert transcript.history.items == [user(f"{FOREWORD}The second.")]
 
 
 @pytest.mark.parametrize(("outputs", "longest"), [(4, 4_000), (12, 1_000), (60, 250)])
 async def test_outputs_are_shortened_as_far_as_the_record_has_to_be(outputs: int, longest: int) -> None:
-    notebook, model = RecordingTranscript(*said("go")), Summaries()
+    transcript, model = RecordingTranscript(*said("go")), Summaries()
     for number in range(outputs):
-        notebook.write(model_asked(), model_said(call(f"c{number}")), call_output(f"c{number}", "y" * 9_000))
-    await room_made(notebook, model)
+        transcript.write(model_asked(), model_said(call(f"c{number}")), call_output(f"c{number}", "y" * 9_000))
+    await room_made(transcript, model)
 
     parts = model.records[0].split("RESULT: ")[1:]
     assert [part.count("y") for part in parts] == [longest] * (outputs - 1)  # the last one stays as it is
@@ -255,9 +258,9 @@ async def test_outputs_are_shortened_as_far_as_the_record_has_to_be(outputs: int
 
 @pytest.mark.parametrize("words", ["English prose. ", "这是一个句子。", "😀", "Съешь ещё булок "])
 async def test_the_request_for_a_summary_fits_in_every_script(words: str) -> None:
-    notebook, model = RecordingTranscript(*turn("one", 100)), Summaries()
-    notebook.write(*said("two"), model_asked(), model_said(message(words * 10_000)), turn_ended(), *said("three"))
-    await room_made(notebook, model)
+    transcript, model = RecordingTranscript(*turn("one", 100)), Summaries()
+    transcript.write(*said("two"), model_asked(), model_said(message(words * 10_000)), turn_ended(), *said("three"))
+    await room_made(transcript, model)
 
     assert estimate(model.asked[0]) <= WINDOW
     assert " characters left out ...]" in model.records[0]
@@ -277,10 +280,10 @@ async def test_the_last_response_stays_with_its_outputs_while_they_fit() -> None
         call_output("c1", tokens(2_500)),
         call_output("c2", tokens(2_500)),
     ]
-    notebook, model = RecordingTranscript(*turn("one", 4_000), *working), Summaries()
-    await room_made(notebook, model)
+    transcript, model = RecordingTranscript(*turn("one", 4_000), *working), Summaries()
+    await room_made(transcript, model)
 
-    assert notebook.history.items == [
+    assert transcript.history.items == [
         user(f"{FOREWORD}In short."),
         user("two"),
         call("c1"),
@@ -294,11 +297,11 @@ async def test_a_last_response_that_does_not_fit_is_summed_up_too() -> None:
     working: list[LogPayload] = [*said("two"), model_asked()]
     working += [model_said(call(f"c{number}")) for number in range(10)]
     working += [call_output(f"c{number}", tokens(2_500)) for number in range(10)]
-    notebook, model = RecordingTranscript(*turn("one", 1_000), *working), Summaries()
-    await room_made(notebook, model)
-    notebook.write(model_asked(), model_said(call("c0")), call_output("c0", "again"))
+    transcript, model = RecordingTranscript(*turn("one", 1_000), *working), Summaries()
+    await room_made(transcript, model)
+    transcript.write(model_asked(), model_said(call("c0")), call_output("c0", "again"))
 
-    assert notebook.history.items == [
+    assert transcript.history.items == [
         user(f"{FOREWORD}In short."),
         call("c0"),
         OutputItem(CallId("c0"), "again"),
@@ -315,7 +318,7 @@ def test_room_is_always_made_and_not_made_again_before_it_is_needed(
     turns: list[tuple[int, int, int]], ratio: float, summary: int
 ) -> None:
     async def live() -> None:
-        notebook, model, meter, chosen = (
+        transcript, model, meter, chosen = (
             RecordingTranscript(),
             Summaries(says("s" * summary)),
             TokenMeter(),
@@ -325,33 +328,33 @@ def test_room_is_always_made_and_not_made_again_before_it_is_needed(
         meter.reported(probe, token_count(input_tokens=int(estimate(probe) * ratio), output_tokens=0))
 
         async def ask() -> None:
-            before = notebook.history.items
+            before = transcript.history.items
             asked = len(model.asked)
-            await room_made(notebook, model, chosen, meter)
-            rest = meter.tokens(request_for(chosen, notebook.history.waiting, ()))
+            await room_made(transcript, model, chosen, meter)
+            rest = meter.tokens(request_for(chosen, transcript.history.waiting, ()))
             if rest < WINDOW:
                 room = max(0.85 * WINDOW - rest, 0.1 * WINDOW)
-                has = meter.tokens(ModelRequest(instructions="", context=(), history=notebook.history.items))
+                has = meter.tokens(ModelRequest(instructions="", context=(), history=transcript.history.items))
                 assert has <= (room if len(model.asked) == asked else 0.95 * room)
             if len(model.asked) > asked:
                 assert len(model.asked) == asked + 1
-                assert size(notebook.history.items) < size(before)
+                assert size(transcript.history.items) < size(before)
                 assert meter.tokens(model.asked[-1]) <= WINDOW
-                await room_made(notebook, model, chosen, meter)
+                await room_made(transcript, model, chosen, meter)
                 assert len(model.asked) == asked + 1
-            check_pairs(notebook.history.items)
-            notebook.write(model_asked())
+            check_pairs(transcript.history.items)
+            transcript.write(model_asked())
 
         for number, (calls, length, spoken) in enumerate(turns):
             begun = user_message(tokens(spoken), message_id=str(number))
-            notebook.write(turn_started(str(number)), task_started(), begun)
+            transcript.write(turn_started(str(number)), task_started(), begun)
             for each in range(calls):
                 await ask()
                 ids = [f"{number}-{each}-{one}" for one in range(each)]
-                notebook.write(*(model_said(call(call_id)) for call_id in ids))
-                notebook.write(*(call_output(call_id, tokens(length)) for call_id in ids))
+                transcript.write(*(model_said(call(call_id)) for call_id in ids))
+                transcript.write(*(call_output(call_id, tokens(length)) for call_id in ids))
             await ask()
-            notebook.write(model_said(message("Done")), turn_ended())
+            transcript.write(model_said(message("Done")), turn_ended())
 
     asyncio.run(live())
 
@@ -394,11 +397,11 @@ WISHES = f"{FOREWORD}What was before.\n- The user said: two\n- The user said: th
     ],
 )
 async def test_where_there_is_no_summary_the_users_own_words_stay(reply: Reply) -> None:
-    notebook, model = long_talk(), Summaries(reply, max_retries=5)
-    await room_made(notebook, model)
-    notebook.write(model_asked())
+    transcript, model = long_talk(), Summaries(reply, max_retries=5)
+    await room_made(transcript, model)
+    transcript.write(model_asked())
 
-    assert notebook.history.items == [user(WISHES), user("four")]
+    assert transcript.history.items == [user(WISHES), user("four")]
     assert len(model.asked) == 1
 
 
@@ -415,23 +418,23 @@ async def test_where_there_is_no_summary_the_users_own_words_stay(reply: Reply) 
     ],
 )
 async def test_a_failure_that_says_nothing_of_the_summary_costs_no_history(failure: ModelError) -> None:
-    notebook, model = long_talk(), Summaries(failure, says("In short."))
-    before = notebook.history.items
+    transcript, model = long_talk(), Summaries(failure, says("In short."))
+    before = transcript.history.items
     with pytest.raises(type(failure)):
-        await room_made(notebook, model)
-    assert (notebook.payloads, notebook.history.items) == ([], before)
+        await room_made(transcript, model)
+    assert (transcript.payloads, transcript.history.items) == ([], before)
 
-    await room_made(notebook, model)
-    assert notebook.history.items == [user(f"{FOREWORD}In short.")]
+    await room_made(transcript, model)
+    assert transcript.history.items == [user(f"{FOREWORD}In short.")]
 
 
 async def test_only_the_successful_attempt_is_the_summary_and_its_tokens_are_counted() -> None:
     spent = token_count(input_tokens=900, output_tokens=20)
     whole: list[Chunk] = [TextDelta("In short."), ResponseDone(spent)]
-    notebook, model = long_talk(), Summaries(ModelStreamBroken("gone"), whole, max_retries=1)
-    await room_made(notebook, model)
+    transcript, model = long_talk(), Summaries(ModelStreamBroken("gone"), whole, max_retries=1)
+    await room_made(transcript, model)
 
-    notice, *rest, told = notebook.payloads
+    notice, *rest, told = transcript.payloads
     assert isinstance(notice, BackgroundEvent)
     assert notice.message.startswith("stream error: stream disconnected before completion: gone; retrying 1/1 in ")
     assert rest == [spent, history_compacted(f"{FOREWORD}In short.", replaced=5)]
@@ -440,19 +443,19 @@ async def test_only_the_successful_attempt_is_the_summary_and_its_tokens_are_cou
 
 
 async def test_the_cost_of_a_summary_is_estimated_where_a_limit_counts_tokens_and_the_provider_does_not() -> None:
-    notebook, model = long_talk(), Summaries()
-    await room_made(notebook, model, replace(with_window(), limits=Limits(conversation_tokens=1)))
+    transcript, model = long_talk(), Summaries()
+    await room_made(transcript, model, replace(with_window(), limits=Limits(conversation_tokens=1)))
 
     (asked,) = model.asked
     cost = estimate(asked) + estimate(ModelRequest(instructions="", context=(), history=[message("In short.")]))
-    assert notebook.payloads[0] == tokens_estimated(cost)
+    assert transcript.payloads[0] == tokens_estimated(cost)
 
 
 async def test_a_summary_that_is_too_long_loses_its_middle() -> None:
-    notebook, model = long_talk(), Summaries(says("begin " + "z" * 100_000 + " end"))
-    await room_made(notebook, model)
+    transcript, model = long_talk(), Summaries(says("begin " + "z" * 100_000 + " end"))
+    await room_made(transcript, model)
 
-    (item,) = notebook.history.items
+    (item,) = transcript.history.items
     assert isinstance(item, UserItem)
     (part,) = item.content
     assert isinstance(part, TextItem)
@@ -462,24 +465,24 @@ async def test_a_summary_that_is_too_long_loses_its_middle() -> None:
 
 
 async def test_surrogates_that_cannot_be_stored_are_replaced() -> None:
-    notebook, model = long_talk(), Summaries(says("half a pair: \ud83d"))
-    await room_made(notebook, model)
+    transcript, model = long_talk(), Summaries(says("half a pair: \ud83d"))
+    await room_made(transcript, model)
 
-    assert notebook.history.items == [user(f"{FOREWORD}half a pair: ?")]
+    assert transcript.history.items == [user(f"{FOREWORD}half a pair: ?")]
 
 
 async def test_being_cancelled_in_mid_summary_changes_nothing() -> None:
     begun = asyncio.Event()
-    notebook, model = long_talk(), Summaries(begun)
-    before = notebook.history.items
-    making = asyncio.create_task(room_made(notebook, model))
+    transcript, model = long_talk(), Summaries(begun)
+    before = transcript.history.items
+    making = asyncio.create_task(room_made(transcript, model))
     async with asyncio.timeout(90):
         await begun.wait()
         making.cancel()
         with pytest.raises(asyncio.CancelledError):
             await making
 
-    assert (notebook.payloads, notebook.history.items) == ([], before)
+    assert (transcript.payloads, transcript.history.items) == ([], before)
 
 
 # --- the meter -----------------------------------------------------------------------------

@@ -65,7 +65,7 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 
 CPU_SECONDS: Final = 0.5
-"""For a single reading, on a slow machine; most take a hundredth of it."""
+"""The limit of one check on a slow machine. Most checks take a hundredth of it."""
 
 
 def action(*argv: str) -> RunCommand:

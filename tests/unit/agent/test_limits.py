@@ -89,10 +89,10 @@ class Clock:
 class Person:
     """A person that answers at once, and denies when no answer is left."""
 
-    def __init__(self, notebook: RecordingTranscript, *answers: bool) -> None:
+    def __init__(self, transcript: RecordingTranscript, *answers: bool) -> None:
         self.asked: list[LimitReached] = []
         self.approvals = 0
-        self._notebook, self._answers = notebook, list(answers)
+        self._transcript, self._answers = transcript, list(answers)
 
     async def __call__(self, reached: LimitReached) -> bool:
         self.asked.append(reached)
@@ -100,7 +100,7 @@ class Person:
         self.approvals += answer
         number = len(self.asked)
         settled = approval_settlement(number, "approved" if answer else "denied")
-        self._notebook.write(reached, limit_approval(number)[1], settled)
+        self._transcript.write(reached, limit_approval(number)[1], settled)
         return answer
 
 
@@ -110,7 +110,7 @@ def begun(*before: LogPayload) -> RecordingTranscript:
 
 
 async def turn_of(
-    notebook: RecordingTranscript,
+    transcript: RecordingTranscript,
     model: Says,
     person: Person,
     limits: Limits,
@@ -119,7 +119,9 @@ async def turn_of(
     clock: Clock | None = None,
 ) -> TurnEnded:
     chosen = replace(SETTINGS, limits=limits)
-    return await run_turn(notebook, model, tools or CountingTools(), chosen, clock or Clock(), TokenMeter(), person)
+    return await run_turn(
+        transcript, model, tools or CountingTools(), chosen, clock or Clock(), TokenMeter(), person
+    )
 
 
 def reached(limit: str, used: int, allowed: int) -> LimitReached:
@@ -134,15 +136,15 @@ def reached(limit: str, used: int, allowed: int) -> LimitReached:
 def test_each_approval_allows_as_many_calls_as_the_limit(
     size: int, responses: list[int], answers: list[bool]
 ) -> None:
-    notebook = begun()
-    person = Person(notebook, *answers)
+    transcript = begun()
+    person = Person(transcript, *answers)
 
     def within() -> None:
         assert tools.ran <= size * (1 + person.approvals)
 
     tools = CountingTools(ran=within)
     limits = Limits(turn_calls=size)
-    ended = asyncio.run(turn_of(notebook, Says(*responses), person, limits, tools=tools))
+    ended = asyncio.run(turn_of(transcript, Says(*responses), person, limits, tools=tools))
 
     if ended.why == "done":
         assert tools.ran == sum(responses)
@@ -151,17 +153,17 @@ def test_each_approval_allows_as_many_calls_as_the_limit(
     assert [(one.used, one.allowed) for one in person.asked] == [
         (size * number, size * number) for number in range(1, len(person.asked) + 1)
     ]
-    assert notebook.history.open_calls == ()
+    assert transcript.history.open_calls == ()
 
 
 async def test_a_turn_that_may_not_continue_ends_with_an_error_and_the_model_is_not_asked_again() -> None:
     spent = token_count(input_tokens=3, output_tokens=2)
-    notebook, model = begun(), Says(3, usage=spent)
-    ended = await turn_of(notebook, model, Person(notebook, NO), Limits(turn_calls=1))
+    transcript, model = begun(), Says(3, usage=spent)
+    ended = await turn_of(transcript, model, Person(transcript, NO), Limits(turn_calls=1))
 
     assert ended == turn_ended("failed", "Limit reached: turn_calls", "limit_reached")
     assert model.asked == 1
-    assert notebook.payloads == [
+    assert transcript.payloads == [
         model_asked(1),
         *(model_said(call(f"c1.{number}")) for number in range(3)),
         response_used(spent),
@@ -179,50 +181,50 @@ async def test_a_turn_that_may_not_continue_ends_with_an_error_and_the_model_is_
 
 
 async def test_a_turn_that_ends_at_its_limit_does_not_ask() -> None:
-    notebook = begun()
-    person = Person(notebook)
+    transcript = begun()
+    person = Person(transcript)
     cost = token_count(input_tokens=10, output_tokens=5)
     limits = Limits(turn_calls=2, turn_tokens=16, conversation_tokens=30)
-    ended = await turn_of(notebook, Says(2, usage=cost), person, limits)
+    ended = await turn_of(transcript, Says(2, usage=cost), person, limits)
 
     assert (ended, person.asked) == (turn_ended(), [])
-    assert notebook.usage.turn_tokens == 30
+    assert transcript.usage.turn_tokens == 30
 
 
 async def test_an_approval_raises_a_limit_until_it_exceeds_the_usage() -> None:
-    notebook = begun()
-    person = Person(notebook, YES, YES)
+    transcript = begun()
+    person = Person(transcript, YES, YES)
     cost = token_count(input_tokens=30, output_tokens=5)
-    await turn_of(notebook, Says(1, 1, usage=cost), person, Limits(turn_tokens=10))
+    await turn_of(transcript, Says(1, 1, usage=cost), person, Limits(turn_tokens=10))
 
     assert person.asked == [reached("turn_tokens", 35, 10), reached("turn_tokens", 70, 40)]
 
 
 async def test_tokens_of_earlier_turns_count_for_the_conversation_and_not_for_the_turn() -> None:
-    notebook = begun(turn_started("0"), token_count(input_tokens=30, output_tokens=5), turn_ended())
-    person = Person(notebook, YES)
-    await turn_of(notebook, Says(1), person, Limits(turn_tokens=1_000_000, conversation_tokens=35))
+    transcript = begun(turn_started("0"), token_count(input_tokens=30, output_tokens=5), turn_ended())
+    person = Person(transcript, YES)
+    await turn_of(transcript, Says(1), person, Limits(turn_tokens=1_000_000, conversation_tokens=35))
 
     assert person.asked[:1] == [reached("conversation_tokens", 35, 35)]
-    assert notebook.payloads[3:4] == [model_asked(1)]
+    assert transcript.payloads[3:4] == [model_asked(1)]
 
 
 async def test_uncounted_usage_is_estimated() -> None:
-    notebook = begun()
-    person = Person(notebook, NO)
-    await turn_of(notebook, Says(1), person, Limits(turn_tokens=1))
+    transcript = begun()
+    person = Person(transcript, NO)
+    await turn_of(transcript, Says(1), person, Limits(turn_tokens=1))
 
-    (estimated,) = (one.tokens for one in notebook.payloads if isinstance(one, TokensEstimated))
+    (estimated,) = (one.tokens for one in transcript.payloads if isinstance(one, TokensEstimated))
     assert estimated > 10
     assert person.asked == [reached("turn_tokens", estimated, 1)]
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(turn_calls=9, turn_seconds=9)])
 async def test_nothing_is_estimated_where_no_limit_counts_tokens(limits: Limits) -> None:
-    notebook = begun()
-    await turn_of(notebook, Says(), Person(notebook), limits)
+    transcript = begun()
+    await turn_of(transcript, Says(), Person(transcript), limits)
 
-    assert notebook.payloads == [
+    assert transcript.payloads == [
         model_asked(1),
         agent_message("Done"),
         model_said(message("Done")),
@@ -233,17 +235,17 @@ async def test_nothing_is_estimated_where_no_limit_counts_tokens(limits: Limits)
 
 @pytest.mark.parametrize(("now", "asked"), [(4.9, []), (5.0, [reached("turn_seconds", 5, 5)])])
 async def test_time_is_up_before_the_next_request(now: float, asked: list[LimitReached]) -> None:
-    notebook = begun()
-    person, model = Person(notebook, NO), Says()
-    await turn_of(notebook, model, person, Limits(turn_seconds=5), clock=Clock(now))
+    transcript = begun()
+    person, model = Person(transcript, NO), Says()
+    await turn_of(transcript, model, person, Limits(turn_seconds=5), clock=Clock(now))
 
     assert (person.asked, model.asked) == (asked, 0 if asked else 1)
 
 
 async def test_time_is_up_before_the_next_call_also_where_it_was_left_in_the_middle() -> None:
-    notebook = RecordingTranscript(turn_started(), task_started(), user_message("go"), model_said(call("c1")))
-    person, tools = Person(notebook, YES), CountingTools()
-    await turn_of(notebook, Says(), person, Limits(turn_seconds=5), tools=tools, clock=Clock(12.5))
+    transcript = RecordingTranscript(turn_started(), task_started(), user_message("go"), model_said(call("c1")))
+    person, tools = Person(transcript, YES), CountingTools()
+    await turn_of(transcript, Says(), person, Limits(turn_seconds=5), tools=tools, clock=Clock(12.5))
 
     assert person.asked == [reached("turn_seconds", 12, 5)]
     assert tools.ran == 1

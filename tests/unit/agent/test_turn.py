@@ -123,8 +123,8 @@ async def nobody_to_ask(reached: LimitReached) -> bool:
     raise AssertionError(f"{reached} without a limit")
 
 
-async def turn_of(notebook: RecordingTranscript, model: Model, clock: Clock) -> TurnEnded:
-    return await run_turn(notebook, model, NoTools(), SETTINGS, clock, TokenMeter(), nobody_to_ask)
+async def turn_of(transcript: RecordingTranscript, model: Model, clock: Clock) -> TurnEnded:
+    return await run_turn(transcript, model, NoTools(), SETTINGS, clock, TokenMeter(), nobody_to_ask)
 
 
 def says(text: str) -> list[Sequence[Chunk]]:
@@ -133,7 +133,7 @@ def says(text: str) -> list[Sequence[Chunk]]:
 
 async def test_the_records_of_a_turn_stand_around_its_events() -> None:
     spent = token_count(input_tokens=3, output_tokens=2)
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     model = Replies(
         [
             [TextDelta("Look")],
@@ -142,9 +142,9 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
         ],
         says("Bye"),
     )
-    await turn_of(notebook, model, Pauses())
+    await turn_of(transcript, model, Pauses())
 
-    assert notebook.payloads == [
+    assert transcript.payloads == [
         agent_message("Look"),
         model_asked(1),
         model_said(message("Look")),
@@ -162,21 +162,21 @@ async def test_the_records_of_a_turn_stand_around_its_events() -> None:
 
 
 async def test_pauses_double_and_are_spread_by_a_tenth() -> None:
-    notebook, clock = asked_to_go(), Pauses()
+    transcript, clock = asked_to_go(), Pauses()
     broken: list[Step] = [[TextDelta("par")], ModelStreamBroken("gone")]
     model = Replies(*([broken] * 5), says("whole"), max_retries=5)
-    await turn_of(notebook, model, clock)
+    await turn_of(transcript, model, clock)
 
     for number, seconds in enumerate(clock.seconds):
         assert 0.18 * 2**number <= seconds <= 0.22 * 2**number
-    notices = [one.message for one in notebook.payloads if isinstance(one, BackgroundEvent)]
+    notices = [one.message for one in transcript.payloads if isinstance(one, BackgroundEvent)]
     lost = "stream error: stream disconnected before completion: gone; retrying"
     assert notices == [
         f"{lost} {number}/5 in {_formatted_delay(seconds)}…" for number, seconds in enumerate(clock.seconds, 1)
     ]
     assert len(clock.seconds) == 5
     assert model.histories == [(UserItem((TextItem(text="go"),)),)] * 6
-    assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
+    assert transcript.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
 
 
 def _formatted_delay(seconds: float) -> str:
@@ -185,64 +185,64 @@ def _formatted_delay(seconds: float) -> str:
 
 @pytest.mark.promises("failures.connect")
 async def test_a_turn_tries_to_connect_for_five_seconds_at_most() -> None:
-    notebook, clock = asked_to_go(), Pauses()
+    transcript, clock = asked_to_go(), Pauses()
     refused = CannotConnect("http://localhost:1/v1", "Connection refused", max_retries=100)
-    await turn_of(notebook, Replies(*([[refused]] * 100), max_retries=5), clock)
+    await turn_of(transcript, Replies(*([[refused]] * 100), max_retries=5), clock)
 
     assert 2.5 < sum(clock.seconds) <= 5
-    notices = [one.message for one in notebook.payloads if isinstance(one, BackgroundEvent)]
+    notices = [one.message for one in transcript.payloads if isinstance(one, BackgroundEvent)]
     assert notices == [
         f"stream error: {refused}; retrying {number}/100 in {_formatted_delay(seconds)}…"
         for number, seconds in enumerate(clock.seconds, 1)
     ]
-    assert notebook.payloads[-1] == turn_ended("failed", str(refused), "cannot_connect")
+    assert transcript.payloads[-1] == turn_ended("failed", str(refused), "cannot_connect")
 
 
 @pytest.mark.promises("failures.connect")
 async def test_an_attempt_to_connect_that_took_long_is_the_last_one() -> None:
-    notebook, clock = asked_to_go(), Pauses()
+    transcript, clock = asked_to_go(), Pauses()
     refused = CannotConnect("http://localhost:1/v1", "no answer in time", max_retries=4)
     takes_long = partial(setattr, clock, "time", 30.0)
-    await turn_of(notebook, Replies([takes_long, refused], max_retries=5), clock)
+    await turn_of(transcript, Replies([takes_long, refused], max_retries=5), clock)
 
     assert clock.seconds == []
-    assert notebook.payloads[-1] == turn_ended("failed", str(refused), "cannot_connect")
+    assert transcript.payloads[-1] == turn_ended("failed", str(refused), "cannot_connect")
 
 
 async def test_every_request_of_a_turn_has_its_own_retries() -> None:
-    notebook, clock = asked_to_go(), Pauses()
+    transcript, clock = asked_to_go(), Pauses()
     lost: list[ModelError] = [ModelStreamBroken("gone")]
     model = Replies(
         lost, [[CallDone(call("c1")), DONE]], lost, [[CallDone(call("c2")), DONE]], lost, says("Bye"), max_retries=1
     )
-    await turn_of(notebook, model, clock)
+    await turn_of(transcript, model, clock)
 
-    assert notebook.payloads[-1] == turn_ended()
+    assert transcript.payloads[-1] == turn_ended()
     assert len(clock.seconds) == 3
     assert all(seconds <= 0.22 for seconds in clock.seconds)
 
 
 async def test_permanent_errors_are_not_retried() -> None:
-    notebook, clock = asked_to_go(), Pauses()
+    transcript, clock = asked_to_go(), Pauses()
     model = Replies([UnexpectedStatus(400, "Bad Request", "no")], max_retries=5)
-    await turn_of(notebook, model, clock)
+    await turn_of(transcript, model, clock)
 
     told = "unexpected status 400 Bad Request: no"
     code = "unexpected_status"
     failed = error(told, "failed", code), task_complete(), turn_ended("failed", told, code)
-    assert notebook.payloads == [model_asked(1), *failed]
+    assert transcript.payloads == [model_asked(1), *failed]
     assert clock.seconds == []
 
 
 async def test_a_broken_reply_leaves_no_item() -> None:
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     broken: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("par"), CallDone(call("c1")), MessageDone(message("part"))],
         ModelStreamBroken("gone"),
     ]
-    await turn_of(notebook, Replies(broken, says("whole"), max_retries=1), Pauses())
+    await turn_of(transcript, Replies(broken, says("whole"), max_retries=1), Pauses())
 
-    assert [one for one in notebook.payloads if not isinstance(one, BackgroundEvent)] == [
+    assert [one for one in transcript.payloads if not isinstance(one, BackgroundEvent)] == [
         agent_message("part"),
         model_asked(1),
         agent_message("whole"),
@@ -250,29 +250,29 @@ async def test_a_broken_reply_leaves_no_item() -> None:
         task_complete("whole"),
         turn_ended(),
     ]
-    assert notebook.log.open == {}
-    assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
+    assert transcript.log.open == {}
+    assert transcript.history.items == [UserItem((TextItem(text="go"),)), message("whole")]
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 async def test_input_that_joins_at_any_moment_of_the_last_response_is_still_answered(at: int) -> None:
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     last: list[Step] = [*says("Bye")]
-    last.insert(at, lambda: notebook.write(user_message("wait", message_id="m2")))
+    last.insert(at, lambda: transcript.write(user_message("wait", message_id="m2")))
     model = Replies(last, says("Well?"))
-    await turn_of(notebook, model, Pauses())
+    await turn_of(transcript, model, Pauses())
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
-    assert notebook.payloads[-2:] == [task_complete("Well?"), turn_ended()]
-    assert notebook.history.waiting == []
+    assert transcript.payloads[-2:] == [task_complete("Well?"), turn_ended()]
+    assert transcript.history.waiting == []
 
 
 async def test_text_without_a_final_item_is_shown_and_stored_once() -> None:
-    notebook = asked_to_go()
-    await turn_of(notebook, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), Pauses())
+    transcript = asked_to_go()
+    await turn_of(transcript, Replies([[TextDelta("Hel"), TextDelta("lo")], [DONE]]), Pauses())
 
-    assert notebook.payloads == [
+    assert transcript.payloads == [
         model_asked(1),
         agent_message("Hello"),
         model_said(message("Hello")),
@@ -282,37 +282,37 @@ async def test_text_without_a_final_item_is_shown_and_stored_once() -> None:
 
 
 async def test_raw_thoughts_that_are_not_wanted_open_nothing() -> None:
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     thinks: list[Step] = [[RawReasoningDelta("psst")], [ReasoningDone(summaries=(), raw=("psst",)), DONE]]
-    await turn_of(notebook, Replies(thinks), Pauses())
+    await turn_of(transcript, Replies(thinks), Pauses())
 
-    assert notebook.payloads == [model_asked(1), task_complete(), turn_ended("done")]
-    assert notebook.log.open == {}
+    assert transcript.payloads == [model_asked(1), task_complete(), turn_ended("done")]
+    assert transcript.log.open == {}
 
 
 async def test_cancelling_closes_the_reply_and_writes_nothing() -> None:
-    notebook, reached = asked_to_go(), asyncio.Event()
+    transcript, reached = asked_to_go(), asyncio.Event()
     held: list[Step] = [[TextDelta("par")], reached.set, asyncio.Event()]
     model = Replies(held, max_retries=5)
-    turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
+    turn = asyncio.create_task(turn_of(transcript, model, Pauses()))
     async with asyncio.timeout(90):
         await reached.wait()
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
 
-    assert notebook.payloads == []
+    assert transcript.payloads == []
     assert model.closed == 1
 
 
 async def test_shown_text_without_a_final_item_is_complete_at_the_end_of_the_response() -> None:
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     careless: list[Step] = [
         [ReasoningDelta("hm"), TextDelta("I "), TextDelta("look."), CallDone(call("c1")), DONE],
     ]
-    await turn_of(notebook, Replies(careless, says("Done")), Pauses())
+    await turn_of(transcript, Replies(careless, says("Done")), Pauses())
 
-    assert notebook.payloads == [
+    assert transcript.payloads == [
         model_asked(1),
         agent_reasoning("hm"),
         agent_message("I look."),
@@ -331,25 +331,25 @@ async def test_shown_text_without_a_final_item_is_complete_at_the_end_of_the_res
 
 
 async def test_the_last_text_is_stored_with_the_end_of_the_response_in_one_append() -> None:
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     model = Replies(
         [[ReasoningDelta("hm")], [ReasoningDone(summaries=("hm",), raw=()), TextDelta("Bye"), *DONE_TOO]]
     )
-    await turn_of(notebook, model, Pauses())
+    await turn_of(transcript, model, Pauses())
 
-    assert [entry.payloads for entry in notebook.did if isinstance(entry, Appended)] == [
+    assert [entry.payloads for entry in transcript.did if isinstance(entry, Appended)] == [
         (agent_reasoning("hm"),),
         (model_asked(1), agent_message("Bye"), model_said(message("Bye")), task_complete("Bye"), turn_ended()),
     ]
 
 
 async def test_a_text_is_shown_whole_before_the_response_ends_if_that_takes_longer() -> None:
-    notebook, reached, go_on = asked_to_go(), asyncio.Event(), asyncio.Event()
+    transcript, reached, go_on = asked_to_go(), asyncio.Event(), asyncio.Event()
     model = Replies([[TextDelta("Bye"), MessageDone(message("Bye"))], reached.set, go_on, [DONE]])
-    turn = asyncio.create_task(turn_of(notebook, model, Pauses()))
+    turn = asyncio.create_task(turn_of(transcript, model, Pauses()))
     async with asyncio.timeout(90):
         await reached.wait()
-        before = notebook.payloads
+        before = transcript.payloads
         go_on.set()
         await turn
 
@@ -357,11 +357,11 @@ async def test_a_text_is_shown_whole_before_the_response_ends_if_that_takes_long
 
 
 async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     ends: list[Chunk] = [MessageDone(message("")), MessageDone(message("Two")), MessageDone(message("")), DONE]
-    await turn_of(notebook, Replies([[TextDelta("One"), *ends]]), Pauses())
+    await turn_of(transcript, Replies([[TextDelta("One"), *ends]]), Pauses())
 
-    assert notebook.payloads == [
+    assert transcript.payloads == [
         model_asked(1),
         agent_message("One"),
         agent_message("Two"),
@@ -373,14 +373,14 @@ async def test_texts_that_end_with_the_response_are_each_said_once() -> None:
 
 
 async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_comes_after_the_response() -> None:
-    notebook = asked_to_go()
-    joins = partial(notebook.write, user_message("wait", message_id="m2"))
+    transcript = asked_to_go()
+    joins = partial(transcript.write, user_message("wait", message_id="m2"))
     model = Replies([[TextDelta("Bye"), *DONE_TOO], joins], says("Well?"))
-    await turn_of(notebook, model, Pauses())
+    await turn_of(transcript, model, Pauses())
 
     go, wait = UserItem((TextItem(text="go"),)), UserItem((TextItem(text="wait"),))
     assert model.histories == [(go,), (go, message("Bye"), wait)]
-    assert notebook.payloads[:4] == [
+    assert transcript.payloads[:4] == [
         user_message("wait", message_id="m2"),
         model_asked(1),
         agent_message("Bye"),
@@ -389,9 +389,9 @@ async def test_input_that_joins_while_the_end_of_the_body_is_waited_for_comes_af
 
 
 async def test_a_reply_that_breaks_off_after_its_end_is_repeated_and_said_once() -> None:
-    notebook = asked_to_go()
+    transcript = asked_to_go()
     broken: list[Step] = [[TextDelta("Bye"), *DONE_TOO], ModelStreamBroken("gone")]
-    await turn_of(notebook, Replies(broken, says("Bye"), max_retries=1), Pauses())
+    await turn_of(transcript, Replies(broken, says("Bye"), max_retries=1), Pauses())
 
-    assert notebook.payloads.count(agent_message("Bye")) == 1
-    assert notebook.history.items == [UserItem((TextItem(text="go"),)), message("Bye")]
+    assert transcript.payloads.count(agent_message("Bye")) == 1
+    assert transcript.history.items == [UserItem((TextItem(text="go"),)), message("Bye")]

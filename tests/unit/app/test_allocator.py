@@ -8,7 +8,7 @@ from parley.app.allocator import release_memory
 
 PIECES = 50_000
 BYTES = 4096
-"""Of each: more than Python keeps in pages of its own, and less than the system gives out by itself."""
+"""The size of a piece: too large for the pages of Python, and too small for its own memory mapping."""
 
 
 def resident() -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
 from parley.app import resident
 from parley.app.resident import Resident
@@ -62,13 +63,15 @@ async def test_a_removed_socket_is_bound_again(tmp_path: Path) -> None:
 
 
 async def test_a_socket_that_another_server_has_taken_is_left_to_it(tmp_path: Path) -> None:
-    async with sockets(tmp_path):
+    second, again = tmp_path / "second.sock", asyncio.Event()
+    async with sockets(tmp_path, str(second), on_bound_again=again.set):
         (tmp_path / "serve.sock").unlink()
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(tmp_path / "serve.sock"))
             other.listen()
             taken = os.stat(tmp_path / "serve.sock").st_ino
-            await asyncio.sleep(0.05)
+            second.unlink()  # the server checks both sockets, and binds only this one again
+            await again.wait()
 
     assert os.stat(tmp_path / "serve.sock").st_ino == taken
 
@@ -79,7 +82,7 @@ async def test_a_second_socket_is_beside_the_one_in_the_home(tmp_path: Path) -> 
     async with sockets(tmp_path, path) as opened:
         assert opened.path == path
         assert can_connect(tmp_path)
-        open_socket(path, timeout_seconds=1).close()
+        open_socket(path, timeout_seconds=PATIENCE_SECONDS).close()
 
 
 @pytest.mark.promises("resident.socket")

@@ -105,7 +105,10 @@ from unit.config.home import Home
             "experimental_instructions_file = 1",
             "`experimental_instructions_file`: invalid type: integer `1`, expected a string",
         ),
-        ('experimental_resume = "x"', "`experimental_resume`: experimental_resume is not supported yet"),
+        (
+            'experimental_resume = "x"',
+            "`experimental_resume`: not supported; import the session with `parley import FILE`",
+        ),
         ("mcp_servers.docs = 1", "`mcp_servers.docs`: invalid type: integer `1`, expected a map"),
         ('mcp_servers.docs.args = "x"', "`mcp_servers.docs.args`: invalid type: string, expected a sequence"),
         ("mcp_servers.docs.env.A = 1", "`mcp_servers.docs.env.A`: invalid type: integer, expected a string"),
@@ -301,7 +304,7 @@ def test_a_wrong_option_is_refused_at_the_start(home: Home, option: str, said: s
         ),
         (
             {"experimental_resume": "x"},
-            "config argument: `experimental_resume`: experimental_resume is not supported yet",
+            "config argument: `experimental_resume`: not supported; import the session with `parley import FILE`",
         ),
         ({"": 1}, "config argument: not a key"),
         ({"model.": 1}, "config argument: `model.`: not a key"),

@@ -25,7 +25,7 @@ from parley.errors import BadSetting
 from unit.config.home import SERVER_DIR, Home
 
 ACCOUNT = pwd.getpwuid(os.geteuid()).pw_dir
-"""Where the home of the user is, whatever `HOME` says."""
+"""The home directory of the user according to the system. `HOME` may name another directory."""
 
 SECRETS = (
     "/home/ada/.ssh",
@@ -35,7 +35,7 @@ SECRETS = (
     "/home/ada/.netrc",
     "/home/ada/.docker/config.json",
 )
-"""What is hidden where the settings name nothing else."""
+"""The paths that are hidden by default."""
 
 OPENAI = Provider(
     id="openai",

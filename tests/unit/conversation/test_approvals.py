@@ -120,7 +120,7 @@ def test_a_repeated_request_for_the_same_call_is_another_approval() -> None:
     ids=["not shown", "two open", "asked twice", "shown once", "never asked", "another", "settled twice"],
 )
 def test_a_log_that_contradicts_itself_is_refused(contradiction: tuple[LogPayload, ...]) -> None:
-    with pytest.raises(ValueError, match="the question 00000000-"):
+    with pytest.raises(ValueError, match="the approval 00000000-"):
         approvals_of(turn_started(), *contradiction)
 
 

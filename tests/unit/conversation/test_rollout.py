@@ -42,15 +42,15 @@ from parley.wire.ids import CallId
 from parley.wire.items import ImageItem
 
 
-def retold(lines: list[bytes]) -> tuple[list[LogPayload], int]:
+def read_rollout(lines: list[bytes]) -> tuple[list[LogPayload], int]:
     """Return the entries, and the number of items that were left out."""
-    retelling = RolloutReader(read_session(lines[0]))
-    payloads = list(retelling.read(enumerate(lines[1:], start=2)))
-    return payloads, retelling.left_out
+    reader = RolloutReader(read_session(lines[0]))
+    payloads = list(reader.read(enumerate(lines[1:], start=2)))
+    return payloads, reader.left_out
 
 
 def history(*items: Any) -> list[HistoryItem]:
-    return history_of(*retold(rollout(*items))[0]).items
+    return history_of(*read_rollout(rollout(*items))[0]).items
 
 
 def shell_call(call_id: str) -> CallItem:
@@ -65,7 +65,7 @@ def shell_call(call_id: str) -> CallItem:
 
 
 def test_a_session_with_a_command_becomes_a_turn_with_all_that_a_turn_has() -> None:
-    payloads, left_out = retold(
+    payloads, left_out = read_rollout(
         rollout(
             STATE,
             user("go"),
@@ -118,7 +118,7 @@ def test_the_model_is_sent_what_it_was_sent_there() -> None:
 
 
 def test_clients_see_what_was_said_and_the_summaries_of_what_was_thought() -> None:
-    payloads, _ = retold(rollout(user("go"), reasoning("First I", "Then I"), assistant("Done")))
+    payloads, _ = read_rollout(rollout(user("go"), reasoning("First I", "Then I"), assistant("Done")))
 
     seen = [one for one in payloads if isinstance(one, EventBase) and not isinstance(one, UserMessage)]
     assert seen == [
@@ -160,7 +160,7 @@ def test_an_image_is_part_of_the_message() -> None:
 
 @pytest.mark.parametrize("tag", ["environment_context", "user_instructions"])
 def test_generated_messages_are_left_out_and_not_counted(tag: str) -> None:
-    payloads, left_out = retold(rollout(user(f"<{tag}>\n\nx\n\n</{tag}>"), user("go"), assistant("Done")))
+    payloads, left_out = read_rollout(rollout(user(f"<{tag}>\n\nx\n\n</{tag}>"), user("go"), assistant("Done")))
 
     assert history_of(*payloads).items == [UserItem((text("go"),)), message("Done")]
     assert left_out == 0
@@ -170,7 +170,7 @@ def test_generated_messages_are_left_out_and_not_counted(tag: str) -> None:
 
 
 def test_a_call_without_output_gets_one_and_its_turn_was_interrupted() -> None:
-    payloads, _ = retold(
+    payloads, _ = read_rollout(
         rollout(user("go"), function_call("a"), function_call("b"), user("again"), assistant("Yes"))
     )
 
@@ -186,14 +186,14 @@ def test_a_call_without_output_gets_one_and_its_turn_was_interrupted() -> None:
 
 
 def test_an_unanswered_message_stays_in_the_history() -> None:
-    payloads, _ = retold(rollout(user("one"), user("two")))
+    payloads, _ = read_rollout(rollout(user("one"), user("two")))
 
     assert history_of(*payloads).items == [UserItem((text("one"),)), UserItem((text("two"),))]
     assert state_of(*payloads).phase is Phase.IDLE
 
 
 def test_model_items_before_the_first_message_are_a_separate_turn() -> None:
-    payloads, _ = retold(rollout(assistant("Hello"), user("go"), assistant("Done")))
+    payloads, _ = read_rollout(rollout(assistant("Hello"), user("go"), assistant("Done")))
 
     assert [one.last_agent_message for one in payloads if isinstance(one, TaskComplete)] == ["Hello", "Done"]
 
@@ -219,14 +219,14 @@ def test_model_items_before_the_first_message_are_a_separate_turn() -> None:
     ],
 )
 def test_an_item_that_has_no_place_is_left_out_and_counted(item: Any) -> None:
-    payloads, left_out = retold(rollout(user("go"), item, assistant("Done")))
+    payloads, left_out = read_rollout(rollout(user("go"), item, assistant("Done")))
 
     assert history_of(*payloads).items == [UserItem((text("go"),)), message("Done")]
     assert left_out == 1
 
 
 def test_a_second_output_of_a_call_is_left_out() -> None:
-    payloads, left_out = retold(
+    payloads, left_out = read_rollout(
         rollout(user("go"), function_call("c"), function_call_output("c", "1"), function_call_output("c", "2"))
     )
 
@@ -237,7 +237,7 @@ def test_a_second_output_of_a_call_is_left_out() -> None:
 def test_half_a_surrogate_pair_is_mended() -> None:
     lines = rollout(user("go"))
 
-    payloads, _ = retold([*lines, rb'{"type": "reasoning", "summary": [], "x": "\ud800"}' + b"\n"])
+    payloads, _ = read_rollout([*lines, rb'{"type": "reasoning", "summary": [], "x": "\ud800"}' + b"\n"])
 
     assert history_of(*payloads).items[-1] == OpaqueItem(
         verbatim=Raw('{"type":"reasoning","summary":[],"x":"�"}'.encode())
@@ -250,12 +250,12 @@ def test_half_a_surrogate_pair_is_mended() -> None:
 def test_messages_have_the_same_ids_each_time() -> None:
     lines = rollout(user("one"), user("two"))
 
-    assert retold(lines) == retold(lines)
-    assert len(set(state_of(*retold(lines)[0]).messages)) == 2
+    assert read_rollout(lines) == read_rollout(lines)
+    assert len(set(state_of(*read_rollout(lines)[0]).messages)) == 2
 
 
 def test_a_last_line_that_was_cut_off_is_left_out() -> None:
-    payloads, left_out = retold([*rollout(user("go"), assistant("Done")), b'{"type": "mess'])
+    payloads, left_out = read_rollout([*rollout(user("go"), assistant("Done")), b'{"type": "mess'])
 
     assert history_of(*payloads).items == [UserItem((text("go"),)), message("Done")]
     assert left_out == 1
@@ -265,7 +265,7 @@ def test_a_line_that_is_not_json_is_refused() -> None:
     lines = rollout(user("go"), assistant("Done"))
 
     with pytest.raises(BadFile, match=r"^line 3: not JSON: "):
-        retold([*lines[:2], b"{broken\n", *lines[2:]])
+        read_rollout([*lines[:2], b"{broken\n", *lines[2:]])
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,6 @@ def test_a_line_that_is_not_json_is_refused() -> None:
 )
 def test_a_first_line_that_is_not_about_a_session_is_refused(session: Any, why: str) -> None:
     with pytest.raises(BadFile) as caught:
-        retold(rollout(user("go"), session=session))
+        read_rollout(rollout(user("go"), session=session))
 
     assert str(caught.value) == f"line 1: {why}"

@@ -298,7 +298,7 @@ def test_an_item_that_says_too_little_or_too_much_is_refused_everywhere(
     assert model(api).cannot_carry(item) == why
 
 
-# --- whatever somebody sends ---------------------------------------------------------------
+# --- random input -------------------------------------------------------------------------
 
 texts = st.text(max_size=5)
 maybe: st.SearchStrategy[Any] = st.one_of(st.just(UNSET), st.none(), texts, st.just("AAAA"))

@@ -115,16 +115,16 @@ async def test_an_earlier_answer_counts_once_and_only_for_the_same_request(
     _, asked = command_approval(1, "touch", "a")
     resumed = Resumed(asked, Answered(decision="approved"))
     authorize = gate_of(approvals, NoCommands()).for_turn(settings_in(tmp_path), resumed)
-    wish = {
+    action = {
         "the same": run("touch", "a"),
         "another command": run("touch", "b"),
         "another directory": run("touch", "a", cwd="/elsewhere"),
         "another call": run("touch", "a", call_id="call2"),
     }[asked_again]
     if asked_again == "the same":
-        assert await authorize(wish) == Granted(by_person=True)
+        assert await authorize(action) == Granted(by_person=True)
 
-    verdict = asyncio.create_task(authorize(wish))
+    verdict = asyncio.create_task(authorize(action))
     await until(lambda: approvals.open is not None)
     assert approvals.open is not None
     approvals.settle(approvals.open.approval_id, "denied", by="tool", principal=LOCAL)

@@ -26,18 +26,18 @@ CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 BEGUN = (turn_started(), task_started(), user_message("go"))
 
 
-def book_of(store: SlowStore) -> DurableLog:
+def new_durable_log(store: SlowStore) -> DurableLog:
     return DurableLog(CONVERSATION, store, StandingClock())
 
 
-async def written_book(store: SlowStore) -> DurableLog:
+async def log_with_entries(store: SlowStore) -> DurableLog:
     """A log in the middle of a turn, whose store is slow from now on."""
-    book = book_of(store)
-    await book.create(settings_chosen())
-    await book.acquire(address="")
-    await book.append(*BEGUN)
+    durable_log = new_durable_log(store)
+    await durable_log.create(settings_chosen())
+    await durable_log.acquire(address="")
+    await durable_log.append(*BEGUN)
     store.slow = True
-    return book
+    return durable_log
 
 
 class Client:
@@ -47,10 +47,10 @@ class Client:
     sends_records = False
     writable = True
 
-    def __init__(self, book: DurableLog, did: list[str] | None = None) -> None:
+    def __init__(self, durable_log: DurableLog, did: list[str] | None = None) -> None:
         self.did: list[str] = [] if did is None else did
-        self.reader = Reader(book.log, Cursor.at_end_of(book.log), self, self)
-        book.attach(self.reader)
+        self.reader = Reader(durable_log.log, Cursor.at_end_of(durable_log.log), self, self)
+        durable_log.attach(self.reader)
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
         send(entry.type.encode())
@@ -71,18 +71,18 @@ class Client:
 
 async def test_an_entry_is_applied_at_once_and_shown_when_it_is_durable() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    client = Client(book)
+    durable_log = await log_with_entries(store)
+    client = Client(durable_log)
 
-    writing = asyncio.create_task(book.append(turn_ended(), renamed("Foxes"), agent_message("Hello")))
+    writing = asyncio.create_task(durable_log.append(turn_ended(), renamed("Foxes"), agent_message("Hello")))
     await asyncio.sleep(0)
 
-    assert (book.projections.state.phase, book.projections.state.title) == (Phase.IDLE, "Foxes")
-    assert (client.did, book.log.durable, book.phase, writing.done()) == ([], 4, Phase.RUNNING, False)
+    assert (durable_log.projections.state.phase, durable_log.projections.state.title) == (Phase.IDLE, "Foxes")
+    assert (client.did, durable_log.log.durable, durable_log.phase, writing.done()) == ([], 4, Phase.RUNNING, False)
 
     await store.write()
     await writing
-    assert (client.did, book.log.durable, book.phase) == (["agent_message"], 7, Phase.IDLE)
+    assert (client.did, durable_log.log.durable, durable_log.phase) == (["agent_message"], 7, Phase.IDLE)
     assert [entry.type for entry in await store.read(CONVERSATION, after=Seq(4))] == [
         "turn_ended",
         "renamed",
@@ -92,11 +92,11 @@ async def test_an_entry_is_applied_at_once_and_shown_when_it_is_durable() -> Non
 
 async def test_writers_are_notified_before_readers_and_in_order() -> None:
     store = SlowStore()
-    book = await written_book(store)
+    durable_log = await log_with_entries(store)
     did: list[str] = []
-    Client(book, did)
-    book.write(user_message("a", message_id="a"), on_durable=lambda: did.append("first"))
-    book.write(agent_message("b"), on_durable=lambda: did.append("second"))
+    Client(durable_log, did)
+    durable_log.write(user_message("a", message_id="a"), on_durable=lambda: did.append("first"))
+    durable_log.write(agent_message("b"), on_durable=lambda: did.append("second"))
 
     assert did == []
     await store.write()
@@ -107,10 +107,10 @@ async def test_writers_are_notified_before_readers_and_in_order() -> None:
 
 async def test_a_notified_caller_can_begin_to_read_without_a_gap() -> None:
     store = SlowStore()
-    book = await written_book(store)
+    durable_log = await log_with_entries(store)
     clients: list[Client] = []
-    book.write(user_message("a", message_id="a"), on_durable=lambda: clients.append(Client(book)))
-    book.write(agent_message("b"))
+    durable_log.write(user_message("a", message_id="a"), on_durable=lambda: clients.append(Client(durable_log)))
+    durable_log.write(agent_message("b"))
     await store.write()
     assert clients[0].did == []  # it has what is on disk already
 
@@ -120,13 +120,13 @@ async def test_a_notified_caller_can_begin_to_read_without_a_gap() -> None:
 
 async def test_open_texts_wait_for_entries_that_are_not_durable() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    client = Client(book)
-    book.extend(ItemKind.MESSAGE, "Hel")
-    book.write(user_message("and?", message_id="a"))
-    book.extend(ItemKind.MESSAGE, "lo")
-    book.show_output(CallId("c1"), "stdout", b"out")
-    late = Client(book)
+    durable_log = await log_with_entries(store)
+    client = Client(durable_log)
+    durable_log.extend(ItemKind.MESSAGE, "Hel")
+    durable_log.write(user_message("and?", message_id="a"))
+    durable_log.extend(ItemKind.MESSAGE, "lo")
+    durable_log.show_output(CallId("c1"), "stdout", b"out")
+    late = Client(durable_log)
 
     assert (client.did, late.did) == (["i1.1@0:Hel"], [])
     await store.write()
@@ -136,8 +136,8 @@ async def test_open_texts_wait_for_entries_that_are_not_durable() -> None:
 
 async def test_the_list_shows_what_the_entries_say() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    book.write(renamed("Foxes"), turn_ended())
+    durable_log = await log_with_entries(store)
+    durable_log.write(renamed("Foxes"), turn_ended())
     assert (await store.head(CONVERSATION)).summary.state == "running"
 
     await store.write()
@@ -147,10 +147,10 @@ async def test_the_list_shows_what_the_entries_say() -> None:
 
 async def test_a_cancelled_append_is_written_all_the_same_and_only_then_gives_up() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    client = Client(book)
-    writing = asyncio.create_task(book.append(agent_message("Hello")))
-    for _ in range(3):  # however often it is told
+    durable_log = await log_with_entries(store)
+    client = Client(durable_log)
+    writing = asyncio.create_task(durable_log.append(agent_message("Hello")))
+    for _ in range(3):  # repeated cancellations change nothing
         await asyncio.sleep(0)
         writing.cancel()
     await asyncio.sleep(0)
@@ -159,22 +159,22 @@ async def test_a_cancelled_append_is_written_all_the_same_and_only_then_gives_up
     await store.write()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    assert (client.did, book.log.durable) == (["agent_message"], 5)
+    assert (client.did, durable_log.log.durable) == (["agent_message"], 5)
 
 
 async def test_a_contradicting_entry_is_refused_and_changes_nothing() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    client = Client(book)
-    book.extend(ItemKind.MESSAGE, "Hel")
-    book.write(user_message("and?", message_id="a"))
+    durable_log = await log_with_entries(store)
+    client = Client(durable_log)
+    durable_log.extend(ItemKind.MESSAGE, "Hel")
+    durable_log.write(user_message("and?", message_id="a"))
 
     with pytest.raises(ValueError, match="TurnStarted while running"):
-        book.write(agent_message("Hel"), turn_started("2"))
-    book.extend(ItemKind.MESSAGE, "lo")
+        durable_log.write(agent_message("Hel"), turn_started("2"))
+    durable_log.extend(ItemKind.MESSAGE, "lo")
     await store.write()
 
-    assert (book.log.is_durable, list(book.projections.state.messages)) == (True, ["m1", "a"])
+    assert (durable_log.log.is_durable, list(durable_log.projections.state.messages)) == (True, ["m1", "a"])
     assert client.did == ["i1.1@0:Hel", "user_message", "i1.1@3:lo"]
 
 
@@ -183,34 +183,34 @@ async def test_a_contradicting_entry_is_refused_and_changes_nothing() -> None:
 
 async def test_a_failed_write_and_later_writes_are_rolled_back() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    client, told = Client(book), []
-    failing = asyncio.create_task(book.append(user_message("a", message_id="a"), turn_ended()))
-    behind = asyncio.create_task(book.append(renamed("Foxes")))
+    durable_log = await log_with_entries(store)
+    client, told = Client(durable_log), []
+    failing = asyncio.create_task(durable_log.append(user_message("a", message_id="a"), turn_ended()))
+    behind = asyncio.create_task(durable_log.append(renamed("Foxes")))
     await asyncio.sleep(0)
-    book.write(turn_started("2"), on_durable=lambda: told.append("shown"))
+    durable_log.write(turn_started("2"), on_durable=lambda: told.append("shown"))
     await store.fail()
 
-    assert (book.projections.state.phase, book.projections.state.title) == (Phase.RUNNING, "go")
-    assert list(book.projections.state.messages) == ["m1"]
-    assert (book.log.last, book.log.durable, book.is_owner) == (4, 4, True)
+    assert (durable_log.projections.state.phase, durable_log.projections.state.title) == (Phase.RUNNING, "go")
+    assert list(durable_log.projections.state.messages) == ["m1"]
+    assert (durable_log.log.last, durable_log.log.durable, durable_log.is_owner) == (4, 4, True)
     for _ in range(2):
         await store.write()
     with pytest.raises(StoreFailed, match=DISK_FULL):
         await failing
     with pytest.raises(StoreFailed):
         await behind
-    assert (client.did, told, book.log.last) == ([], [], 4)
+    assert (client.did, told, durable_log.log.last) == ([], [], 4)
 
 
 async def test_when_there_is_room_again_it_continues() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    client = Client(book)
-    book.write(agent_message("lost"))
-    book.write(agent_message("lost too"))
+    durable_log = await log_with_entries(store)
+    client = Client(durable_log)
+    durable_log.write(agent_message("lost"))
+    durable_log.write(agent_message("lost too"))
     await store.fail()
-    book.write(agent_message("kept"))  # before the store has got as far as the second
+    durable_log.write(agent_message("kept"))  # before the store has got as far as the second
     assert store.waiting == [["agent_message"], ["agent_message"]]
     await store.write()
     await store.write()
@@ -218,48 +218,50 @@ async def test_when_there_is_room_again_it_continues() -> None:
     assert client.did == ["agent_message"]
     [kept] = await store.read(CONVERSATION, after=Seq(4))
     assert kept.encoded == b'{"type":"agent_message","message":"kept"}'
-    assert (book.log.durable, book.log.entries[4]) == (5, kept)
+    assert (durable_log.log.durable, durable_log.log.entries[4]) == (5, kept)
 
 
 async def test_an_open_text_continues_after_a_failed_append_of_another_entry() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    client = Client(book)
-    book.extend(ItemKind.MESSAGE, "Hel")
-    book.write(user_message("and?", message_id="a"))
-    book.extend(ItemKind.MESSAGE, "lo ")
+    durable_log = await log_with_entries(store)
+    client = Client(durable_log)
+    durable_log.extend(ItemKind.MESSAGE, "Hel")
+    durable_log.write(user_message("and?", message_id="a"))
+    durable_log.extend(ItemKind.MESSAGE, "lo ")
     await store.fail()
-    book.extend(ItemKind.MESSAGE, "world")
+    durable_log.extend(ItemKind.MESSAGE, "world")
 
     assert client.did == ["i1.1@0:Hel", "i1.1@3:lo ", "i1.1@6:world"]
 
 
 async def test_the_end_of_a_command_that_could_not_be_written_can_be_written_later() -> None:
     store = SlowStore()
-    book = await written_book(store)
+    durable_log = await log_with_entries(store)
     store.slow = False
-    await book.append(exec_command_begin("c1", "make"))
+    await durable_log.append(exec_command_begin("c1", "make"))
     store.slow = True
-    client = Client(book)
-    book.show_output(CallId("c1"), "stdout", b"out")
-    book.write(*book.log.output_records(), exec_command_end("c1", "out"))
+    client = Client(durable_log)
+    durable_log.show_output(CallId("c1"), "stdout", b"out")
+    durable_log.write(*durable_log.log.output_records(), exec_command_end("c1", "out"))
     await store.fail()
 
-    book.write(*book.log.output_records(), exec_command_end("c1", "out"))
+    durable_log.write(*durable_log.log.output_records(), exec_command_end("c1", "out"))
     await store.write()
     assert client.did == ["i1.1@0:out", "exec_command_end"]
-    assert [output.call_id for entry in book.log.entries if (output := entry.output)] == ["c1"]
+    assert [output.call_id for entry in durable_log.log.entries if (output := entry.output)] == ["c1"]
 
 
 async def test_a_holder_that_lost_its_lease_cannot_write_and_is_notified_once() -> None:
     store = SlowStore()
-    book = await written_book(store)
+    durable_log = await log_with_entries(store)
     lost: list[Any] = []
-    assert book.lease_lost is not None
-    book.lease_lost.add_done_callback(lambda _: lost.append((book.is_owner, book.log.last, book.log.open)))
-    book.extend(ItemKind.MESSAGE, "Hel")
-    first = asyncio.create_task(book.append(agent_message("late")))
-    second = asyncio.create_task(book.append(turn_ended()))
+    assert durable_log.lease_lost is not None
+    durable_log.lease_lost.add_done_callback(
+        lambda _: lost.append((durable_log.is_owner, durable_log.log.last, durable_log.log.open))
+    )
+    durable_log.extend(ItemKind.MESSAGE, "Hel")
+    first = asyncio.create_task(durable_log.append(agent_message("late")))
+    second = asyncio.create_task(durable_log.append(turn_ended()))
     await asyncio.sleep(0)
     store.evict(CONVERSATION)
     for _ in range(2):
@@ -270,7 +272,7 @@ async def test_a_holder_that_lost_its_lease_cannot_write_and_is_notified_once() 
         with pytest.raises(LeaseLost):
             await writing
     with pytest.raises(LeaseLost):
-        book.write(agent_message("later"))
+        durable_log.write(agent_message("later"))
     assert await store.read(CONVERSATION, after=Seq(4)) == []
 
 
@@ -279,89 +281,89 @@ async def test_a_holder_that_lost_its_lease_cannot_write_and_is_notified_once() 
 
 async def test_only_one_may_write_until_it_gives_that_back() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    other = book_of(store)
+    durable_log = await log_with_entries(store)
+    other = new_durable_log(store)
     with pytest.raises(OwnedElsewhere):
         await other.acquire(address="")
     assert not other.is_owner
     with pytest.raises(LeaseLost):
         other.write(turn_ended())
 
-    await book.release()
+    await durable_log.release()
     await other.acquire(address="")
-    assert (book.is_owner, other.is_owner) == (False, True)
-    assert other.log.entries == book.log.entries
+    assert (durable_log.is_owner, other.is_owner) == (False, True)
+    assert other.log.entries == durable_log.log.entries
     assert other.projections.state.phase is Phase.RUNNING
 
 
 async def test_entries_of_other_processes_are_applied_and_shown() -> None:
     store = SlowStore()
-    book = await written_book(store)
+    durable_log = await log_with_entries(store)
     store.slow = False
-    other = book_of(store)
+    other = new_durable_log(store)
     await other.load()
     client = Client(other)
-    assert other.log.entries == book.log.entries
+    assert other.log.entries == durable_log.log.entries
 
-    await book.append(agent_message("Hello"), turn_ended())
+    await durable_log.append(agent_message("Hello"), turn_ended())
     await other.load()
     await other.load()
-    assert other.log.entries == book.log.entries
+    assert other.log.entries == durable_log.log.entries
     assert (client.did, other.projections.state.phase) == (["agent_message"], Phase.IDLE)
     assert not other.is_owner
 
 
 async def test_opening_takes_in_what_was_written_since_however_much_that_is() -> None:
     store = SlowStore()
-    book = await written_book(store)
+    durable_log = await log_with_entries(store)
     store.slow = False
-    other = book_of(store)
+    other = new_durable_log(store)
     await other.load()
     for at in range(0, 2 * PAGE + 1, 500):
-        await book.append(*(agent_message(str(number)) for number in range(at, at + 500)))
-    await book.release()
+        await durable_log.append(*(agent_message(str(number)) for number in range(at, at + 500)))
+    await durable_log.release()
 
     await other.acquire(address="")
     assert other.log.last > 2 * PAGE
-    assert other.log.entries == book.log.entries
+    assert other.log.entries == durable_log.log.entries
     await other.append(turn_ended())
-    assert (await store.head(CONVERSATION)).last == book.log.last + 1
+    assert (await store.head(CONVERSATION)).last == durable_log.log.last + 1
 
 
 async def test_the_next_owner_does_not_reuse_names_of_items() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    book.extend(ItemKind.MESSAGE, "Hel")
-    await book.release()
-    other = book_of(store)
+    durable_log = await log_with_entries(store)
+    durable_log.extend(ItemKind.MESSAGE, "Hel")
+    await durable_log.release()
+    other = new_durable_log(store)
     await other.acquire(address="")
     other.extend(ItemKind.MESSAGE, "Hel")
 
-    assert {*book.log.lengths()} & {*other.log.lengths()} == set()
+    assert {*durable_log.log.lengths()} & {*other.log.lengths()} == set()
 
 
 async def test_a_deleted_conversation_is_deleted_for_all_clients() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    other = book_of(store)
+    durable_log = await log_with_entries(store)
+    other = new_durable_log(store)
     await other.load()
-    await book.delete()
+    await durable_log.delete()
 
-    assert not book.is_owner
-    for use in (other.load, partial(other.acquire, address=""), book.load):
+    assert not durable_log.is_owner
+    for use in (other.load, partial(other.acquire, address=""), durable_log.load):
         with pytest.raises(UnknownConversation):
             await use()
 
 
 async def test_a_failed_deletion_leaves_the_conversation_usable() -> None:
     store = SlowStore()
-    book = await written_book(store)
+    durable_log = await log_with_entries(store)
     store.refuses_to_delete = True
     with pytest.raises(StoreFailed):
-        await book.delete()
+        await durable_log.delete()
 
-    assert not book.is_owner
-    await book_of(store).acquire(address="")
+    assert not durable_log.is_owner
+    await new_durable_log(store).acquire(address="")
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -369,31 +371,31 @@ async def test_a_failed_deletion_leaves_the_conversation_usable() -> None:
 
 async def test_waiters_are_woken_when_an_entry_is_durable() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    waiting = asyncio.create_task(book.wait_beyond(Seq(4)))
-    book.write(agent_message("Hello"))
+    durable_log = await log_with_entries(store)
+    waiting = asyncio.create_task(durable_log.wait_beyond(Seq(4)))
+    durable_log.write(agent_message("Hello"))
     await asyncio.sleep(0)
-    assert (waiting.done(), book.is_read) == (False, True)
+    assert (waiting.done(), durable_log.is_read) == (False, True)
 
     await store.write()
     await waiting
-    await book.wait_beyond(Seq(4))
-    assert not book.is_read
+    await durable_log.wait_beyond(Seq(4))
+    assert not durable_log.is_read
 
 
 async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pytest.LogCaptureFixture) -> None:
     store = SlowStore()
-    book = await written_book(store)
-    broken, sound = Client(book), Client(book)
+    durable_log = await log_with_entries(store)
+    broken, sound = Client(durable_log), Client(durable_log)
     dropped: list[Reader] = []
-    broken.reader.on_dropped = lambda: dropped.append(broken.reader)
+    broken.reader._on_dropped = lambda: dropped.append(broken.reader)
     broken.entry = lambda entry, send: send(b"" + None)  # type: ignore[method-assign, operator]  # the bug
-    book.write(agent_message("Hello"))
+    durable_log.write(agent_message("Hello"))
     await store.write()
-    book.write(turn_ended())
+    durable_log.write(turn_ended())
     await store.write()
 
-    assert (dropped, sound.did, book.log.durable) == ([broken.reader], ["agent_message"], 6)
+    assert (dropped, sound.did, durable_log.log.durable) == ([broken.reader], ["agent_message"], 6)
     assert caplog.messages == [f"a reader of {CONVERSATION} failed and was dropped"]
 
 
@@ -403,31 +405,31 @@ async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pyt
 @pytest.mark.parametrize("succeeds", [True, False])
 async def test_durable_returns_when_all_writes_have_ended_however_they_did(succeeds: bool) -> None:
     store = SlowStore()
-    book = await written_book(store)
-    writing = book.write(renamed("Foxes"))
-    waiting = asyncio.create_task(book.durable())
+    durable_log = await log_with_entries(store)
+    writing = durable_log.write(renamed("Foxes"))
+    waiting = asyncio.create_task(durable_log.durable())
     await store.until_waiting()
     assert not waiting.done()
     await (store.write() if succeeds else store.fail())
     await waiting
 
-    assert (writing.exception() is None, book.log.is_durable) == (succeeds, True)
+    assert (writing.exception() is None, durable_log.log.is_durable) == (succeeds, True)
 
 
 async def test_a_write_that_fails_alone_leaves_those_before_it_under_way() -> None:
     store = SlowStore()
-    book = await written_book(store)
-    first = book.write(agent_message("one"))
-    second = book.write(user_message("two"))
+    durable_log = await log_with_entries(store)
+    first = durable_log.write(agent_message("one"))
+    second = durable_log.write(user_message("two"))
     await store.until_waiting(2)
     await store.fail_last()
-    third = book.write(agent_message("three"))
+    third = durable_log.write(agent_message("three"))
     await store.write()
     await store.write()
 
     assert (first.exception(), type(second.exception()), third.exception()) == (None, StoreFailed, None)
-    assert [entry.type for entry in book.log.entries[-2:]] == ["agent_message"] * 2
-    assert book.log.durable == book.log.last == (await store.head(CONVERSATION)).last
+    assert [entry.type for entry in durable_log.log.entries[-2:]] == ["agent_message"] * 2
+    assert durable_log.log.durable == durable_log.log.last == (await store.head(CONVERSATION)).last
 
 
 # --- pages ---------------------------------------------------------------------------------
@@ -436,7 +438,7 @@ async def test_a_write_that_fails_alone_leaves_those_before_it_under_way() -> No
 @pytest.mark.parametrize("base", range(9))
 async def test_pages_are_the_same_wherever_the_entries_in_memory_begin(base: int) -> None:
     store = SlowStore()
-    log = await written_book(store)
+    log = await log_with_entries(store)
     store.slow = False
     await log.append(*(agent_message("x" * number) for number in range(4)))
     store.slow = True

@@ -180,7 +180,7 @@ async def test_an_interrupt_that_is_done_again_does_not_hit_what_was_said_after_
         calls = asyncio.gather(two.here.interrupt_unfinished(principal=LOCAL), two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         await begun()
-        two.here._ownership.stop_following()  # as of one that was stopped, and has it before it
+        two.here._ownership.stop_following()  # as if the owner had been stopped with the requests unread
         await two.owner.asked(4)
         del two.owner.waiting[:2]
         two.owner.answers()
@@ -259,7 +259,7 @@ async def test_an_unanswered_command_is_not_reported_as_refused_at_shutdown(home
         sending = asyncio.create_task(two.second.send(two.here, "say one"))
         await two.owner.asked(1)
         two.owner.is_silent = True
-        two.here._ownership.stop_following()  # as of one that was stopped, and has it before it
+        two.here._ownership.stop_following()  # as if the owner had been stopped with the requests unread
         await two.owner.asked(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await two.second.conversations.stop()
@@ -290,7 +290,7 @@ async def test_a_turn_there_is_over_when_another_has_taken_a_message(home: str) 
         for number in (1, 2):
             sending = asyncio.create_task(two.second.send(two.here, f"say {number}"))
             await two.owner.asked(number)
-            first = Seq(two.here.log.durable + number)  # nothing of it is told yet
+            first = Seq(two.here.log.durable + number)  # the owner has not sent these entries yet
             two.owner.answers(Submitted(event_id=EventId(str(number)), first=first))
             turns.append((await sending).turn)
 

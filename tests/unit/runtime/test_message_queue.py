@@ -1,6 +1,4 @@
-"""Messages that wait: their turns are begun by the process that loads the conversation
-(`parley.runtime.queue_commands`).
-"""
+"""Messages that wait, and the processes that begin their turns (`parley.runtime.queue_commands`)."""
 
 from __future__ import annotations
 
@@ -37,10 +35,10 @@ def events_of(conversation: Conversation) -> list[EventMsg | UnknownEvent]:
 
 
 @pytest.mark.promises("queue.durable")
-async def test_the_process_that_loads_the_conversation_begins_the_next_turn(home: str) -> None:
+async def test_a_resident_server_that_loads_the_conversation_begins_the_next_turn(home: str) -> None:
     queued = message_queued("a", "say Two"), message_queued("b", "say Three")
     store = await stored(home, *queued, turn_ended())
-    async with Life(home, store) as life:
+    async with Life(home, store, continues_queues=True) as life:
         conversation = await life.find(FIRST)
         await life.until_at_rest(conversation)
         said = [text_of(one.content) for one in events_of(conversation) if isinstance(one, UserMessage)]
@@ -49,10 +47,29 @@ async def test_the_process_that_loads_the_conversation_begins_the_next_turn(home
         assert await conversation.queued() == []
 
 
+@pytest.mark.promises("queue.durable")
+async def test_a_process_that_only_reads_does_not_begin_turns(home: str) -> None:
+    """The process may be a command that ends at once, and would interrupt the turn."""
+    store = await stored(home, message_queued("a", "say Two"), turn_ended())
+    async with Life(home, store) as life:
+        conversation = await life.find(FIRST)
+        await life.until_at_rest(conversation)
+        await conversation.interrupt_unfinished(principal=LOCAL)
+        await conversation.rename("Read")
+        await life.until_at_rest(conversation)
+        waiting = [one.message_id for one in await conversation.queued()]
+        before = [text_of(one.content) for one in events_of(conversation) if isinstance(one, UserMessage)]
+        await conversation.resume_queue(principal=LOCAL)
+        await life.until_at_rest(conversation)
+        after = [text_of(one.content) for one in events_of(conversation) if isinstance(one, UserMessage)]
+
+    assert (waiting, before, after) == (["a"], ["say One"], ["say One", "say Two"])
+
+
 @pytest.mark.promises("queue.pause")
 async def test_a_message_that_cannot_begin_pauses_the_queue(home: str) -> None:
     store = await stored(home, message_queued("a", "say Two", profile="unknown"), turn_ended())
-    async with Life(home, store) as life:
+    async with Life(home, store, continues_queues=True) as life:
         conversation = await life.find(FIRST)
         await life.until_at_rest(conversation)
         shown = [one for one in events_of(conversation) if isinstance(one, ErrorEvent)]

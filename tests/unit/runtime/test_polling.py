@@ -23,7 +23,7 @@ class CountingStore(SlowStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked_for: list[int] = []
-        """For how many conversations, each time."""
+        """The number of conversations in each request."""
         self.heads = 0
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
@@ -115,3 +115,18 @@ async def test_polling_begins_again_after_an_unexpected_error(home: str) -> None
 
         assert len(store.asked_for) > 1
     await waiting
+
+
+async def test_a_change_is_announced_once_by_its_own_process_and_once_to_others(home: str) -> None:
+    store = SlowStore()
+    async with Life(home, store, peers=Owner("")) as life, Life(home, store, peers=Owner("")) as other:
+        conversation = await life.create()
+        told: dict[str, list[ConversationId]] = {"own": [], "other": []}
+        await life.conversations.watch("own", lambda one, changes_list, read_by: told["own"].append(one))
+        await other.conversations.watch("other", lambda one, changes_list, read_by: told["other"].append(one))
+        await pass_time(life, 3)
+        await conversation.rename("New")
+        await pass_time(life, 3)
+        await pass_time(other, 3)
+
+        assert told == {"own": [conversation.id], "other": [conversation.id]}

@@ -250,10 +250,10 @@ async def test_after_a_read_from_disk_only_the_rest_is_requested_from_the_owner(
     assert two.here.log.entries == two.there.log.entries
 
 
-@pytest.mark.parametrize("read", ["before it is told", "when it was told", "when it is over"])
+@pytest.mark.parametrize("read", ["before the owner sends them", "after the owner sent them", "after the turn"])
 async def test_followed_entries_are_not_read_from_the_store_as_well(read: str) -> None:
     two = await Two().begin()
-    payloads = await two.happens(agent_message("One"), *(END if read == "when it is over" else ()))
+    payloads = await two.happens(agent_message("One"), *(END if read == "after the turn" else ()))
     two.store.gate.clear()
     two.store.asked.clear()
     reading = asyncio.create_task(two.here.load())
@@ -262,7 +262,7 @@ async def test_followed_entries_are_not_read_from_the_store_as_well(read: str) -
     await two.owner.next()
     two.owner.answers(Followed(last=Seq(4)))
     elsewhere = await following
-    if read == "before it is told":
+    if read == "before the owner sends them":
         two.store.gate.set()
         await reading
     two.owner.tells(*payloads)
@@ -270,7 +270,7 @@ async def test_followed_entries_are_not_read_from_the_store_as_well(read: str) -
     await reading
 
     assert two.here.log.entries == two.there.log.entries
-    assert elsewhere.is_over is (read == "when it is over")
+    assert elsewhere.is_over is (read == "after the turn")
 
 
 async def test_an_entry_that_is_not_the_next_one_ends_it_and_the_disk_has_the_rest() -> None:

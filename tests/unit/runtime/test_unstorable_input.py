@@ -17,7 +17,7 @@ from parley.wire.items import text_of
 from parley.wire.principals import LOCAL
 
 TICKS = 30
-"""More than it takes to ask the model."""
+"""More ticks of the event loop than a model request needs."""
 
 
 async def test_the_model_is_not_asked_before_its_input_is_durable(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ TREE = {
     "/home/u": (".netrc", ".profile", ".ssh/", "work/"),
     "/home/u/work": ("keys/", "notes", "src/"),
 }
-"""What the directories hold; those with a slash are directories."""
+"""The entries of each directory. Names with a slash are directories."""
 
 
 def listing(folder: str) -> Iterable[Entry]:

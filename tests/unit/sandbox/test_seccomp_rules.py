@@ -23,7 +23,7 @@ ENOSYS = fails_with(errno.ENOSYS)
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 OTHER_ARCHITECTURES = (0x40000003, 0x40000028, 0xC0000016, 0x3E, 0x8000003E, 0x4000003E, 0, 0xFFFFFFFF)
-"""i386, 32-bit ARM, others, and those of our machines with another size or order of bytes."""
+"""i386, 32-bit ARM, other architectures, and our architectures with another word size or byte order."""
 
 
 class Mode(NamedTuple):
@@ -237,7 +237,7 @@ EDGES: dict[str, list[list[int]]] = {
     "bind": [[3]],
     "sendto": [[3], [0x1000], [1], [0], POINTERS],
 }
-"""Of each call whose arguments count: what each of them is tried with, in every combination."""
+"""For each system call whose arguments matter, the values of each argument. All combinations are tried."""
 
 SOCKETS = list(
     itertools.chain(

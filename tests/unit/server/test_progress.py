@@ -71,7 +71,7 @@ async def test_a_delayed_notification_is_dropped_when_the_result_comes() -> None
     reporter.before_result(lambda: out.send(RESULT))
     reporter.event("late")
     reporter.begin()
-    other = ProgressReporter(out, 7, delayed=True)  # its timer is behind those that must not fire
+    other = ProgressReporter(out, 7, delayed=True)  # its timer fires after the timers that must not fire
     other.event("after")
     await out.until_written()
     await out.until_written()

@@ -15,8 +15,11 @@ from kit.builders.approvals import CWD
 from kit.clients.requests import request, tool
 from kit.servers.local_server import FrameList, LocalServer
 from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.runtime.conversation import Conversation
 from parley.server.context import LOCAL_USER, OutboxReply, Principal, Role
 from parley.server.serve import ClientConnection, ServerCore
+from parley.server.subscription import Subscription
 from parley.wire.framing import Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import FULL_VERSION
@@ -143,6 +146,36 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
         second.send({"jsonrpc": "2.0", "id": approval["id"], "result": {"decision": "approved"}})
         await second.hears("task_complete")
         assert clients.server.told == [(1, "approved")]
+
+
+def subscriptions_of(conversation: Conversation) -> list[weakref.ref[Subscription]]:
+    passed = (getattr(reader, "_passed", None) for reader in conversation._log._readers)
+    return [weakref.ref(one.__self__) for one in passed if one is not None]
+
+
+async def test_a_closed_stream_and_an_answered_call_are_freed_by_reference_counting(home: str) -> None:
+    """Otherwise evicted conversations wait for the garbage collector, which runs rarely."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with one_server(home) as clients:
+            client, _ = await clients.connect()
+            client.send(with_progress(tool(2, "codex", {"prompt": "1", "cwd": CWD})))
+            approval = await client.hears("elicitation/create")
+            (conversation,) = clients.server.conversations
+            client.send(tool(3, "conversationStream", {"conversation_id": conversation.id}))
+            await client.answer_to(3)
+            left = subscriptions_of(conversation)
+            assert len(left) == 2
+            client.send({"jsonrpc": "2.0", "id": approval["id"], "result": {"decision": "approved"}})
+            await client.answer_to(2)
+            client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}})
+            await until(lambda: not conversation._log._readers)
+            await clients.server.settle_down()
+
+            assert [reference() for reference in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.promises("clients.independent")

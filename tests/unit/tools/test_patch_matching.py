@@ -13,7 +13,7 @@ from parley.tools.patch.matching import apply_chunks
 from parley.tools.patch.parser import UpdateFile, parse
 
 CPU_SECONDS = 10
-"""Of one test; a search that does not end by its deadline takes minutes."""
+"""The limit of one test. A search that does not end by its deadline takes minutes."""
 
 
 def changed(content: str | bytes, *lines: str, deadline: Deadline | None = None) -> bytes:

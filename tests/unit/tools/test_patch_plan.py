@@ -450,7 +450,7 @@ def test_a_working_directory_below_such_a_name_is_like_any_other(tmp_path: Path)
     assert tree(work) == {".gitignore": ("-rw-r--r--", b"x\n")}
 
 
-# --- what stands there -------------------------------------------------------------------
+# --- existing files ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

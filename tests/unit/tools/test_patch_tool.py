@@ -100,19 +100,19 @@ class Bench:
         **changes: Any,
     ) -> None:
         self.work, self._verdicts = work, list(verdicts)
-        self.notebook = RecordingTranscript(appended=self._look)
-        self.did = self.notebook.did
+        self.transcript = RecordingTranscript(appended=self._look)
+        self.did = self.transcript.did
         self.covered: list[str] = []
         """What each question covered."""
         self.spoil: Path | None = None
-        """A file that somebody else changes as soon as the patch has begun."""
+        """A file that another process changes as soon as the patch has begun."""
         self.spoil_with = b"somebody else's\n"
         self.asked_again: Callable[[], object] = lambda: None
         """Called with the second question."""
         commands = commands or Sandboxes()
         commands.did = self.did
         context = ToolContext(
-            settings=settings(cwd=str(work), **changes), transcript=self.notebook, authorize=self._authorize
+            settings=settings(cwd=str(work), **changes), transcript=self.transcript, authorize=self._authorize
         )
         self.patches = Patches(context, commands, touched)
 
@@ -217,7 +217,7 @@ async def test_the_diff_of_a_turn_goes_over_all_its_patches(work: Path) -> None:
 
     await bench.apply("*** Update File: old.txt", "-beta", "+BETA")
 
-    assert isinstance(diff := bench.notebook.payloads[-1], TurnDiff)
+    assert isinstance(diff := bench.transcript.payloads[-1], TurnDiff)
     assert diff.unified_diff.endswith("@@ -1,2 +1,2 @@\n-alpha\n-beta\n+ALPHA\n+BETA\n")
 
 
@@ -226,7 +226,7 @@ async def test_a_moved_file_is_shown_once_with_both_names(work: Path) -> None:
 
     told = await bench.apply("*** Update File: old.txt", "*** Move to: new.txt", "-alpha", "+ALPHA")
 
-    assert isinstance(diff := bench.notebook.payloads[-1], TurnDiff)
+    assert isinstance(diff := bench.transcript.payloads[-1], TurnDiff)
     assert told == ran("Success. Updated the following files:\nM new.txt\n", 0)
     assert diff.unified_diff.splitlines()[0] == f"diff --git a/{work}/old.txt b/{work}/new.txt"
 
@@ -250,7 +250,7 @@ async def test_files_beyond_the_size_of_the_diff_are_shown_like_binary_files(wor
 
     shown = f"@@ -0,0 +1,{count} @@\n" + f"+{line}\n" * count
     assert 2 * len(shown) > MAX_DIFF_BYTES
-    first, second, third = (one.unified_diff for one in bench.notebook.payloads if isinstance(one, TurnDiff))
+    first, second, third = (one.unified_diff for one in bench.transcript.payloads if isinstance(one, TurnDiff))
     assert first == added(work / "a", large, hunk=shown)
     assert second == first + added(work / "b", large, hunk="Binary files differ\n")
     assert third == second + added(work / "c", b"c\n", hunk="@@ -0,0 +1 @@\n+c\n")
@@ -271,7 +271,7 @@ async def test_a_patch_whose_diff_cannot_be_shown_is_written_all_the_same(
     told = await bench.apply(*UPDATE)
 
     assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
-    assert [type(one) for one in bench.notebook.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
+    assert [type(one) for one in bench.transcript.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
     assert [one.getMessage() for one in caplog.records] == ["failed to compute the diff of a turn"]
 
@@ -281,7 +281,7 @@ async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
 
     await bench.apply("*** Update File: old.txt", " alpha")
 
-    assert [type(one) for one in bench.notebook.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
+    assert [type(one) for one in bench.transcript.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
 
 
 async def test_a_patch_that_does_not_match_fails_without_events(work: Path) -> None:
@@ -464,7 +464,7 @@ async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(wo
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await asyncio.to_thread(held.reached.wait, PATIENCE_SECONDS)
         applying = asyncio.create_task(bench.patches.apply(CALL, patch(*UPDATE), workdir=str(work)))
-        await bench.notebook.until(1)
+        await bench.transcript.until(1)
 
         for _ in range(3):
             applying.cancel()
@@ -667,7 +667,7 @@ async def test_a_patch_whose_files_change_at_each_approval_is_refused_in_the_end
         return Granted(by_person=True)
 
     bench.patches = Patches(
-        ToolContext(settings=settings(cwd=str(work)), transcript=bench.notebook, authorize=authorize), Sandboxes()
+        ToolContext(settings=settings(cwd=str(work)), transcript=bench.transcript, authorize=authorize), Sandboxes()
     )
 
     assert await bench.apply(*UPDATE) == (

@@ -30,8 +30,8 @@ async def nobody_is_asked(action: Action) -> Verdict:
     raise AssertionError(f"no need to ask for {action}")
 
 
-def context(notebook: RecordingTranscript, **changes: Any) -> ToolContext:
-    return ToolContext(settings=settings(**changes), transcript=notebook, authorize=nobody_is_asked)
+def context(transcript: RecordingTranscript, **changes: Any) -> ToolContext:
+    return ToolContext(settings=settings(**changes), transcript=transcript, authorize=nobody_is_asked)
 
 
 async def told(tool: Tool, arguments: str) -> str:
@@ -47,10 +47,10 @@ async def told(tool: Tool, arguments: str) -> str:
 
 
 async def test_a_plan_is_shown_with_its_explanation() -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
     answer = await told(
-        UpdatePlan(context(notebook)),
+        UpdatePlan(context(transcript)),
         '{"explanation": "why", "plan": [{"step": "one", "status": "completed"},'
         ' {"step": "two", "status": "in_progress"}, {"step": "three", "status": "pending"}]}',
     )
@@ -61,15 +61,15 @@ async def test_a_plan_is_shown_with_its_explanation() -> None:
         PlanStep(step="two", status="in_progress"),
         PlanStep(step="three", status="pending"),
     )
-    assert notebook.did == [Appended((PlanUpdate(explanation="why", plan=plan),))]
+    assert transcript.did == [Appended((PlanUpdate(explanation="why", plan=plan),))]
 
 
 @pytest.mark.parametrize("arguments", ['{"plan": []}', '{"plan": [], "explanation": null}'])
 async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
-    assert await told(UpdatePlan(context(notebook)), arguments) == "Plan updated"
-    assert notebook.did == [Appended((PlanUpdate(explanation=None, plan=()),))]
+    assert await told(UpdatePlan(context(transcript)), arguments) == "Plan updated"
+    assert transcript.did == [Appended((PlanUpdate(explanation=None, plan=()),))]
 
 
 @pytest.mark.parametrize(
@@ -96,20 +96,22 @@ async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
     ],
 )
 async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: str, detail: str) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
-    answer = await told(UpdatePlan(context(notebook)), arguments)
+    answer = await told(UpdatePlan(context(transcript)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
-    assert notebook.did == []
+    assert transcript.did == []
 
 
 async def test_half_a_surrogate_pair_in_a_step_is_shown_as_a_replacement_character() -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
-    await told(UpdatePlan(context(notebook)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
+    await told(UpdatePlan(context(transcript)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
 
-    assert notebook.did == [Appended((PlanUpdate(explanation=None, plan=(PlanStep(step="�", status="pending"),)),))]
+    assert transcript.did == [
+        Appended((PlanUpdate(explanation=None, plan=(PlanStep(step="�", status="pending"),)),))
+    ]
 
 
 def test_the_plan_is_offered_only_where_the_client_wants_it() -> None:
@@ -134,34 +136,34 @@ def path_argument(path: str | Path) -> str:
 
 async def test_an_image_is_given_to_the_model_as_input(tmp_path: Path) -> None:
     (tmp_path / "shot.dat").write_bytes(PNG)
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
-    answer = await told(ViewImage(context(notebook, cwd=str(tmp_path))), path_argument("shot.dat"))
+    answer = await told(ViewImage(context(transcript, cwd=str(tmp_path))), path_argument("shot.dat"))
 
     assert answer == "The image shot.dat is attached."
-    assert notebook.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
+    assert transcript.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
 
 
 async def test_an_image_may_lie_anywhere_and_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "shot.png").write_bytes(PNG)
     (tmp_path / "link").symlink_to("shot.png")
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
-    await told(ViewImage(context(notebook, cwd="/nonexistent")), path_argument(tmp_path / "link"))
+    await told(ViewImage(context(transcript, cwd="/nonexistent")), path_argument(tmp_path / "link"))
 
-    assert notebook.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
+    assert transcript.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
 
 
 async def test_an_image_may_be_exactly_as_large_as_the_limit(tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     large.write_bytes(large_png(MAX_IMAGE_BYTES))
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
-    assert await told(ViewImage(context(notebook)), path_argument(large)) == f"The image {large} is attached."
+    assert await told(ViewImage(context(transcript)), path_argument(large)) == f"The image {large} is attached."
     os.truncate(large, MAX_IMAGE_BYTES + 1)
-    assert await told(ViewImage(context(notebook)), path_argument(large)) == f"{large}: larger than 20 MiB"
+    assert await told(ViewImage(context(transcript)), path_argument(large)) == f"{large}: larger than 20 MiB"
 
-    assert len(notebook.did) == 1
+    assert len(transcript.did) == 1
 
 
 async def test_a_file_that_is_not_an_image_is_not_sent_to_the_model(tmp_path: Path) -> None:
@@ -170,8 +172,8 @@ async def test_a_file_that_is_not_an_image_is_not_sent_to_the_model(tmp_path: Pa
     (tmp_path / "half.png").write_bytes(PNG[: len(PNG) // 2])
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
-    notebook = RecordingTranscript()
-    tool = ViewImage(context(notebook, cwd=str(tmp_path)))
+    transcript = RecordingTranscript()
+    tool = ViewImage(context(transcript, cwd=str(tmp_path)))
 
     answers = {
         name: await told(tool, path_argument(name))
@@ -188,7 +190,7 @@ async def test_a_file_that_is_not_an_image_is_not_sent_to_the_model(tmp_path: Pa
         "a\0b": "a\0b: not the path of a file",
         "x" * 300: f"{'x' * 300}: File name too long (os error 36)",
     }
-    assert notebook.did == []
+    assert transcript.did == []
 
 
 async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Path) -> None:
@@ -203,14 +205,14 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     (work / "folder").symlink_to(home)
     by_detour = ["link.png", "folder/sessions/shot.png", "../parley/./sessions/shot.png"]
     sandbox = Sandbox(hidden_paths=(str(home), str(tmp_path / "keys"), str(person / ".netrc")))
-    notebook = RecordingTranscript()
-    tool = ViewImage(context(notebook, cwd=str(work), sandbox=sandbox))
+    transcript = RecordingTranscript()
+    tool = ViewImage(context(transcript, cwd=str(work), sandbox=sandbox))
 
     for name in (*map(str, hidden), by_detour[-1]):
         assert await told(tool, path_argument(name)) == f"{name}: may not be read"
     for name in by_detour[:-1]:
         assert await told(tool, path_argument(name)) == f"{name}: a symbolic link leads out of the project"
-    assert notebook.did == []
+    assert transcript.did == []
 
     for path in open_to_all:
         assert await told(tool, path_argument(path)) == f"The image {path} is attached."
@@ -225,12 +227,12 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     ],
 )
 async def test_arguments_that_name_no_image_are_explained(arguments: str, detail: str) -> None:
-    notebook = RecordingTranscript()
+    transcript = RecordingTranscript()
 
-    answer = await told(ViewImage(context(notebook)), arguments)
+    answer = await told(ViewImage(context(transcript)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
-    assert notebook.did == []
+    assert transcript.did == []
 
 
 def test_seeing_images_is_offered_with_one_argument() -> None:

@@ -73,14 +73,14 @@ class Bench:
         environ = Environment(PATH="/bin", MY_API_KEY="secret")
         base: dict[str, Any] = {"cwd": "/project", "sandbox_mode": "danger-full-access", "environ": environ}
         self.settings: Settings = settings(**{**base, **changes})
-        self.notebook = RecordingTranscript()
-        self.did = self.notebook.did
+        self.transcript = RecordingTranscript()
+        self.did = self.transcript.did
         self.running = asyncio.Event()
         self.never = asyncio.Event()
         self.hangs = False
         self._says, self._ends, self._then_ends = says, ends, then_ends
         self._verdict, self._then = verdict, then
-        context = ToolContext(settings=self.settings, transcript=self.notebook, authorize=self._authorize)
+        context = ToolContext(settings=self.settings, transcript=self.transcript, authorize=self._authorize)
         self.shell = Shell(context, self, self)
 
     async def call(self, name: str = "shell", /, **arguments: Any) -> str:
@@ -97,7 +97,7 @@ class Bench:
 
     @property
     def end(self) -> ExecCommandEnd:
-        event = self.notebook.payloads[-1]
+        event = self.transcript.payloads[-1]
         assert isinstance(event, ExecCommandEnd)
         return event
 
@@ -468,7 +468,7 @@ async def test_an_approval_request_shows_the_target_of_a_link(tmp_path: Path) ->
 
 
 MANY_WORDS: Final = json.dumps({"command": ["ls"] + ["-l"] * 100_000})
-"""Those of a hostile model: looking at a million words takes a second, while all clients wait."""
+"""The arguments of a hostile model. To check a million words takes a second, in which all clients wait."""
 
 
 @pytest.mark.parametrize(
@@ -614,8 +614,8 @@ async def test_a_command_that_fails_in_the_sandbox_was_denied_by_the_sandbox(pol
     told = await bench.call(command=["make"])
 
     assert told == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
-    assert bench.notebook.payloads[-1] == DENIED_END
-    assert bench.notebook.payloads[-2] == CommandOutput(
+    assert bench.transcript.payloads[-1] == DENIED_END
+    assert bench.transcript.payloads[-2] == CommandOutput(
         call_id=CALL,
         streams=(stored_stream("stdout", b"out\n"), stored_stream("stderr", b"a: Permission denied\n", item="i2")),
     )
@@ -864,7 +864,7 @@ async def test_a_command_whose_directory_is_replaced_while_it_starts_needs_anoth
     assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
     asked = [entry for entry in bench.did if isinstance(entry, RunCommand)]
     assert [action.changed for action in asked] == [None, "directory"]
-    ends = [event for event in bench.notebook.payloads if isinstance(event, ExecCommandEnd)]
+    ends = [event for event in bench.transcript.payloads if isinstance(event, ExecCommandEnd)]
     assert [end.stderr for end in ends] == ["the working directory is not the one that was approved", ""]
 
 

@@ -15,7 +15,7 @@ from parley.transports.descriptors import HIGH_WATER_BYTES, PIPE_BYTES, Descript
 from parley.wire.framing import Overlong
 
 FULL = b"x" * (HIGH_WATER_BYTES + PIPE_BYTES)
-"""More than the kernel and the outbox take before events have to wait."""
+"""More bytes than the kernel and the outbox accept before events have to wait."""
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ NOBODY = 65534
 Frame = bytes | Overlong
 
 NAME = "1-0123456789abcdef.sock"
-"""Such as no process here has."""
+"""The name of a socket that no process has."""
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ async def test_a_process_that_has_just_begun_to_listen_is_not_taken_for_dead(dir
                 try:
                     found = connect(directory, name)
                 except BlockingIOError:
-                    continue  # it was found so often that nobody else fits in
+                    continue  # its backlog is full
                 if found is not None:
                     found.close()
 

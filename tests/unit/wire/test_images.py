@@ -35,7 +35,7 @@ LOSSLESS = WEBP[20:]
 EXTENDED = chunk(b"VP8X", bytes(10))
 COMMENT = b"!\xfe\x05hello\0"
 SCREEN = 19
-"""Where the first block of the GIF stands, behind its size and its two colours."""
+"""The offset of the first block of the GIF, after its size and its two colours."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

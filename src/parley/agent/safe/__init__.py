@@ -54,8 +54,8 @@ _LOGIN_PLACES: Final = (
     *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin"),
     *("~/.local/bin", "~/bin"),
 )
-"""Directories in which a login shell may find programs, regardless of the PATH that it gets, because its start-up
-files set PATH.
+"""Directories in which a login shell may find programs. The PATH that the shell inherits does not matter, because
+the start-up files of the shell set PATH.
 """
 
 

@@ -1,7 +1,7 @@
 """Checks whether `find` with given arguments only reads and prints.
 
-The arguments of `find` are an expression, not options. The lists in this module omit the tests that run programs,
-delete files, write files, or read lists of files.
+The arguments of `find` are starting points and an expression of tests and actions. The lists in this module omit
+the parts of an expression that run programs, delete files, write files, or read lists of files.
 """
 
 from __future__ import annotations

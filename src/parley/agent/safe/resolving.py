@@ -14,12 +14,12 @@ __all__ = ["is_out_of_reach", "lies_out_of_reach"]
 def is_out_of_reach(
     program: str, *, search_path: str | None, writable: Sequence[str], elsewhere: Sequence[str] = ()
 ) -> bool:
-    """Return whether a program exists and its file is in none of the `writable` directories, whose paths contain no
-    links.
+    """Return whether a program exists and its file is in none of the `writable` directories.
 
-    A name without a slash is looked up in `search_path`. The first match is used, even if it is not executable. A
-    relative directory in the search path makes the result False. If a directory in `elsewhere` contains a file with
-    the same name, that file must not be in a writable directory either.
+    The paths in `writable` must not contain links. A name without a slash is looked up in `search_path`. Only the
+    first match is considered; if it is not executable, the result is False. The result is also False if the search
+    path contains a relative directory. If a directory in `elsewhere` contains a file with the same name, that file
+    must not be in a writable directory either.
     """
     if "/" in program:
         return _is_program(program) and lies_out_of_reach(program, writable)

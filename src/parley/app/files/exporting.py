@@ -16,11 +16,11 @@ __all__ = ["atomic_write", "export_conversation"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
-    """Export the conversation with the id `named`: call `write` with each line of the export. Entries that other
-    processes append meanwhile are not exported.
+    """Export the conversation with the id `named`. Call `write` with each line of the export. Entries that another
+    process appends during the export are not exported.
 
     Raises:
-        UnknownConversation: the conversation does not exist, or was deleted meanwhile.
+        UnknownConversation: the conversation does not exist, or was deleted during the export.
         StoreError: the conversation cannot be read.
     """
     conversation_id = ConversationId(named)

@@ -67,8 +67,9 @@ async def import_file(
 ) -> Imported:
     """Create a conversation from a file. `settings` are used if the file contains no settings.
 
-    `is_named` is True if the user named this file. A file without a conversation is then an error; otherwise it is
-    skipped. With `new_id`, a new conversation is always created, even if the same file was imported before.
+    `is_named` is True if the user named this file. If the file is neither an export nor a supported rollout file,
+    the outcome is `FAILED` for a named file and `SKIPPED` for any other file. With `new_id`, a new conversation is
+    always created, even if the same file was imported before.
 
     Raises:
         BadHome: the home directory cannot be written.

@@ -80,9 +80,9 @@ class SourceFile:
         return "neither an export of Parley nor a rollout file of Codex CLI"
 
     def ids(self) -> Iterator[ConversationId]:
-        """Yield candidate ids for the conversation: first its own id, then ids derived from it.
+        """Yield candidate ids for the conversation: first its id in the file, then ids derived from that id.
 
-        Every import of the file yields the same ids.
+        The ids are the same in every import of the file.
         """
         yield self.conversation_id
         for number in count(1):
@@ -113,13 +113,13 @@ class SourceFile:
             lines = _lines(file)
             _, first = next(lines, (1, b""))
             if self._is_rollout:
-                yield from self._retold(first, lines, projections)
+                yield from self._rollout_entries(first, lines, projections)
             else:
                 head = read_head(first)
                 self.conversation_id, self.archived = head.conversation_id, head.archived
                 yield from map(_with_usual_settings, read_entries(head, lines, projections))
 
-    def _retold(self, first: bytes, lines: Iterator[Line], projections: Projections) -> Iterator[Entry]:
+    def _rollout_entries(self, first: bytes, lines: Iterator[Line], projections: Projections) -> Iterator[Entry]:
         session = read_session(first)
         self.conversation_id = session.conversation_id
         try:
@@ -134,12 +134,12 @@ class SourceFile:
             cwd=self._settings.cwd,
             asked=stored_arguments(SettingsOverrides(cwd=self._settings.cwd)),
         )
-        log, retelling = Log(), RolloutReader(session)
-        for payload in chain((chosen,), retelling.read(lines)):
+        log, reader = Log(), RolloutReader(session)
+        for payload in chain((chosen,), reader.read(lines)):
             entries = log.append((payload,), at=at)
             projections.replay(entries)
             yield from entries
-        self.left_out = retelling.left_out
+        self.left_out = reader.left_out
 
 
 def _lines(file: BinaryIO) -> Iterator[Line]:
@@ -156,8 +156,10 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_usual_settings(entry: Entry) -> Entry:
-    """Return an entry with the secrets in its settings redacted. Raise BadFile if the settings are invalid, because
-    the conversation needs valid settings to continue.
+    """Return an entry with the secrets in its settings redacted.
+
+    Raises:
+        BadFile: the settings are invalid. The conversation could not continue with them.
     """
     if entry.is_event or entry.type != _SETTINGS_CHOSEN:
         return entry

@@ -28,9 +28,9 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, request_id, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Set the positions to those that the client has received. This is called before messages are sent again.
+        """Set the positions to those that the client has received, before messages are sent again.
 
-        Otherwise the ids of repeated messages would contain positions that the client has not reached.
+        Without this call, the ids of repeated messages would contain positions that the client has not reached.
         """
         self._positions = dict(positions)
 

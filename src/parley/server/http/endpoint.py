@@ -41,7 +41,7 @@ from parley.server.http.sessions import HttpSession, HttpSessions
 from parley.server.http.stateless import StatelessRequests
 from parley.wire.http import LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID, HttpAnswer
 from parley.wire.mcp import KNOWN_VERSIONS
-from parley.wire.modern import SERVED_VERSIONS
+from parley.wire.modern import MODERN_VERSION, SERVED_VERSIONS
 
 __all__ = ["PATH", "HttpEndpoint", "HttpLimits"]
 
@@ -132,6 +132,8 @@ class HttpEndpoint:
             match request.method:
                 case "POST":
                     return await self._post(request, principal)
+                case "GET" | "DELETE" if self._names_modern_version(request):
+                    return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "POST"})
                 case "GET":
                     return await self._get(request, principal)
                 case "DELETE":
@@ -142,6 +144,10 @@ class HttpEndpoint:
                     return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": METHODS})
         except RequestRefused as refused:
             return refusal(refused)
+
+    def _names_modern_version(self, request: HttpRequest) -> bool:
+        """Return whether a request names version 2026-07-28, which has neither sessions nor arrays of messages."""
+        return self._is_modern() and request.header(PROTOCOL_VERSION) == [MODERN_VERSION]
 
     # --- POST --------------------------------------------------------------------------
 
@@ -181,6 +187,8 @@ class HttpEndpoint:
         """
         if not is_array and self._stateless.is_for(request, messages[0]) and self._is_modern():
             return await self._stateless.answer(request, messages.pop(), principal, accepts_stream=accepts_stream)
+        if is_array and self._names_modern_version(request):
+            raise ArrayNotAllowed(BATCH_VERSION)
         if messages[0].is_initialize and not request.header(SESSION_ID):
             return await self._initialize(messages.pop(), principal)
         session = await self._session(request, principal)

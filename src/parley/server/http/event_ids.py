@@ -1,7 +1,8 @@
-"""The ids of server-sent events. An id encodes what the client has received, signed with the key of the home
-directory.
+"""The ids of server-sent events. An id contains the positions that the client has reached, and is signed with the
+key of the home directory.
 
-An id contains everything that is needed to continue, so the server stores nothing for clients that may reconnect.
+An id contains everything that is needed to continue a stream, so the server stores nothing for clients that may
+reconnect.
 The signature covers the session, so an id of one session is invalid in another.
 """
 
@@ -29,9 +30,9 @@ class CallCursor(Struct, frozen=True, array_like=True):
 
 
 class SessionCursors(Struct, frozen=True, array_like=True):
-    """What the client has received on one HTTP stream.
+    """The positions that the client has reached on one HTTP stream.
 
-    This is either the cursor of a call, or the position in each conversation that the client streams.
+    They are either the cursor of a call, or the position in each conversation that the client streams.
     """
 
     call: CallCursor | None = None

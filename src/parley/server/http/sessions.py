@@ -53,8 +53,6 @@ class HttpSession:
         self.digest: Final = session_digest(self.id)
         self.ids: Final = ids
         self.principal: Final = principal
-        self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
-        self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
         self.idle_since = 0.0
         self._requests = 0
         self._client: ClientConnection | None = None
@@ -73,6 +71,8 @@ class HttpSession:
         self.saving: asyncio.Task[None] | None = None
         self._calls: dict[RequestId, MessageStream] = {}
         """The streams of calls that can be resumed, by request id."""
+        self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
+        self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
 
     @property
     def client(self) -> ClientConnection:
@@ -271,7 +271,7 @@ class HttpSessions:
     def delete(self, session: HttpSession) -> asyncio.Task[None] | None:
         """End a session. Its turns continue.
 
-        Return a task that ends when the session is removed from the store; None if it does not have to be removed.
+        Return a task that ends when the session is removed from the store; None if the store is not changed.
         """
         is_known = self._sessions.pop(session.id, None) is not None
         session.end()

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -54,6 +54,10 @@ class StoredTokens:
         self._used: dict[bytes, float] = {}
         """The times of use that are not stored yet, by digest."""
         self._wake = asyncio.Event()
+        self._reloading = asyncio.Lock()
+        """Held during a reload. Otherwise a reload that read the store earlier could end later, and make a removed
+        token valid again.
+        """
         self._on_revoked: list[Callable[[Principal], None]] = []
         self._on_valid: list[Callable[[Principal], None]] = []
 
@@ -90,11 +94,15 @@ class StoredTokens:
 
         If the tokens cannot be read, the tokens that were valid before stay valid until they expire.
         """
-        try:
-            read = await self._store.tokens()
-        except StoreError as error:
-            log.warning("the tokens of the home cannot be read: %s", error)
-            read = list(self._tokens.values())
+        async with self._reloading:
+            try:
+                read = await self._store.tokens()
+            except StoreError as error:
+                log.warning("the tokens of the home cannot be read: %s", error)
+                read = list(self._tokens.values())
+            self._replace(read)
+
+    def _replace(self, read: Sequence[StoredToken]) -> None:
         self._tokens = {token.digest: token for token in read if not self._has_expired(token)}
         before, self._principals = self._principals, {}
         became_valid: list[Principal] = []

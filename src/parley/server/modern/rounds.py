@@ -230,8 +230,10 @@ class Rounds:
 
 
 def _digest(tool: str, arguments: Raw | UnsetType) -> bytes:
-    """Return the digest of a tool and its arguments. The digest does not depend on the order of members, except
-    inside a long argument, because decoding such an argument would take several times its size in memory.
+    """Return the digest of a tool and its arguments.
+
+    The digest does not depend on the order of members, except inside a long argument. A long argument is not
+    decoded, because decoding would take several times its size in memory.
     """
     digest = hashlib.sha256()
 

@@ -20,8 +20,8 @@ __all__ = ["ResourceSubscriptions", "give_back_subscriptions", "take_subscriptio
 log = logging.getLogger(__name__)
 
 MOST_SUBSCRIPTIONS: Final = 1000
-"""The maximum number of resources to which one client may subscribe. It is limited because each subscription keeps
-a conversation in memory.
+"""The maximum number of resources to which one client may subscribe. The number is limited because each
+subscription keeps a conversation in memory.
 """
 
 MOST_OF_PRINCIPAL: Final = 5000
@@ -29,7 +29,11 @@ MOST_OF_PRINCIPAL: Final = 5000
 
 
 def take_subscriptions(server: ServerContext, principal: Principal, count: int = 1) -> None:
-    """Count new subscriptions of a principal. Raises TooManySubscriptions."""
+    """Count new subscriptions of a principal.
+
+    Raises:
+        TooManySubscriptions: the principal would exceed the maximum number of subscriptions.
+    """
     if server.subscribed[principal.key] + count > MOST_OF_PRINCIPAL:
         raise TooManySubscriptions(MOST_OF_PRINCIPAL)
     server.subscribed[principal.key] += count

@@ -1,7 +1,7 @@
 """Writes a conversation as Markdown.
 
-Everything that a model, a command or a person wrote is a block quote, so it cannot imitate a heading of the
-transcript. Invisible characters and control characters in it are escaped.
+All text from a model, a command or a person is written as a block quote, so that the text cannot imitate a heading
+of the transcript. Invisible characters and control characters in this text are escaped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Detects changes to a resource, and notifies a client at a limited rate.
 
-A conversation is watched by a reader of its log, so nothing is polled. While a client is not reading, only one flag
-is stored for each resource.
+A reader of the log detects changes to a conversation, so no polling is needed. While a client is not reading, the
+server stores only one flag for each resource that the client watches: whether a notification is due.
 """
 
 from __future__ import annotations

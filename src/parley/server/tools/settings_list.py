@@ -6,6 +6,7 @@ import os
 from typing import Any, Final, cast
 from uuid import UUID
 
+from parley.common.paths import is_below_any
 from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides
 from parley.server.access import allowed_roots, allowed_values
@@ -83,5 +84,5 @@ def _profile(name: str, table: dict[str, Any]) -> ListedProfile:
 def _default_directory(cwd: str, roots: tuple[str, ...]) -> str:
     """Return `cwd`, or the first root if there are roots and none of them contains `cwd`."""
     real = os.path.realpath(cwd)
-    is_allowed = not roots or any(os.path.commonpath((real, root)) == root for root in roots)
+    is_allowed = not roots or is_below_any(real, roots)
     return cwd if is_allowed else roots[0]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from parley.stores.blobs import Cut
 
-__all__ = ["AT_ONCE", "Batch", "pieces", "placeholders", "values", "write_all"]
+__all__ = ["AT_ONCE", "Batch", "groups_of", "pieces", "placeholders", "values", "write_all"]
 
 T = TypeVar("T")
 
@@ -26,6 +26,11 @@ SHORTEST: Final = 4096
 AT_ONCE: Final = 32
 """The maximum number of rows in one statement. It is small, so that a prepared statement can be cached for each
 number of rows.
+"""
+
+CONVERSATIONS_AT_ONCE: Final = 256
+"""The maximum number of conversations in one query; a power of two. Each conversation needs up to two variables.
+Older releases of SQLite allow only 999 variables.
 """
 
 BYTES_AT_ONCE: Final = 64 * 1024
@@ -112,6 +117,17 @@ def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Split a sequence into pieces of at most `AT_ONCE` items."""
     for begin in range(0, len(items), AT_ONCE):
         yield items[begin : begin + AT_ONCE]
+
+
+def groups_of(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Split a sequence into groups of at most `CONVERSATIONS_AT_ONCE` items, for queries.
+
+    The last item of a group is repeated until the length is a power of two, so that there are few different
+    statements. SQLite caches each of them, and a statement with hundreds of values needs tens of kilobytes.
+    """
+    for begin in range(0, len(items), CONVERSATIONS_AT_ONCE):
+        some = [*items[begin : begin + CONVERSATIONS_AT_ONCE]]
+        yield some + some[-1:] * ((1 << (len(some) - 1).bit_length()) - len(some))
 
 
 @cache

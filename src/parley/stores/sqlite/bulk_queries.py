@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease, Owner, Summary
 from parley.stores.sqlite.batch import Batch, pieces, placeholders, values, write_all
-from parley.stores.sqlite.queries import NEWEST, OWNER, SUMMARY, columns_of
+from parley.stores.sqlite.columns import NEWEST, OWNER, SUMMARY, columns_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""The value that replaces a column which is not a number. The end of the log is then unknown, and the conversation
-can only be deleted.
+"""The value that replaces an epoch or a last position which is not a number. A conversation with such a damaged row
+can only be deleted, because the end of its log is unknown.
 """
 
 
@@ -94,7 +94,8 @@ def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyEr
 def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
     """Return the head that each log must have before these appends, by row number.
 
-    Return None if an append has no entries, or does not continue the previous append to its log.
+    Return None if one of the appends has no entries, or if it does not begin where the previous append to the same
+    log ends.
     """
     expected: dict[int, _Head] = {}
     ends: dict[int, tuple[int, int]] = {}
@@ -146,8 +147,8 @@ _WITHOUT_OUTCOME: Final = _SHOWN.index("ended_seq")
 _RUNNING: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN[:_WITHOUT_OUTCOME])}"
 _ENDED: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN)}"
 _NO_OUTCOME: Final = f", ({', '.join(_SHOWN[_WITHOUT_OUTCOME:])}) = (0, NULL, NULL, NULL, NULL)"
-"""The assignment for a conversation whose last turn has no outcome. Binding these values would take time in each
-append of a running turn.
+"""The assignment to the outcome columns of a conversation whose last turn has no outcome. The values are part of
+the statement, because binding them would take time in each append of a running turn.
 """
 
 

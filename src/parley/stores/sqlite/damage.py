@@ -34,8 +34,8 @@ SCANS: Final = (
     "SELECT row, id, NULL, NULL FROM conversations INDEXED BY sqlite_autoindex_conversations_1 ORDER BY id {0}",
     "SELECT row, id, archived, updated_at FROM conversations NOT INDEXED ORDER BY row {0}",
 )
-"""Queries that find conversations through different indexes. A damaged page ends a scan, so each query runs in both
-directions, with the direction in place of `{0}`.
+"""Queries that find conversations through different indexes. `{0}` is replaced with the direction of the scan. Each
+query runs in both directions, because a scan ends at the first damaged page.
 """
 
 
@@ -86,8 +86,8 @@ def fetch_around_damage(
 ) -> list[tuple[Any, ...]]:
     """Return the rows of a query.
 
-    If the query fails because of damage, run it again with `instead` in place of `{}`. By default, this forces a
-    table scan instead of the use of an index.
+    `sql` contains the placeholder `{}`, which is first replaced with nothing. If the query fails because of damage,
+    run the query again with `instead` in place of `{}`. The default of `instead` forces a table scan.
     """
     try:
         return db.execute(sql.format(""), values).fetchall()

@@ -20,6 +20,7 @@ from parley.common.threads import checked_pool
 from parley.errors import BadHome, HomeLost
 from parley.stores.search import contains_text, normalize_path
 from parley.stores.sqlite.batch import AT_ONCE
+from parley.stores.sqlite.columns import as_text
 from parley.stores.sqlite.errors import REPAIR, opening_error, store_error
 from parley.stores.sqlite.files import (
     DATABASE,
@@ -31,7 +32,6 @@ from parley.stores.sqlite.files import (
     sync_directory,
 )
 from parley.stores.sqlite.locks import LeaseLocks, WriteLock, open_lease_locks
-from parley.stores.sqlite.queries import as_text
 from parley.stores.sqlite.schema import MIGRATIONS
 from parley.wire.text import quoted
 
@@ -73,7 +73,11 @@ class Home:
     """The locks of a home and the threads that read its database. They exist before the database is open."""
 
     def __init__(self, path: str) -> None:
-        """Open the locks of a home and start its reader threads. Raises OSError."""
+        """Open the locks of a home and start its reader threads.
+
+        Raises:
+            OSError: the files of the locks cannot be opened.
+        """
         self.path = path
         self.lock = WriteLock(path)
         try:
@@ -132,14 +136,18 @@ class Database:
             self._free.put(db)
 
     def check(self) -> None:
-        """Check that the database files are in place. Must be called in a thread of the pool. Raises HomeLost."""
+        """Check that the database files are in place. Must be called in a thread of the pool.
+
+        Raises:
+            HomeLost: a file was removed or replaced.
+        """
         self.read(lambda db: None)
 
     def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
-        """Check that the database files are in place. This is called before `db` is used and before a write is
+        """Check that the database files are in place. Must be called before `db` is used and before a write is
         confirmed.
 
-        `has_written` is true if this process has just written.
+        `has_written` is true if this process has just written to the database.
 
         Raises:
             HomeLost: a file was removed or replaced. Conversations that only this process can still read were
@@ -173,7 +181,7 @@ class Database:
         return f"{saved} {lost}" if lost else saved
 
     def refuse_newer(self) -> None:
-        """Check that this version of Parley knows the format of the database. This is called inside a write
+        """Check that this version of Parley knows the format of the database. Must be called inside a write
         transaction.
 
         Raises:
@@ -321,10 +329,10 @@ def is_new(home: str) -> bool:
 
 
 def _make(home: str, path: str) -> None:
-    """Create an empty database. The file appears together with its first page, because a file of 0 bytes counts as
-    damaged.
+    """Create an empty database. The file appears only when its first page is written, because a file of 0 bytes
+    counts as damaged.
 
-    SQLite creates its log with the mode of the database file.
+    The database file gets the mode 0600. SQLite creates the write-ahead log with the same mode.
     """
     with AtomicFile(path) as file:
         db = sqlite3.connect(file.name, isolation_level=None)

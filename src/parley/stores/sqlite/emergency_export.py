@@ -1,7 +1,7 @@
 """Saves conversations that an open connection can still read and that are no longer in the database on disk.
 
-Each conversation is saved as a file that `parley import` can read. This is done when `parley.db` or its log was
-removed or replaced.
+Each conversation is saved as a file that `parley import` can read. The server saves the conversations when it finds
+that `parley.db` or its log was removed or replaced.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Saved(NamedTuple):
     """The path of the saved file, or of a directory if there are several; None if nothing was saved."""
     conversations: int
     left_out: int | None
-    """The number of conversations that could not be read or written, or that exceed the size limit; None if
-    unknown.
+    """The number of conversations that were not saved, because they could not be read or written or because the
+    size limit was reached. None if the list of conversations could not be read.
     """
 
 
@@ -78,7 +78,12 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
 
 
 def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[bytes]:
-    """Yield the lines of an export of a conversation. Raises ParleyError or sqlite3.Error."""
+    """Yield the lines of an export of a conversation.
+
+    Raises:
+        ParleyError: the conversation does not exist or is damaged.
+        sqlite3.Error: the database cannot be read.
+    """
     head = queries.head(db, conversation_id, is_leased=lambda row: False)
     yield head_line(
         ExportHead(
@@ -116,11 +121,14 @@ def _last_positions(database: str) -> Mapping[str, int]:
 
 
 def _directory(home: str) -> str:
-    """Create a directory that only the user may access, and return its path. Raises OSError.
+    """Create a directory that only the user may access, and return its path.
 
     The directory is in the home, because commands cannot access the home. A home that was removed is created again.
     If the home is not writable, the directory is in `ELSEWHERE`. It is not in /tmp, because commands could change
     the files there before the user imports them.
+
+    Raises:
+        OSError: neither the home nor `ELSEWHERE` is writable.
     """
     name = time.strftime("saved-%Y%m%d-%H%M%S-")
     try:

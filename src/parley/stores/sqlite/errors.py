@@ -43,9 +43,10 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Return the error for the caller, as `store_error` does.
+    """Convert an error that occurred while a home was being opened, and return the error for the caller.
 
-    An error of the operating system becomes `BadHome`, as does an error of SQLite when it opens the database file.
+    An error of the operating system becomes `BadHome`. The error with which SQLite reports that it cannot open a
+    file also becomes `BadHome`. All other errors are converted by `store_error`.
     """
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be stored here: {os_detail(error)}")
@@ -61,7 +62,8 @@ def _code(error: sqlite3.Error) -> int:
 def _no_file_can_be_opened() -> str | None:
     """Return the reason why this process cannot open any file; None if it can open files.
 
-    This is needed because SQLite reports only that it cannot open its own file.
+    SQLite reports only that it could not open its own file. This function finds out whether the cause is the
+    process, for example because all descriptors are in use.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

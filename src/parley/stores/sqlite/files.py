@@ -1,6 +1,4 @@
-"""The files of a home: checks the file system of the home, detects lost database files, and writes files
-atomically.
-"""
+"""Checks the file system of a home, detects lost database files, and writes files atomically."""
 
 from __future__ import annotations
 
@@ -135,8 +133,9 @@ def _mounts() -> str:
 # --- the database ------------------------------------------------------------------------
 
 SETTLING_NS: Final = 3_000_000_000
-"""The time after a change of a directory in which a second change may leave the same modification time, in
-nanoseconds. It is longer than the resolution of times in any file system.
+"""The time for which the modification time of a changed directory is not trusted, in nanoseconds. A second change
+within the resolution of the file system's clock would leave the same modification time. `SETTLING_NS` is longer
+than the resolution in any file system.
 """
 
 
@@ -146,8 +145,8 @@ class DatabaseFiles:
     The identities are used to detect that a file was removed or replaced. Without this check, SQLite would continue
     to write to the old file, which no other process reads.
 
-    The check runs for each read and write. It does not examine the files themselves while the directory has not
-    changed, because on recent Linux kernels each `stat` of the log makes the next write to the log slower: the
+    The check runs for each read and write. It examines the files themselves only if the directory has changed. The
+    reason is that, on recent Linux kernels, each `stat` of the log makes the next write to the log slower: the
     kernel then has to record a new modification time for that write.
     """
 
@@ -159,8 +158,9 @@ class DatabaseFiles:
         # SQLite holds no locks on the log, so closing this descriptor releases none.
         self._log = os.open(os.path.join(home, LOG), os.O_RDONLY | os.O_CLOEXEC)
         self._unchanged: tuple[int, ...] | None = None
-        """The state of the directory when all files were in place; None if the directory was changed shortly
-        before. A second change at almost the same time could then leave the same state.
+        """The state of the directory when a check found all files in place. None if there is no such state, or if
+        the directory was changed less than `SETTLING_NS` before that check. In that case, a second change could
+        leave the same state.
         """
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """Finds and describes the process that holds a lock on a file, for error messages.
 
-Linux lists all locks in /proc/locks. The process that took an `flock` may have ended and left the lock to a process
-that inherited the open file; /proc/PID/fdinfo shows the inheriting process. Processes of other PID namespaces
-cannot be named. This process is never named, because it is the one that is waiting for the lock. Only the name of a
-program is shown, because its arguments may contain secrets.
+Linux lists all locks in /proc/locks. The process that acquired an `flock` may have ended and left the lock to a
+process that inherited the open file; /proc/PID/fdinfo shows the inheriting process. Processes of other PID
+namespaces cannot be named. The current process is never named, because it is the one that is waiting for the lock.
+The description contains only the name of the program, because the arguments may contain secrets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["UNKNOWN", "holder_in", "holder_of"]
 UNKNOWN: Final = "another process"
 
 MAX_READS: Final = 10
-"""The maximum number of times that /proc/locks is read. The kernel returns the list in pages, and may omit a line
-for each lock that is released between two pages.
+"""The maximum number of times that /proc/locks is read to find a lock. One read may miss the lock, because the
+kernel returns the list in pages, and may omit a line for each lock that is released between two pages.
 """
 
 
@@ -60,10 +60,10 @@ def _inodes(paths: tuple[str, ...]) -> Iterator[int]:
 
 def _holder(line: str, inodes: set[int]) -> int | None:
     """Return the PID in a line such as `1: FLOCK ADVISORY WRITE 4711 08:01:5678 0 EOF`; None if the line is about
-    another file.
+    another file or is not about an exclusive lock that a process holds.
 
     The device is not compared, because on overlayfs and btrfs it differs from the device that `stat` returns. A
-    line with `->` describes a waiting process, and is ignored.
+    line with `->` describes a process that is waiting for a lock.
     """
     fields = line.split()
     if len(fields) < 6 or fields[1] == "->" or fields[3] != "WRITE":
@@ -111,7 +111,11 @@ def _plain(name: str) -> str:
 
 
 def _booted_at() -> int:
-    """Return the boot time of the system, in seconds since the epoch. Raises ValueError."""
+    """Return the boot time of the system, in seconds since the epoch.
+
+    Raises:
+        ValueError: the system does not report its boot time.
+    """
     for line in (_read("/proc/stat") or "").splitlines():
         if line.startswith("btime "):
             return int(line.split()[1])

@@ -1,7 +1,8 @@
-"""Locks between the processes of a home. The kernel releases them when a process ends, even if it is killed.
+"""Locks between the processes of a home. The kernel releases the locks of a process when the process ends, even if
+the process is killed.
 
 The `WriteLock` is held for one transaction or checkpoint, and processes wait for it. A lease lock is held as long
-as the lease of its conversation, and no process waits for it. Child processes do not inherit the open files.
+as the lease of its conversation, and no process waits for it. Child processes do not inherit the locks.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class WriteLock:
     """The lock that a process holds while it writes to, checkpoints, opens or closes the database. It is a context
     manager.
 
-    A process first acquires a second lock, the gate. A process that has just written therefore queues after the
-    waiting processes, and no process starves.
+    A process first acquires a second lock, the gate, and releases the gate when it has acquired the write lock. A
+    process that has just written therefore queues after the waiting processes, and no process starves.
     """
 
     def __init__(self, home: str) -> None:
@@ -168,8 +169,8 @@ def _byte(kind: int, row: int) -> bytes:
 
 
 class LockFiles:
-    """Locks on whole files, one file for each row number. They are for systems on which byte locks belong to the
-    process.
+    """Locks on whole files, one file for each row number. These locks are used on systems other than Linux, where
+    locks on bytes belong to the process.
     """
 
     def __init__(self, home: str) -> None:

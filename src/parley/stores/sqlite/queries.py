@@ -5,65 +5,47 @@ A function that writes makes all checks before it changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from parley.conversation.log import Entry
-from parley.conversation.records import ApprovalRequest, CommandOutput, record_type
-from parley.conversation.state import FAILURES, TurnOutcome
+from parley.conversation.records import CommandOutput, record_type
 from parley.errors import LeaseLost, StoreFailed, UnknownConversation, Unreadable
 from parley.ports.store import (
     CHECKPOINT_ENTRIES,
     PAGE,
     PAGE_BYTES,
-    STATES,
     Checkpoint,
-    ConversationListing,
-    ConversationPage,
     Head,
     Owner,
-    Query,
     Summary,
-    Viewer,
 )
-from parley.stores.search import SEARCHED, active_at, approval_id_in, normalize_path
-from parley.stores.sqlite.batch import Batch, placeholders, write_all
+from parley.stores.sqlite.batch import Batch, groups_of, placeholders, write_all
+from parley.stores.sqlite.columns import NEWEST, OWNER, SUMMARY, SUMMARY_READ, columns_of, owner_of, summary_of
 from parley.stores.sqlite.damage import (
-    KnownConversation,
     fetch_around_damage,
     fetch_readable,
     is_damage,
     known_conversations,
     unreadable_if_damaged,
 )
-from parley.wire.events import TurnEndReason
-from parley.wire.ids import ApprovalId, ConversationId, Seq
+from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 __all__ = [
     "BLOBS_INDEX",
-    "NEWEST",
-    "OWNER",
-    "SUMMARY",
-    "ChangeDetector",
     "add_to_draft",
-    "as_text",
     "checkpoint_of",
     "clear_owner",
-    "columns_of",
     "create",
     "delete",
     "entries_after",
     "entries_before",
     "epochs_of",
-    "expired",
-    "find",
     "finish_draft",
-    "has_approvals",
     "head",
     "mark_read",
     "owner_in",
@@ -76,17 +58,6 @@ __all__ = [
     "save_checkpoint",
     "set_archived",
 ]
-
-OWNER: Final = "owner_node, owner_pid, owner_address, owner_since"
-SUMMARY: Final = "title, cwd, model, state, ended_seq, ended_at, ended_why, ended_text, ended_code, updated_at"
-_SUMMARY_READ: Final = (
-    "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state,"
-    " ended_seq, ended_at, CAST(ended_why AS BLOB), CAST(ended_text AS BLOB), CAST(ended_code AS BLOB), updated_at"
-)
-"""The columns of a summary, for reading. Texts are read as bytes, so that the list does not fail because of a
-damaged text.
-"""
-
 
 # --- writing -----------------------------------------------------------------------------
 
@@ -273,7 +244,7 @@ def owner_in(db: Connection, row: int) -> Owner | None:
     stored.
     """
     found = db.execute(f"SELECT {OWNER} FROM conversations WHERE row = ?", (row,)).fetchone()
-    return None if found is None else _owner(*found)
+    return None if found is None else owner_of(*found)
 
 
 def entries_after(
@@ -287,7 +258,7 @@ def entries_after(
 ) -> list[Entry]:
     """Return a page of entries after a position.
 
-    Often there are no such entries. One query is enough in this case.
+    If there are no such entries, which is often the case, only one query is executed.
     """
     if _end_of(db, conversation_id)[1] <= after:
         return []
@@ -328,10 +299,11 @@ def _page(
     *,
     visible_only: bool = False,
 ) -> list[Entry]:
-    """Return the entries at ascending or descending positions, up to and including the entry with which they exceed
-    `max_bytes`.
+    """Return the entries at the given positions, in the order of the positions. Stop after the entry with which the
+    total size of the bodies exceeds `max_bytes`, and before the first missing entry.
 
-    If `visible_only` is true, leave out entries that clients do not see, except for the last entry.
+    If `visible_only` is true, leave out entries that clients do not see, except for the entry at the last position.
+    The positions must then be ascending.
 
     Raises:
         Unreadable: the first entry is missing, or an entry is damaged.
@@ -403,10 +375,11 @@ _VISIBLE: Final = f"NOT (is_event IS 0 AND type IS NOT '{record_type(CommandOutp
 
 
 def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of the entries at ascending positions that clients see, of damaged entries, and of the last
-    entry.
+    """Yield the columns of some of the entries at these positions: entries that clients see, damaged entries, and
+    the entry at the last position. The positions must be ascending.
 
-    From the first missing or unreadable entry on, yield all entries as `_entries` does.
+    If an entry is missing, yield all entries up to the missing one, as `_entries` does. If the query fails because
+    of damage, yield all further entries in the same way.
     """
     first, last = _bounds(positions)
     rest = first
@@ -474,8 +447,7 @@ def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint
 def epochs_of(db: Connection, rows: Sequence[int]) -> dict[int, int]:
     """Return the epochs of conversations, by row number. Rows that do not exist are omitted."""
     found: dict[int, int] = {}
-    for begin in range(0, len(rows), CONVERSATIONS_A_STATEMENT):
-        some = rows[begin : begin + CONVERSATIONS_A_STATEMENT]
+    for some in groups_of(rows):
         found |= dict(
             db.execute(f"SELECT row, epoch FROM conversations WHERE row IN ({placeholders(len(some))})", some)
         )
@@ -483,304 +455,18 @@ def epochs_of(db: Connection, rows: Sequence[int]) -> dict[int, int]:
 
 
 def head(db: Connection, conversation_id: ConversationId, is_leased: Callable[[int], bool]) -> Head:
-    columns = f"row, last, epoch, archived, {OWNER}, {_SUMMARY_READ}"
+    columns = f"row, last, epoch, archived, {OWNER}, {SUMMARY_READ}"
     found = _named(db, columns, conversation_id)
     if found is None:
         raise UnknownConversation(conversation_id)
     row, last, epoch, archived, node, pid, address, since, *summary = found
     if not isinstance(last, int):
         raise Unreadable(conversation_id, "its last position is damaged")
-    owner = _owner(node, pid, address, since)
+    owner = owner_of(node, pid, address, since)
     return Head(
         last=Seq(last),
         epoch=epoch,
         owner=owner if owner is not None and is_leased(row) else None,
-        summary=_summary(*summary),
+        summary=summary_of(*summary),
         archived=bool(archived),
     )
-
-
-def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> ConversationPage:
-    where = ["typeof(updated_at) = 'real'"]  # a conversation with a damaged time has no position in the list
-    values: list[Any] = []
-    if query.archived is not None:
-        # With the plus sign SQLite uses the index of unread conversations instead of the one by activity.
-        where.append("archived = ?" if query.unread is None else "+archived = ?")
-        values.append(query.archived)
-    if query.asked is not None:
-        where.append(_ASKS)
-        values.append(query.asked.encode())
-    if query.conversation is not None:
-        where.append("id = ?")
-        values.append(query.conversation)
-    if query.cwd is not None:
-        where.append("normalize_path(CAST(cwd AS BLOB)) = ?")
-        values.append(normalize_path(query.cwd))
-    if query.state is not None:
-        where.append(_STATE_IS[query.state])  # a literal, as in the condition of the partial index
-    if query.unread is not None:
-        viewer = query.viewer or Viewer(identity="")
-        where.append(f"{_UNREAD} AND ended_why {'IN' if query.unread == 'failed' else 'NOT IN'} {FAILURES}")
-        values += [viewer.since, viewer.identity]
-    if query.after is not None:
-        where.append("(updated_at, id) < (?, ?)")
-        values += query.after
-    if query.text is not None:
-        where.append(_MENTIONS)
-        values += [query.text.casefold()] * 2
-    filters = (query.asked, query.cwd, query.state, query.unread, query.text)
-    is_plain = all(one is None for one in filters)
-
-    def is_wanted(known: KnownConversation) -> bool:
-        is_after = query.after is None or (known.updated_at, known.id) < query.after
-        is_listed = query.archived in (None, known.archived) and query.conversation in (None, known.id)
-        return is_plain and is_listed and is_after
-
-    found = _listed(db, " AND ".join(where), [*values, query.limit + 1], is_leased, is_wanted, query.viewer)
-    return ConversationPage(items=tuple(found[: query.limit]), more=len(found) > query.limit)
-
-
-_STATE_IS: Final = {state: f"state = '{state}'" for state in STATES}
-_UNREAD: Final = """state = 'idle' AND ended_seq > read_seq AND ended_at > ? AND NOT EXISTS (
-    SELECT 1 FROM read_marks
-    WHERE read_marks.row = conversations.row AND reader = ? AND read_marks.seq >= ended_seq
-)"""
-_ASKS: Final = f"""EXISTS (
-    SELECT 1 FROM entries
-    WHERE entries.row = conversations.row AND type = '{record_type(ApprovalRequest)}' AND instr(body, ?)
-)"""
-_MENTIONS: Final = f"""(title_contains(?, CAST(title AS BLOB)) OR EXISTS (
-    SELECT 1 FROM entries
-    WHERE entries.row = conversations.row AND type IN {SEARCHED} AND is_event
-    AND contains_text(?, CAST(body AS BLOB))
-))"""
-
-
-def expired(db: Connection, archived_before: float, is_leased: Callable[[int], bool]) -> list[ConversationListing]:
-    def is_wanted(known: KnownConversation) -> bool:
-        return known.archived and known.updated_at < archived_before
-
-    return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], is_leased, is_wanted)
-
-
-def has_approvals(db: Connection, approval_ids: Collection[ApprovalId]) -> bool:
-    try:
-        asked = db.execute(_ALL_APPROVALS).fetchall()
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        every = f"{_ALL_APPROVALS} AND row = ?"
-        asked = [one for known in known_conversations(db) for one in fetch_readable(db, every, (known.row,))]
-    return any(approval_id_in(body) in approval_ids for (body,) in asked)
-
-
-_ALL_APPROVALS: Final = (
-    "SELECT CAST(body AS BLOB) FROM entries JOIN conversations USING (row)"
-    f" WHERE type = '{record_type(ApprovalRequest)}' AND NOT is_event"
-)
-
-
-def _listed(
-    db: Connection,
-    where: str,
-    values: list[Any],
-    is_leased: Callable[[int], bool],
-    is_wanted: Callable[[KnownConversation], bool],
-    viewer: Viewer | None = None,
-) -> list[ConversationListing]:
-    """Return conversations, ordered by activity; the latest activity is first.
-
-    The last item of `values` is the maximum number of conversations; -1 means no limit. If the row of a
-    conversation is damaged, `is_wanted` determines whether the conversation belongs to the list.
-    """
-    wanted = f"SELECT row, id, archived, read_seq, {_SUMMARY_READ} FROM conversations WHERE {where}"
-    try:
-        rows = db.execute(f"{wanted} ORDER BY updated_at DESC, id DESC LIMIT ?", values).fetchall()
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        *values, limit = values
-        if not (all_known := known_conversations(db)):
-            raise
-        rows = [row for known in all_known for row in _each(db, wanted, values, known, is_wanted)]
-        rows.sort(key=lambda row: (row[-1], row[1]), reverse=True)
-        rows = rows if limit < 0 else rows[:limit]
-    summaries = [(row, read_seq, _summary(*summary)) for row, _, _, read_seq, *summary in rows]
-    unread = set() if viewer is None else _unread(db, viewer, summaries)
-    return [
-        ConversationListing(
-            conversation_id=ConversationId(conversation_id),
-            summary=summary,
-            archived=bool(archived),
-            owned=is_leased(row),
-            unread=row in unread,
-        )
-        for (row, conversation_id, archived, *_), (_, _, summary) in zip(rows, summaries, strict=True)
-    ]
-
-
-def _unread(db: Connection, viewer: Viewer, summaries: Sequence[tuple[int, Any, Summary]]) -> set[int]:
-    """Return the row numbers of the conversations that a principal has not read.
-
-    Each item of `summaries` contains the row number, `read_seq` and the summary. Damaged marks count as missing.
-    """
-    ends = {
-        row: outcome.seq
-        for row, read_seq, summary in summaries
-        if (outcome := summary.outcome) is not None and outcome.at > viewer.since
-        if type(read_seq) is not int or outcome.seq > read_seq
-    }
-    rows = list(ends)
-    for begin in range(0, len(rows), CONVERSATIONS_A_STATEMENT):
-        some = rows[begin : begin + CONVERSATIONS_A_STATEMENT]
-        marks = f"SELECT row, seq FROM read_marks WHERE row IN ({placeholders(len(some))}) AND reader = ?"
-        for row, seq in fetch_readable(db, marks, (*some, viewer.identity)):
-            if seq >= ends[row]:
-                del ends[row]
-    return set(ends)
-
-
-def _each(
-    db: Connection,
-    wanted: str,
-    values: list[Any],
-    known: KnownConversation,
-    is_wanted: Callable[[KnownConversation], bool],
-) -> list[tuple[Any, ...]]:
-    """Return the columns of one conversation for a list; an empty list if the conversation does not belong to the
-    list.
-    """
-    try:
-        return db.execute(f"{wanted} AND row = ?", (*values, known.row)).fetchall()
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        no_outcome = (0, None, None, None, None)
-        damaged = (known.row, known.id, known.archived, 0, b"", b"", b"", "idle", *no_outcome, known.updated_at)
-        return [damaged] if is_wanted(known) else []
-
-
-# --- columns -----------------------------------------------------------------------------
-
-
-NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"
-"""A subquery for the time of the newest activity in any conversation that is not archived."""
-
-
-_Columns = tuple[str, str, str, str, int, float | None, str | None, str | None, str | None, float]
-
-
-def columns_of(summary: Summary, newest: object = None) -> _Columns:
-    """Return the values for the `SUMMARY` columns. `newest` is passed to `active_at`, and is needed for a
-    conversation that is active now.
-    """
-    shown, at = (summary.title, summary.cwd, summary.model, summary.state), active_at(summary, newest)
-    if (ended := summary.outcome) is None:
-        return *shown, 0, None, None, None, None, at
-    return *shown, ended.seq, ended.at, ended.reason, ended.text, ended.code, at
-
-
-def _summary(title: bytes, cwd: bytes, model: bytes, state: Any, *rest: Any) -> Summary:
-    """Return the summary in a row. A damaged column gets a default value."""
-    *outcome, updated_at = rest
-    return Summary(
-        title=as_text(title),
-        cwd=as_text(cwd),
-        model=as_text(model),
-        state=state if state in STATES else "idle",
-        updated_at=updated_at if type(updated_at) is float else 0.0,
-        outcome=_outcome(*outcome),
-    )
-
-
-_REASONS: Final[dict[bytes, TurnEndReason]] = {why.encode(): why for why in get_args(TurnEndReason)}
-
-
-def _outcome(seq: Any, at: Any, why: Any, text: bytes | None, code: bytes | None) -> TurnOutcome | None:
-    """Return the outcome of the last turn; None if no turn has ended or a column is damaged."""
-    reason = _REASONS.get(why)
-    if type(seq) is not int or not seq or type(at) is not float or reason is None:
-        return None
-    code_text = None if code is None else as_text(code)
-    return TurnOutcome(seq=Seq(seq), at=at, reason=reason, text=as_text(text or b""), code=code_text)
-
-
-def as_text(kept: bytes) -> str:
-    return kept.decode(errors="replace")
-
-
-def _owner(node: str | None, pid: int | None, address: str | None, since: float | None) -> Owner | None:
-    if pid is None:
-        return None
-    return Owner(node=node or "", pid=pid, address=address or "", since=since or 0.0)
-
-
-# --- change detection --------------------------------------------------------------------
-
-CONVERSATIONS_A_STATEMENT: Final = 400
-"""The maximum number of conversations in one statement. Each conversation needs two SQL variables, and older
-releases of SQLite allow only 999.
-"""
-
-
-class ChangeDetector:
-    """Finds out which of many logs have grown. One query compares many logs, and no log is compared again while no
-    process writes.
-
-    The detector remembers its last comparison and the data version of the connection. Each commit of another
-    connection changes the data version.
-    """
-
-    def __init__(self) -> None:
-        self._versions: dict[int, int] = {}
-        """The data version of each connection at its last comparison, by the identity of the connection."""
-        self._current: Mapping[ConversationId, Seq] = {}
-        """The last position of each conversation that the last comparison found unchanged."""
-
-    def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return the conversations whose log now ends after the position in `ends`, and the conversations that no
-        longer exist.
-        """
-        # The version is read before the query, so that the next call finds a commit between the two.
-        (version,) = db.execute("PRAGMA data_version").fetchone()
-        unknown = ends
-        if self._versions.get(id(db)) == version:  # nothing was committed since the last comparison
-            current = self._current
-            unknown = {one: end for one, end in ends.items() if current.get(one) != end}
-        try:
-            advanced = _advanced(db, list(unknown.items()))
-        except Exception as error:
-            if not is_damage(error):
-                raise
-            advanced = [one for one, end in unknown.items() if _has_advanced(db, one, end)]
-        self._current = {one: ends[one] for one in ends.keys() - set(advanced)} if advanced else dict(ends)
-        self._versions[id(db)] = version
-        return advanced
-
-
-def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
-    """Return whether the log of one conversation has grown. This is used in a damaged database, in which
-    `_advanced` fails.
-    """
-    try:
-        return head(db, conversation_id, is_leased=lambda row: False).last > end
-    except Unreadable:
-        return False
-    except UnknownConversation:
-        return True
-
-
-def _advanced(db: Connection, ends: Sequence[tuple[ConversationId, Seq]]) -> list[ConversationId]:
-    found: list[ConversationId] = []
-    for begin in range(0, len(ends), CONVERSATIONS_A_STATEMENT):
-        some = ends[begin : begin + CONVERSATIONS_A_STATEMENT]
-        found += (
-            one
-            for (one,) in db.execute(
-                f"WITH known (id, last) AS (VALUES {', '.join(['(?, ?)'] * len(some))})"
-                " SELECT known.id FROM known LEFT JOIN conversations AS kept ON kept.id = known.id"
-                " WHERE kept.last IS NULL OR typeof(kept.last) <> 'integer' OR kept.last > known.last",
-                tuple(chain.from_iterable(some)),
-            )
-        )
-    return found

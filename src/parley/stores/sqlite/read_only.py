@@ -1,7 +1,7 @@
 """Reads the database of a home without opening the home and without changing any file.
 
 A server reads in this way while another process holds the write lock and the home is not open yet. Each read uses
-its own connection, because no such connection may be open when the home is opened.
+its own connection, because all read-only connections must be closed before the home is opened.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ class ReadOnlyHome:
         """Return the result of the query `ask`. Must be called in a thread of the pool.
 
         Raises:
-            WriteLockHeld: the database does not exist yet.
-            BadHome: the database has to be recovered or migrated first.
+            WriteLockHeld: the database does not exist yet, and another process holds the write lock.
+            BadHome: the database has to be recovered or migrated first, or other processes keep changing it.
+            StoreFailed: the store is closed.
         """
         until = time.monotonic() + CALL_SECONDS
         while True:

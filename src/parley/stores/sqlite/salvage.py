@@ -23,12 +23,13 @@ from parley.conversation.log import Entry
 from parley.errors import BadHome, WriteLockHeld
 from parley.ports.store import CALL_SECONDS
 from parley.stores.blobs import decompress, restore
+from parley.stores.sqlite.columns import as_text
 from parley.stores.sqlite.damage import fetch_around_damage, fetch_readable, is_damage, known_conversations
 from parley.stores.sqlite.database import make_database
 from parley.stores.sqlite.files import DATABASE, LOG
 from parley.stores.sqlite.lock_holders import UNKNOWN
 from parley.stores.sqlite.locks import WRITE_LOCK, write_lock_holder
-from parley.stores.sqlite.queries import BLOBS_INDEX, as_text
+from parley.stores.sqlite.queries import BLOBS_INDEX
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["Salvaged", "salvaged"]
@@ -82,8 +83,8 @@ def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
 def _copy(home: str, folder: str) -> None:
     """Copy the database and its log.
 
-    If only the log is left, copy it next to a new database, because the log contains every page that was written
-    since the last checkpoint.
+    If only the log is left, create a new database and copy the log to it. The log contains every page that was
+    written since the last checkpoint.
     """
     database, log = (os.path.join(home, name) for name in (DATABASE, LOG))
     copy = os.path.join(folder, DATABASE)
@@ -232,8 +233,10 @@ class _Salvage:
                 yield entry
 
     def _cuts(self, row: int) -> list[tuple[Any, ...]]:
-        """Return the cuts of a conversation. Raises sqlite3.Error if they are unreadable. No entry can be restored
-        in that case.
+        """Return the cuts of a conversation.
+
+        Raises:
+            sqlite3.Error: the cuts are unreadable. No entry of the conversation can be restored in that case.
         """
         wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
         return fetch_around_damage(self._db, wanted, (row,), instead=BLOBS_INDEX)

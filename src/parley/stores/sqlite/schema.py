@@ -145,9 +145,9 @@ def m004_http_sessions(db: Connection) -> None:
 def m005_ends_of_turns_and_read_marks(db: Connection) -> None:
     """Add the outcome of each conversation's last turn, and the position up to which each principal has read.
 
-    Entries from before this migration count as read (`read_seq`). The indexes omit conversations with a running
-    turn, so that appends do not change the indexes. The complete schema has to fit on the first page of the
-    database, so that `salvage.py` can replace this page.
+    Entries that are older than this migration count as read (`read_seq`). The indexes omit conversations with a
+    running turn, so that appends during a turn do not change the indexes. The complete schema has to fit on the
+    first page of the database, so that `salvage.py` can replace this page.
     """
     for column in (
         "read_seq INTEGER NOT NULL DEFAULT 0",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parley.ports.store import SEARCH_BYTES, SEARCH_ENTRIES, SearchHit, SearchPage, SearchQuery
 from parley.stores.search import SEARCHED, match_in
+from parley.stores.sqlite.columns import as_text
 from parley.stores.sqlite.damage import fetch_readable, is_damage, unreadable_if_damaged
-from parley.stores.sqlite.queries import as_text, row_of
+from parley.stores.sqlite.queries import row_of
 from parley.wire.ids import ConversationId, Seq
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def _search_all(db: Connection, query: SearchQuery) -> SearchPage:
 
 
 def _window(db: Connection, query: SearchQuery, end: str, values: tuple[int, ...] = ()) -> tuple[int, int]:
-    """Return the first and the last number of the entries to examine. `end` is the query that returns the highest
-    number.
+    """Return the first and the last number of the entries to examine. A number is a row id or, for a search in one
+    conversation, a position. `end` is the query that returns the highest number.
     """
     (last,) = db.execute(end, values).fetchone()
     last = last if type(last) is int else 0
@@ -69,7 +70,8 @@ def _window(db: Connection, query: SearchQuery, end: str, values: tuple[int, ...
 def _page(query: SearchQuery, messages: Iterable[tuple[Any, ...]], first: int) -> SearchPage:
     """Return the hits among messages.
 
-    Each message has its number, and the numbers are in descending order. `first` is the first number of the window.
+    The first column of each message is its number (see `_window`). The numbers are in descending order. `first` is
+    the first number of the window.
     """
     text, hits, size = query.text.casefold(), list[SearchHit](), 0
     for number, conversation_id, title, seq, at, kind, body in messages:

@@ -37,9 +37,9 @@ from parley.ports.store import (
     StoredToken,
     Summary,
 )
-from parley.stores.sqlite import bulk_queries, queries, search_queries, session_queries, token_queries
+from parley.stores.sqlite import bulk_queries, list_queries, queries, search_queries, session_queries, token_queries
 from parley.stores.sqlite.batch import Batch
-from parley.stores.sqlite.queries import ChangeDetector
+from parley.stores.sqlite.change_detector import ChangeDetector
 from parley.stores.sqlite.writer import Writer, open_only
 from parley.wire.ids import START, ApprovalId, ConversationId, Seq
 
@@ -60,8 +60,8 @@ moment, because a process acquires the lease lock before it writes its name to t
 """
 
 OPEN_SECONDS: Final = 0.5
-"""The time for which a read waits until the home is open, in seconds. After that, while another process holds the
-write lock, `read_only.py` reads without opening the home.
+"""The maximum time for which a read waits while the home cannot be opened because another process holds the write
+lock, in seconds. After this time, `read_only.py` reads without opening the home.
 """
 
 CACHED_ROWS: Final = 1000
@@ -191,7 +191,13 @@ class SqliteStore:
         self._rows[conversation_id] = row
 
     async def _lock(self, database: Database, row: int) -> None:
-        """Acquire the lease lock of a conversation. Raises `OwnedElsewhere`, with the owner if it is known."""
+        """Acquire the lease lock of a conversation.
+
+        Raises:
+            OwnedElsewhere: another process or this store holds the lock. The error names the owner if the owner is
+                known.
+            StoreFailed: the store is closed.
+        """
         for _ in range(TRIES):
             self._refuse_when_closed()
             if database.lease_locks.try_acquire(row):
@@ -205,7 +211,8 @@ class SqliteStore:
     async def _lock_holder(self, database: Database) -> str | None:
         """Describe the process that holds the write lock.
 
-        This is used if a lease names no owner yet, because its owner is then waiting for the write lock.
+        This description is used if the owner of a lease is not in the database yet. The owner is then waiting for
+        the write lock.
         """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK
@@ -392,13 +399,13 @@ class SqliteStore:
 
     async def find(self, query: Query) -> ConversationPage:
         source = await self._readable()
-        return await self._read(partial(queries.find, query=query, is_leased=source.lease_locks.is_held))
+        return await self._read(partial(list_queries.find, query=query, is_leased=source.lease_locks.is_held))
 
     async def search(self, query: SearchQuery) -> SearchPage:
         return await self._read(partial(search_queries.search, query=query))
 
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
-        return await self._read(partial(queries.has_approvals, approval_ids=frozenset(approval_ids)))
+        return await self._read(partial(list_queries.has_approvals, approval_ids=frozenset(approval_ids)))
 
     # --- tokens ------------------------------------------------------------------------
 
@@ -439,7 +446,7 @@ class SqliteStore:
         """
         source = await self._readable()
         is_leased = source.lease_locks.is_held
-        return await self._read(partial(queries.expired, archived_before=archived_before, is_leased=is_leased))
+        return await self._read(partial(list_queries.expired, archived_before=archived_before, is_leased=is_leased))
 
     async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
         """Return the position up to which a log counts as read by all, and the position of each reader."""
@@ -484,7 +491,7 @@ class SqliteStore:
         If the caller is cancelled before the copy is complete, no file is left.
 
         Raises:
-            FileExistsError: the path exists; it is not changed.
+            FileExistsError: the path exists. The existing file is not changed.
         """
         cancelled = Event()
 
@@ -524,7 +531,9 @@ class SqliteStore:
             raise StoreFailed("the store is closed")
 
     async def _opened(self, until: float | None = None) -> Database:
-        """Open the database if necessary, and return it. The caller may use it only until its next await."""
+        """Open the database if necessary, and return it. The caller may use the result only until the caller's next
+        await.
+        """
         if self._writer.opened is None:
             await asyncio.shield(self._writer.submit(open_only, until=until))
         self._refuse_when_closed()
@@ -532,9 +541,10 @@ class SqliteStore:
         return self._writer.opened
 
     async def _readable(self) -> Database | ReadOnlyHome:
-        """Return the open database.
+        """Open the database if necessary, and return it.
 
-        While another process holds the write lock, return an object that reads without opening the home.
+        If the database is not open because another process holds the write lock, return an object that reads
+        without opening the home.
         """
         if self._writer.opened is None and self._writer.waiting_seconds < OPEN_SECONDS:
             if self._opening is None or self._opening.done():
@@ -568,9 +578,7 @@ class _Write(Protocol):
 
 
 class SqliteDraft:
-    """An implementation of `Draft`. The lock of its row is held from before the first entry until the draft is
-    finished or dropped.
-    """
+    """An implementation of `Draft`. It holds the lease lock of its row until the draft is finished or dropped."""
 
     def __init__(
         self, row: int, lease_locks: LeaseLocks, write: _Write, remove_deleted: Callable[[], Awaitable[None]]

@@ -2,8 +2,8 @@
 synced only once.
 
 The thread opens the home for its first job, and closes the home when the thread ends. The thread runs the jobs
-without knowing what they write. It also imports SQLite, so that a process that never uses the store does not wait
-for the import.
+without knowing what they write. The thread also imports SQLite. A process that never uses the store therefore does
+not import SQLite.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ COMMIT_BYTES: Final = 16 * 1024
 """The number of bytes that the smallest transaction adds to the write-ahead log: a few pages."""
 
 INDEX_BYTES: Final = 4096
-"""The number of bytes that a batch adds in addition to its rows, for the last page of its conversation in the
-index.
+"""The number of bytes that a batch adds to the write-ahead log in addition to its rows: one page of the index of
+entries.
 """
 
 CHECK_SECONDS: Final = 0.25
@@ -132,12 +132,12 @@ class Writer:
     def submit(
         self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
     ) -> Future[T]:
-        """Run `work` in a transaction, after the jobs that were submitted before, and return a future for its
+        """Run `work` in a transaction, after the jobs that were submitted earlier, and return a future for its
         result.
 
-        `work` must make all its checks before it changes anything. It may run again if the transaction was rolled
-        back. The job fails with `WriteLockHeld`, and is not run, if another process holds the write lock until the
-        loop time `until`. By default the job waits for `CALL_SECONDS`.
+        `work` must make all its checks before it changes anything. `work` may run again if the transaction was
+        rolled back. The future fails with `WriteLockHeld`, and `work` is not run, if another process still holds
+        the write lock at the loop time `until`. The default of `until` is `CALL_SECONDS` from now.
         """
         return self.submit_one(_alone, work, batch, until=until)
 
@@ -150,7 +150,8 @@ class Writer:
         until: float | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Future[T]:
-        """Submit a request, as `submit` does. The request is executed together with other requests of its kind.
+        """Submit the request `one`, as `submit` does. `work` executes the request together with other requests of
+        the same kind.
 
         Without `until`, the request waits at most `seconds` for the write lock.
         """
@@ -245,9 +246,9 @@ class Writer:
         naming.add_done_callback(fail)
 
     async def close(self) -> None:
-        """Finish the submitted jobs, and fail the jobs that cannot begin in time.
+        """Finish the submitted jobs. Fail the jobs that have not begun after `CLOSE_SECONDS`.
 
-        If the caller is cancelled, fail the remaining jobs immediately.
+        If the caller is cancelled, fail the jobs that have not begun immediately.
         """
         if not self._closing:
             self._closing = True

@@ -168,8 +168,8 @@ SECRETS: Final = (
     "*AMQP*_URL",
     "KRB5CCNAME",
 )
-"""Name patterns of variables that usually hold secrets. They are removed unless `ignore_default_excludes` is
-set.
+"""Name patterns of variables that usually hold secrets. Commands do not inherit these variables unless
+`ignore_default_excludes` is set.
 """
 
 NEVER: Final = (

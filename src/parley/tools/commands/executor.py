@@ -96,7 +96,10 @@ class Executor:
 
     async def _start(self, command: RunningCommand, request: bytes) -> None:
         """Send the request to start the command. Wait until the command is about to run, or until it is known that
-        it will not run.
+        the command will not run.
+
+        Raises:
+            CommandNotStarted: the server is shutting down, or the fork server cannot be started or does not answer.
         """
         fork_server = self._live_fork_server()
         try:

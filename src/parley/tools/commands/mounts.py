@@ -1,8 +1,9 @@
 """Compares the mounts of a launcher with the requested mounts, before the launcher runs its command.
 
-This module imports only the standard library, because the supervisors load it. This check is necessary because a
-launcher mounts by path, and another process can meanwhile replace a directory in the path with a symbolic link. The
-kernel reports mounts by names that do not depend on links; see docs/decisions/mounts-are-checked.md.
+The comparison is necessary because a launcher mounts by path, and another process can meanwhile replace a directory
+in the path with a symbolic link. The kernel reports mounts by names that do not depend on links; see
+docs/decisions/mounts-are-checked.md. This module imports only the standard library, because the supervisors load
+it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
 FINAL: Final = (b"/", b"/dev")
-"""Mount points that no other process can replace with a link. A launcher enters its new root in its last
-step, so all other mounts exist when both of these are mounted at the new root.
+"""Mount points that no other process can replace with a link. A launcher enters its new root in its last step. When
+the expected mounts exist at both of these points, all other mounts therefore exist.
 """
 CREATED: Final = (b"tmpfs", b"proc")
 """The types of file systems that a launcher creates for a command."""
@@ -43,7 +44,7 @@ TABLE_BYTES: Final = 64 * 1024
 ENDED: Final = (errno.EINVAL, errno.ESRCH)
 """Error numbers that the kernel returns for a process that is dead but not yet reaped."""
 MOUNT_SECONDS: Final = 5.0
-"""The maximum time, in seconds, that a launcher may take to make its mounts. It usually needs milliseconds."""
+"""The maximum time, in seconds, that a launcher may take to make its mounts. Most launchers need milliseconds."""
 PAUSE_DIVISOR: Final = 4
 """The number by which the elapsed time is divided to get the pause before the next check. A check is therefore late
 by at most a quarter of the elapsed time.
@@ -99,8 +100,8 @@ class ExpectedMounts:
     """The mounts that a launcher is expected to make, with the names that the kernel will report."""
 
     def __init__(self, specs: tuple[MountSpec, ...], ours: MountTable) -> None:
-        """Create the expected mounts. `ours` is the mount table of the current process, which the launcher starts
-        with.
+        """Compute the mounts that a launcher is expected to make for `specs`. `ours` is the mount table of the
+        current process. The launcher starts with the same mounts.
 
         Raises:
             OSError: `ours` has no root mount.
@@ -254,8 +255,8 @@ class HeldLauncher:
         return number.decode() if end and number.isdigit() else None
 
     def _table_of(self, process: str) -> MountTable:
-        """Return the mounts of a process, or an empty table if the process has ended. The launcher reports why a
-        process has ended.
+        """Return the mounts of a process, or an empty table if the process has ended. A process that has ended is
+        not an error here, because the supervisor reports the end of the launcher.
         """
         try:
             return MountTable(self._read(process))

@@ -30,8 +30,8 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterator[bytes]:
-    """Yield the paths at which a program may be. A name with a slash is a path itself. Any other name is looked up
-    in each directory of `path`, and only existing files are yielded.
+    """Yield the paths at which a program may be. A name with a slash is a path, and is yielded unchanged. Any other
+    name is looked up in each directory of `path`, and only existing files are yielded.
 
     `folder` is a descriptor of the working directory; None means the current directory.
     """

@@ -94,10 +94,10 @@ def prctl(option: int, argument: int) -> None:
 def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
     """Call `start` in a restricted thread and return its result. The program that `start` runs is also restricted.
 
-    The kernel restricts threads, so the other threads of this process keep their rights. Using a thread avoids a
-    fork, which would take most of the time. The thread ends a moment after the program has started. Until then, the
-    program can kill or stop this process with a signal to the thread. The program cannot trace this process or read
-    its memory.
+    The kernel restricts threads, so the other threads of this process keep their rights. A thread is used because a
+    fork would take longer than all other steps together. The thread ends a moment after the program has started.
+    Until then, the program can kill or stop this process with a signal to the thread. The program cannot trace this
+    process or read its memory.
 
     Raises:
         StepFailed: the restriction could not be applied, and nothing was started.

@@ -24,8 +24,8 @@ __all__ = ["RunningCommand"]
 READ_BYTES: Final = 64 * 1024
 """The maximum number of bytes in one read. This is the capacity of a pipe."""
 KILL_SECONDS: Final = 2.0
-"""The maximum time, in seconds, that a supervisor may take to kill all processes of its command. It usually needs
-milliseconds, and less than a second for a thousand processes.
+"""The maximum time, in seconds, that a supervisor may take to kill all processes of its command. A supervisor
+usually needs milliseconds, and less than a second for a thousand processes.
 """
 DRAIN_SECONDS: Final = 0.5
 """The maximum time, in seconds, for which the output of a dead command is read if another process keeps its pipes

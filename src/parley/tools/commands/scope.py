@@ -28,8 +28,8 @@ TASKS: Final = 4096
 each reach the process limit of bubblewrap, and small enough for systems with low limits.
 """
 SYSTEMD_SECONDS: Final = 2.0
-"""The maximum time, in seconds, that systemd may take to create the scope. It usually needs milliseconds. The limit
-is short because the first command waits for systemd.
+"""The maximum time, in seconds, that systemd may take to create the scope. Systemd usually needs milliseconds. The
+limit is short because the first command waits for systemd.
 """
 POLL_SECONDS: Final = 0.002
 

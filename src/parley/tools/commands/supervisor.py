@@ -140,11 +140,13 @@ def _raise_oom_score() -> None:
 
 
 def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, list[int]]:
-    """Return the pipe of the launcher's reports, the launcher if its mounts must be checked, and the descriptors to
-    pass to the program, in order.
+    """Open the descriptors that are passed to the program.
 
-    The number of every descriptor is higher than all numbers that descriptors get in the program, so that `dup2`
-    overwrites none of them.
+    Return the pipe of the launcher's reports, the launcher whose mounts must be checked, and the descriptors to
+    pass, in order. The pipe is None if there is no launcher, and the launcher is None if no mounts must be checked.
+
+    The number of each descriptor to pass is higher than all descriptor numbers of the program. `dup2` therefore
+    overwrites none of these descriptors.
     """
     passed = [_file_of(content) for content in request.files]
     reports: int | None = None
@@ -234,17 +236,21 @@ class _Replaced(Exception):
 
 
 def _refuse_other_directory(request: Request) -> None:
-    """Raise `_Replaced` unless the current directory is the approved one. The current directory is not affected if
-    the path is replaced later.
+    """Check that the current directory is the approved one, if a directory was approved. A later replacement of the
+    path does not affect the current directory.
+
+    Raises:
+        _Replaced: the current directory is another one.
     """
     if request.approved is not None and identity(os.stat(b".")) != request.approved[DIRECTORY]:
         raise _Replaced(DIRECTORY)
 
 
 def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
-    """Raise `_Replaced` unless the program file is the approved one.
+    """Check that the program file is the approved one.
 
     Raises:
+        _Replaced: the file is another one.
         PermissionError: the file is not executable, so it cannot be the approved one.
         FileNotFoundError: the file does not exist.
     """
@@ -262,8 +268,8 @@ def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
 def _wait_for_all(
     first: int, children: Children, executor: socket.socket, held: HeldLauncher | None
 ) -> tuple[int, bool]:
-    """Wait until all processes of the command are dead. Return the command's wait status, and whether it ended by
-    itself.
+    """Wait until all processes of the command are dead. Return the command's wait status, and whether the command
+    ended by itself.
 
     The processes are killed when the command ends, when the executor closes the control socket, when the fork
     server dies (SIGTERM), or when a held launcher is refused. When a process is killed, its children become

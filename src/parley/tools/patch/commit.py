@@ -314,8 +314,12 @@ class _Commit:
             os.close(descriptor)
 
     def _compare(self, step: _Write | _Removal) -> None:
-        """Raise PatchChanged if a file has changed since it was verified. A step that creates a file has nothing to
+        """Check that a file has not changed since it was verified. A step that creates a file has nothing to
         compare.
+
+        Raises:
+            PatchChanged: the content or the permissions of the file have changed.
+            OSError: the file cannot be read, or must not be replaced (see `_refuse_sticky`).
         """
         if step.before is None:
             return
@@ -423,8 +427,11 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Raise PermissionError for a file of another user in a sticky directory, because the server could not remove a
-    hard link to such a file.
+    """Refuse to change a file of another user in a sticky directory, because the server could not remove a hard
+    link to such a file.
+
+    Raises:
+        PermissionError: the file belongs to another user, and its directory is sticky.
     """
     around = os.stat(folder)
     if around.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, around.st_uid):
@@ -441,6 +448,9 @@ class _AttributeLost(OSError):
 def _set_owner(descriptor: int, owner: tuple[int, int]) -> None:
     """Set the user and the group of a file. Only root can change the user. Other users can set only a group that
     they belong to.
+
+    Raises:
+        _AttributeLost: the operating system refuses the change.
     """
     found = os.fstat(descriptor)
     if owner == (found.st_uid, found.st_gid):

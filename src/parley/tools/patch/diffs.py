@@ -128,8 +128,8 @@ def _count(text: bytes) -> int:
 
 
 def _split(text: bytes) -> list[bytes]:
-    """Return the lines without newlines. A last line without a newline gets one, so that it differs from a complete
-    line.
+    """Return the lines without their newlines. If the last line has no newline, a newline is appended to it. The
+    last line then differs from a complete line with the same text.
     """
     lines = text.split(b"\n")
     if last := lines.pop():
@@ -148,8 +148,9 @@ def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> i
 
 
 def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
-    """Return the length of the common part of two sequences, found by an exponential and then a binary search.
-    `same` compares the part between two offsets.
+    """Return the length of the longest common prefix of two sequences, but at most `limit`. The length is found by
+    an exponential search and then a binary search. `same` returns whether the sequences are equal between two
+    offsets.
     """
     reached, stride = 0, 64
     ahead = min(stride, limit)
@@ -170,8 +171,7 @@ def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
 
 class _Change(NamedTuple):
     """A change that replaces the old lines from `at` up to but not including `end` with the new lines from `new_at`
-    up to but not including `new_end`. Lines are numbered from 0, and line 0 is the first line of `_Region.lead`,
-    the common lines before the region.
+    up to but not including `new_end`. Lines are numbered from 0. Line 0 is the first line of `_Region.lead`.
     """
 
     at: int
@@ -310,9 +310,10 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
     """Return the changed lines with each run moved to the position where a reader expects it.
 
-    A run can move up by one line if the line before it equals its last line, and down by one line if the line after
-    it equals its first line. Runs that meet are joined. Each run is moved down as far as possible. A run that
-    passes runs of the other version on the way stops at the last of them.
+    A run can move up by one line if the line before the run equals the last line of the run. A run can move down by
+    one line if the line after the run equals the first line of the run. Each run is moved up and then down as far
+    as possible, and runs that meet are joined. If the run passes runs of the other version on the way down, it is
+    placed at the last of those runs instead.
     """
     slid: Runs = {}
     ahead = dict(runs)
@@ -533,7 +534,7 @@ class _Front:
 
     def has_passed(self, k: int, at: int) -> bool:
         """Return whether this front has reached a point of the opposite front. The point is given by the diagonal
-        `k` and the position `at`, as the opposite front counts them.
+        `k` and the position `at`, both in the numbering of the opposite front.
         """
         k = len(self._reached) - 1 - k
         return self._low <= k <= self._high and self._reached[k] >= len(self._old) - at

@@ -10,9 +10,9 @@ MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 """The maximum size, in bytes, of a file that is read or written."""
 
 MAX_PATCH_BYTES: Final = 64 * 1024 * 1024
-"""The maximum size of a patch, in bytes. The same limit applies separately to the total size of the files that a
-patch reads, of the files that a patch writes, of the earlier contents that a turn keeps, and of the contents that
-the diff of a turn reads.
+"""The maximum size of a patch, in bytes. The same limit applies to each of four totals: the files that a patch
+reads, the files that a patch writes, the earlier contents that a turn keeps, and the contents that the diff of a
+turn reads.
 """
 
 MAX_FILES: Final = 2000

@@ -161,6 +161,9 @@ class _Search:
     def after_contexts(self, chunk: Chunk, start: int) -> int:
         """Return the position at which the search for the lines of a chunk begins. This position is after the
         chunk's context lines.
+
+        Raises:
+            PatchRefused: a context line was not found.
         """
         for context in chunk.contexts:
             at = self._find((context,), start)

@@ -186,8 +186,8 @@ def verify(
 
 
 def _folders_of(changes: Sequence[Change], folders: DirFds) -> dict[str, Identity | None]:
-    """Return the identity of each file's directory. For a missing directory, include the directories above it, up
-    to one that exists.
+    """Return the identity of each file's directory, keyed by path; None for a directory that does not exist. If a
+    directory does not exist, the result also contains the directories above it, up to the first existing one.
     """
     found: dict[str, Identity | None] = {}
     for path in [path for change in changes for path in change.paths]:

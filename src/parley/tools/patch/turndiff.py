@@ -33,8 +33,8 @@ class TouchedFiles:
     """The files that a turn has changed."""
 
     def __init__(self, cwd: str, *, hidden: Sequence[str] = ()) -> None:
-        """Create an empty set of files. Their paths are absolute or relative to `cwd`, without symbolic links.
-        `hidden` paths are not read.
+        """Create an empty set of files. Paths of files are absolute or relative to `cwd`, and contain no symbolic
+        links. Files below the `hidden` paths are not read.
         """
         self._cwd, self._hidden = cwd, hidden
         self._before: dict[str, _Version | None] = {}

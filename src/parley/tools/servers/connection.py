@@ -89,7 +89,7 @@ class Connection:
         calls are not affected.
 
         Raises:
-            CallFailed: there is no result.
+            CallFailed: the connection was lost, or the server did not return a valid result.
         """
         if not self.has_started:
             raise CallFailed(LOST)

@@ -24,8 +24,8 @@ from parley.tools.servers.server import Key, Server, Timing, key_of
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""Seconds that a caller waits in addition to the time limit for a server's first answer. The additional time
-ensures that the caller gets the failure of a server that never answers.
+"""The time, in seconds, that a caller waits in addition to the time limit for a server's first answer. The
+additional time ensures that the caller gets the failure of a server that never answers.
 """
 
 
@@ -44,7 +44,7 @@ class RemoteTool:
         server is told to stop this call. Other calls are not affected. `progress` must not block.
 
         Raises:
-            ToolServerFailed: there is no result.
+            ToolServerFailed: the server did not start, did not answer in time, or did not return a valid result.
         """
         connection = self._server.connection()
         try:
@@ -124,9 +124,8 @@ class ServerPool:
     async def start(self, servers: Sequence[ToolServer]) -> tuple[str, ...]:
         """Start the servers that are not running, concurrently. Wait for the servers that start for the first time.
 
-        The wait ends at the latest `SLACK_SECONDS` after the time limit for one answer. The time is counted from
-        the start of the last server. A server that takes longer continues to start, and no message is returned for
-        this server.
+        The maximum wait is the time limit for one answer plus `SLACK_SECONDS`, counted from the start of the last
+        server. A server that takes longer continues to start, and no message is returned for this server.
 
         Returns a message for each server that failed to start, in the order of `servers`. A failed server that is
         being started again still gets a message.
@@ -148,8 +147,8 @@ class ServerPool:
 
     @asynccontextmanager
     async def lease(self, servers: Sequence[ToolServer]) -> AsyncIterator[Lease]:
-        """Keep these servers running during the lease. Start servers that are not running, and wait for those that
-        start for the first time.
+        """Start the servers that are not running, wait as `start` does, and yield a lease. The servers keep running
+        until the end of the block.
 
         Raises:
             ShuttingDown: the pool is closed.

@@ -250,7 +250,9 @@ class Program:
             os.killpg(self._process.pid, number)
 
     async def _abandon(self) -> None:
-        """Kill the program before its first use, and close its pipes. A cancellation does not interrupt this."""
+        """Kill a program that has not been used yet, and close its pipes. A cancellation of the task does not
+        interrupt this cleanup.
+        """
         self._signal(signal.SIGKILL)
         try:
             await run_to_completion(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))

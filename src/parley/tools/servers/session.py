@@ -70,7 +70,7 @@ class ToolSession:
         stop the call. `report` is called with the progress of the call.
 
         Raises:
-            CallFailed: there is no result.
+            CallFailed: the connection was lost, or the server did not return a valid result.
         """
         params = {"name": tool} if arguments is None else {"name": tool, "arguments": arguments}
         try:

@@ -15,13 +15,13 @@ from typing import Final
 __all__ = ["COMMENT_SECONDS", "EventStream"]
 
 HIGH_WATER_BYTES: Final = 256 * 1024
-"""The high-water mark in bytes: while more bytes than this are unread, events wait. It is lower than on stdio,
-because there may be a thousand streams.
+"""The high-water mark in bytes: while more bytes than this are unread, events wait. The mark is lower than the mark
+for stdio, because there may be a thousand streams.
 """
 LOW_WATER_BYTES: Final = 64 * 1024
 MOST_UNREAD_BYTES: Final = 160 * 1024 * 1024
-"""The maximum number of unread bytes. A stream that exceeds it is closed. Only messages that cannot wait, such as
-answers, can exceed it.
+"""The maximum number of unread bytes. A stream that exceeds this number is closed. Only messages that cannot wait,
+such as answers, are sent above the high-water mark.
 """
 WRITE_BYTES: Final = 256 * 1024
 """The maximum number of bytes that are written before the stream checks whether the client has read them."""

@@ -53,8 +53,8 @@ class HttpExchange:
         return list(self._request.headers.getall(name, ()))
 
     def authenticated(self, limited_as: str | None = None) -> bool:
-        """Record that the client is authenticated. Its connection is then kept when there are too many
-        connections.
+        """Record that the client is authenticated. The connection of an authenticated client is not closed when
+        there are too many connections.
 
         `limited_as` names a principal that may have at most half of all connections; None for no such limit. Return
         False, and record nothing, if the principal already has that many connections.
@@ -141,8 +141,10 @@ async def _send_stream(request: BaseRequest, exchange: HttpExchange, stream: Eve
 
 
 def _refuse_too_large(size: int, most: int, why_too_large: Callable[[int], str | None]) -> None:
-    """Raise `BodyTooLarge` if a body of `size` bytes exceeds the limit `most`, or if `why_too_large` gives a reason
-    to reject it.
+    """Refuse a body of `size` bytes if it is too large.
+
+    Raises:
+        BodyTooLarge: the size exceeds the limit `most`, or `why_too_large` gives a reason to reject the body.
     """
     if size > most:
         raise BodyTooLarge(f"it is larger than {most} bytes (serve.max_body_bytes)")

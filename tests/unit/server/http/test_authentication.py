@@ -1,4 +1,4 @@
-"""Bearer tokens, the delay for those who guess, and the rate of requests."""
+"""Bearer tokens, the delay after wrong tokens, and the rate of requests."""
 
 from __future__ import annotations
 

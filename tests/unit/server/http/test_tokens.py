@@ -1,4 +1,4 @@
-"""The tokens of the home: who they are, when they end, and what is told when they do."""
+"""The tokens of the home: their principals, their end, and the notifications of their end."""
 
 from __future__ import annotations
 
@@ -154,3 +154,35 @@ async def test_tokens_are_reloaded_after_an_unexpected_error() -> None:
     await until(lambda: tokens.find(token_digest("laptop")) is not None)
 
     keeping.cancel()
+
+
+class SlowReads(MemoryStore):
+    """A store whose first read of the tokens is slow: it returns what was stored when it began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_read, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def tokens(self) -> list[StoredToken]:
+        read = await super().tokens()
+        if not self.has_read.is_set():
+            self.has_read.set()
+            await self.goes_on.wait()
+        return read
+
+
+async def test_a_slow_reload_does_not_make_a_removed_token_valid_again() -> None:
+    store = SlowReads()
+    await store.add_token(stored("phone"))
+    tokens = StoredTokens(store)
+    slow = asyncio.ensure_future(tokens.reload())
+    await store.has_read.wait()
+    await store.remove_token("phone")
+    await store.add_token(stored("laptop"))
+    later = asyncio.ensure_future(tokens.reload())
+    await asyncio.sleep(0)
+    store.goes_on.set()
+    await asyncio.gather(slow, later)
+
+    assert tokens.find(token_digest("phone")) is None
+    assert tokens.find(token_digest("laptop")) is not None

@@ -34,7 +34,7 @@ async def start_task(client: LocalClient, prompt: str, home: str) -> Any:
     return await result(client, "tools/call", name="codex", arguments=arguments, task={"ttl": 1})
 
 
-async def until(client: LocalClient, server: LocalServer, task: Any, status: str) -> Any:
+async def until_status(client: LocalClient, server: LocalServer, task: Any, status: str) -> Any:
     """Ask for a task until it has a status."""
     found: Any = None
     for _ in range(100):
@@ -50,7 +50,7 @@ async def test_a_call_is_answered_with_a_task_that_later_has_the_result(home: st
     async with LocalServer(home) as server:
         client = server.new_client()
         task = await start_task(client, "0", home)
-        done = await until(client, server, task, "completed")
+        done = await until_status(client, server, task, "completed")
 
         assert task == {
             "resultType": "task",
@@ -72,7 +72,7 @@ async def test_an_approval_is_part_of_the_task_and_is_answered_by_its_key(home: 
         client = server.new_client()
         observer = server.new_client(principal=Principal(name="guest", role=Role.OBSERVER))
         task = await start_task(client, "1", home)
-        asking = await until(client, server, task, "input_required")
+        asking = await until_status(client, server, task, "input_required")
         (key,) = asking["inputRequests"]
         unable = await result(client, "tasks/get", EXTENSION, taskId=task["taskId"])
         watched = await result(observer, "tasks/get", taskId=task["taskId"])
@@ -82,10 +82,10 @@ async def test_an_approval_is_part_of_the_task_and_is_answered_by_its_key(home: 
         ignored = await result(client, "tasks/update", taskId=task["taskId"], inputResponses=other)
         malformed = {key: {"action": "accept", "content": {"decision": "perhaps"}}}
         await result(client, "tasks/update", taskId=task["taskId"], inputResponses=malformed)
-        waiting = await until(client, server, task, "input_required")
+        waiting = await until_status(client, server, task, "input_required")
         accepted = await result(client, "tasks/update", taskId=task["taskId"], inputResponses=given)
         again = await result(client, "tasks/update", taskId=task["taskId"], inputResponses=given)
-        done = await until(client, server, task, "completed")
+        done = await until_status(client, server, task, "completed")
 
         assert asking["inputRequests"][key]["method"] == "elicitation/create"
         assert waiting["inputRequests"].keys() == {key}
@@ -101,9 +101,9 @@ async def test_cancelling_is_acknowledged_and_interrupts_the_turn(home: str) -> 
     async with LocalServer(home) as server:
         client = server.new_client()
         task = await start_task(client, "1", home)
-        await until(client, server, task, "input_required")
+        await until_status(client, server, task, "input_required")
         first = await result(client, "tasks/cancel", taskId=task["taskId"])
-        cancelled = await until(client, server, task, "cancelled")
+        cancelled = await until_status(client, server, task, "cancelled")
         second = await result(client, "tasks/cancel", taskId=task["taskId"])
 
         assert first == second == {"resultType": "complete"}

@@ -58,7 +58,7 @@ async def all_at_once(store: SqliteStore, calls: Iterable[Awaitable[T]]) -> list
         before = store._writer.submit(something_else)
         await begun.wait()
         submitted = [asyncio.ensure_future(call) for call in calls]
-        while len(store._writer._jobs) < len(submitted):  # noqa: ASYNC110 - nobody tells us
+        while len(store._writer._jobs) < len(submitted):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
         goes_on.set()
         await before

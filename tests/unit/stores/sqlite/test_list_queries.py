@@ -12,7 +12,7 @@ import pytest
 from kit.builders.entries import FIRST, OTHER, said, summary
 from parley.errors import StoreFailed
 from parley.ports.store import Query, Viewer
-from parley.stores.sqlite import maintenance, queries
+from parley.stores.sqlite import list_queries, maintenance
 from parley.stores.sqlite.files import DATABASE
 from parley.stores.sqlite.store import SqliteStore
 
@@ -24,8 +24,8 @@ def refuse(row: int) -> bool:
 @pytest.mark.parametrize(
     "look",
     [
-        pytest.param(lambda db: queries.find(db, Query(archived=None), refuse), id="a list"),
-        pytest.param(lambda db: queries.expired(db, 9.0, refuse), id="what has expired"),
+        pytest.param(lambda db: list_queries.find(db, Query(archived=None), refuse), id="a list"),
+        pytest.param(lambda db: list_queries.expired(db, 9.0, refuse), id="what has expired"),
         pytest.param(lambda db: maintenance.reclaimable_bytes(db, refuse), id="what was deleted"),
     ],
 )
@@ -65,7 +65,7 @@ async def test_conversations_that_need_attention_are_found_by_an_index(
     with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as db:
         asked: list[str] = []
         db.set_trace_callback(asked.append)
-        queries.find(db, query, lambda row: False)
+        list_queries.find(db, query, lambda row: False)
         db.set_trace_callback(None)
         plan = " ".join(str(row) for row in db.execute(f"EXPLAIN QUERY PLAN {asked[0]}"))
 

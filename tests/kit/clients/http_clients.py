@@ -13,9 +13,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from kit.clients.http_client import HttpClient
-from kit.clients.http_events import logged, positions_in, until_idle
+from kit.clients.http_events import logged, positions_in
+from kit.clients.reading import until_state
 
-__all__ = ["HttpCrowd", "Watcher"]
+__all__ = ["HttpClients", "Watcher"]
 
 
 class Watcher:
@@ -102,8 +103,8 @@ async def _next(reading: Any, ended: asyncio.Event | None) -> bytes:
     return read if isinstance(read, bytes) else b""
 
 
-class HttpCrowd:
-    """The watchers, and one client that talks: `async with HttpCrowd(...) as crowd`."""
+class HttpClients:
+    """A group of clients that watch, and one client that sends messages: `async with HttpClients(...) as group`."""
 
     def __init__(self, url: str, token: str, *, clients: int, conversations: int, seed: int) -> None:
         self._url, self._token = url, token
@@ -112,7 +113,7 @@ class HttpCrowd:
         self.watchers: list[Watcher] = []
         self.conversations: list[str] = []
 
-    async def __aenter__(self) -> HttpCrowd:
+    async def __aenter__(self) -> HttpClients:
         await self._stack.__aenter__()
         self.talker = await self._client()
         await self.talker.initialize()
@@ -148,7 +149,7 @@ class HttpCrowd:
 
     async def _talk(self, conversation: str) -> None:
         await self.talker.say(conversation, "go on")
-        await until_idle(self.talker, conversation)
+        await until_state(self.talker, conversation, "idle")
 
 
 def _chunks(values: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.clients.http_crowd import HttpCrowd
+from kit.clients.http_clients import HttpClients
 from kit.servers.http_server import HttpServer
 from kit.servers.resident_process import ResidentProcess
 from kit.system.commands import PATIENCE_SECONDS
@@ -22,11 +22,11 @@ def reply(request: RecordedRequest) -> Reply:
     return Says(tuple(f"{number} {piece} " + "x" * (piece * number % 900) for piece in range(8)))
 
 
-def differences(crowd: HttpCrowd, expected: dict[str, list[int]]) -> list[object]:
+def differences(group: HttpClients, expected: dict[str, list[int]]) -> list[object]:
     """The watchers whose positions differ from the log."""
     return [
         (conversation, found, expected[conversation])
-        for watcher in crowd.watchers
+        for watcher in group.watchers
         for conversation, found in watcher.positions.items()
         if found != expected[conversation]
     ]
@@ -40,12 +40,12 @@ async def test_20_clients_that_disconnect_at_random_have_every_event_once(
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         HttpServer(parley_model, tmp_path / "home", config=MANY) as server,
-        HttpCrowd(server.url, server.token, clients=20, conversations=5, seed=1) as crowd,
+        HttpClients(server.url, server.token, clients=20, conversations=5, seed=1) as group,
     ):
-        expected = await crowd.run(messages=40)
+        expected = await group.run(messages=40)
 
-    assert differences(crowd, expected) == []
-    assert sum(watcher.connections for watcher in crowd.watchers) > 40
+    assert differences(group, expected) == []
+    assert sum(watcher.connections for watcher in group.watchers) > 40
 
 
 @pytest.mark.long
@@ -58,11 +58,11 @@ async def test_500_clients_on_100_conversations_have_every_event_once(
     async with (
         asyncio.timeout(1800),
         ResidentProcess(parley_model, tmp_path / "home", config=MANY) as resident,
-        HttpCrowd(
+        HttpClients(
             resident.description["url"], resident.description["token"], clients=500, conversations=100, seed=seed
-        ) as crowd,
+        ) as group,
     ):
-        expected = await crowd.run(messages=600)
+        expected = await group.run(messages=600)
 
-    assert differences(crowd, expected) == []
-    assert sum(watcher.connections for watcher in crowd.watchers) > 1000
+    assert differences(group, expected) == []
+    assert sum(watcher.connections for watcher in group.watchers) > 1000
