@@ -1,4 +1,6 @@
-"""The stores that the contract tests run against."""
+"""The stores that the contract tests run against: memory, `parley.stores.sqlite.queries` and
+`parley.stores.postgres.queries`.
+"""
 
 from __future__ import annotations
 
