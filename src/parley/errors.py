@@ -266,7 +266,8 @@ class OwnerUnresponsive(StoreError):
 
     def __init__(self, process: str) -> None:
         """Create the error. `process` describes the owner as `OwnedElsewhere.process` does."""
-        super().__init__(f"{process} runs a turn of the conversation and does not answer; was it stopped?")
+        silent = f"{process} runs a turn of the conversation and does not answer; was it stopped?"
+        super().__init__(f"{silent} The call may still take effect")
         self.process = process
 
 

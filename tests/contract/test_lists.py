@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from kit.builders.approvals import approval_id, command_approval
 from kit.builders.entries import FIRST, OTHER, asked, said, summary
 from parley.conversation.log import Entry
+from parley.conversation.records import ApprovalRequest, record_type
 from parley.ports.store import ConversationListing, ConversationPage, Query, Store
 from parley.wire.ids import ConversationId, Seq
+from parley.wire.jsonrpc import encode
 
 
 def ids(found: ConversationPage) -> list[str]:
@@ -106,6 +109,19 @@ async def test_text_is_found_in_what_was_said_and_nowhere_else(store: Store) -> 
 
     assert [await finds(text) for text in ('"straße"', "über ALLEN", "a title")] == [True] * 3
     assert [await finds(text) for text in ("needle", "user_message", "m1", "%")] == [False] * 4
+
+
+async def test_a_conversation_is_found_by_the_approval_that_it_requested_and_not_by_one_that_is_mentioned(
+    store: Store,
+) -> None:
+    for number, name, argv in ((1, FIRST, ("make",)), (2, OTHER, ("echo", approval_id(1)))):
+        _, request = command_approval(number, *argv)
+        entry = Entry(Seq(1), 1.0, record_type(ApprovalRequest), False, encode(request))
+        await store.create(name, [entry], summary(updated_at=float(number)))
+
+    found = [ids(await store.find(Query(asked=approval_id(number), archived=None))) for number in (1, 2, 3)]
+
+    assert found == [[FIRST], [OTHER], []]
 
 
 async def test_an_active_conversation_is_listed_first_also_after_the_clock_was_set_back(store: Store) -> None:

@@ -184,6 +184,25 @@ NOISE: Final[dict[str, tuple[bytes, bytes]]] = {
     "single bytes of a comment": (b": ", b"x"),
     "events that are empty": (b"", b"data: {}\n\n"),
     "deltas that are empty": (b"", b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'),
+    "calls that only have an index": (b"", b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}\n\n'),
+    "arguments that are empty": (
+        b"",
+        b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":""}}]}}]}\n\n',
+    ),
+    "the same name again": (
+        b"",
+        b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"look"}}]}}]}\n\n',
+    ),
+    "the same signature again": (
+        b"",
+        b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","extra_content":{"a":"b"}}]}}]}\n\n',
+    ),
+    "bytes of a body that is not streamed": (b"{", b'"a": 1,\n'),
+    "events of an unknown type": (b"", b'data: {"type":"response.unknown","delta":"x"}\n\n'),
+    "parts that begin": (b"", b'data: {"type":"response.content_part.added","part":{"text":""}}\n\n'),
+    "summaries that begin": (b"", b'data: {"type":"response.reasoning_summary_part.added"}\n\n'),
+    "items that begin": (b"", b'data: {"type":"response.output_item.added","item":{"type":"message"}}\n\n'),
+    "refusals that are empty": (b"", b'data: {"type":"response.refusal.delta","delta":""}\n\n'),
     "progress": (b"", b'data: {"type":"response.in_progress","response":{"id":"r"}}\n\n'),
 }
 

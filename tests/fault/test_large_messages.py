@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import random
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from kit.clients.http_client import HttpClient, HttpReply
 from kit.clients.modern_client import ModernHttpClient
 from kit.clients.requests import tool
-from kit.clients.wire_client import speaking
+from kit.clients.wire_client import WireClient, speaking
 from kit.servers.resident_process import ResidentProcess
 from kit.system.memory import Peak
 from parley.testing import Says, ScriptedModel
@@ -45,6 +47,39 @@ def of_shape(shape: str, size: int) -> list[dict[str, str]]:
             return [{"type": "image", "image_url": "data:image/png;base64," + noise(size)}]
         case "a PDF":
             return [{"type": "file", "filename": "a.pdf", "file_data": "JVBERi0x" + noise(size)}]
+        case _:
+            raise ValueError(shape)
+
+
+ACCEPTED = ("an alias", "an unknown argument", "an unknown argument of many values")
+REFUSED = {
+    "a long array in config": "more than 10000 values (config)",
+    "many texts in config": "more than 10000 values (config)",
+    "bad items": "missing field `type` (content[0])",
+    "a bad item at the end": "unknown variant 'audio' (content[",
+}
+"""Arguments that are refused, and the reason."""
+
+
+def arguments_of_shape(shape: str, conversation: str, size: int) -> dict[str, Any]:
+    """Return the arguments of a `conversationSendMessage` of about this many bytes."""
+    small = {"conversation_id": conversation, "content": of_shape("ASCII", 8)}
+    large = {"conversation_id": conversation, "content": of_shape("many items", size)}
+    match shape:
+        case "an alias":
+            return {"conversationId": conversation, "content": large["content"]}
+        case "an unknown argument":
+            return {**large, "trace": "harmless"}
+        case "an unknown argument of many values":
+            return {**small, "trace": [{}] * (size // 3)}
+        case "a long array in config":
+            return {**small, "config": {"notify": [{}] * (size // 3)}}
+        case "many texts in config":
+            return {**small, "config": {"notify": [""] * (size // 3)}}
+        case "bad items":
+            return {**small, "content": [{}] * (size // 3)}
+        case "a bad item at the end":
+            return {**large, "content": [*of_shape("many items", size), {"type": "audio"}]}
         case _:
             raise ValueError(shape)
 
@@ -124,6 +159,41 @@ async def follow_through(model: ScriptedModel, content: list[dict[str, str]], ap
 
 
 @pytest.mark.promises("framing.large")
+@pytest.mark.parametrize("shape", [*ACCEPTED, *REFUSED])
+async def test_the_names_and_the_validity_of_arguments_do_not_change_the_cost(
+    parley_model: ScriptedModel, shape: str
+) -> None:
+    parley_model.set_handler(lambda request: Says(("Read.",)))
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        await client.say(conversation, "First, load what is loaded once.")
+        await client.until_method("task_complete")
+        arguments = arguments_of_shape(shape, conversation, 16_000_000)
+
+        peak = Peak(client.raw.pid)
+        sent = client.call("conversationSendMessage", **arguments)
+        await check_outcome(client, shape, sent)
+
+        cost = peak.bytes / len(encode(arguments))
+        print(f"{shape}: {cost:.1f} N")
+    assert cost <= TIMES
+
+
+async def check_outcome(client: WireClient, shape: str, sent: int) -> None:
+    """Check that a call is accepted, and wait for its turn; or check that it is refused, with the reason."""
+    shown = await client.until_answer(sent)
+    value = answer_to(sent, shown)["structuredContent"]
+    if shape in ACCEPTED:
+        assert value["status"] == "ok", value
+        if "task_complete" not in [one.get("method") for one in shown]:
+            await client.until_method("task_complete")
+    else:
+        assert value["status"] == "error"
+        assert REFUSED[shape] in value["message"]
+
+
+@pytest.mark.promises("framing.large")
 async def test_a_large_message_over_http_costs_no_more(parley_model: ScriptedModel, tmp_path: Path) -> None:
     await post_and_read(parley_model, tmp_path / "home", of_shape("an emoji", 12_000_000))
 
@@ -200,15 +270,47 @@ async def test_a_large_message_holds_up_the_others_for_ten_milliseconds_a_megaby
     parley_model: ScriptedModel, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = of_shape(shape, 30_000_000)
-    allowed = 0.05 + 0.01 * len(encode(content)) / 1_000_000
-    program = Path(__file__).parent.parent / "kit/servers/busy_program.py"
-    monkeypatch.setattr(Home, "command", property(lambda home: (sys.executable, str(program), "mcp")))
-    parley_model.set_handler(lambda request: Says(("Read.",)))
-    async with speaking(parley_model, version=FULL_VERSION) as client:
+    async with busy_server(parley_model, monkeypatch) as client:
         conversation = await client.create()
         await client.open_stream(conversation)
         client.call("conversationSendMessage", conversation_id=conversation, content=content)
         await client.until_method("task_complete")
-        longest = [float(line.split()[1]) for line in client.raw.stderr_text().splitlines() if line[:5] == "BUSY "]
+        longest = busy_seconds(client)
 
-    assert [one for one in longest if one > allowed] == []
+    assert [one for one in longest if one > allowed_seconds(content)] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", [*ACCEPTED, *REFUSED])
+async def test_the_names_and_the_validity_of_arguments_do_not_change_the_delay(
+    parley_model: ScriptedModel, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with busy_server(parley_model, monkeypatch) as client:
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        arguments = arguments_of_shape(shape, conversation, 30_000_000)
+        sent = client.call("conversationSendMessage", **arguments)
+        await check_outcome(client, shape, sent)
+        await client.meanwhile()  # the step that sent the answer has ended
+        longest = busy_seconds(client)
+        print(f"{shape}: {longest}")
+
+    assert [one for one in longest if one > allowed_seconds(arguments)] == []
+
+
+@asynccontextmanager
+async def busy_server(model: ScriptedModel, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WireClient]:
+    """Start a server that reports long steps of its event loop."""
+    program = Path(__file__).parent.parent / "kit/servers/busy_program.py"
+    monkeypatch.setattr(Home, "command", property(lambda home: (sys.executable, str(program), "mcp")))
+    model.set_handler(lambda request: Says(("Read.",)))
+    async with speaking(model, version=FULL_VERSION) as client:
+        yield client
+
+
+def busy_seconds(client: WireClient) -> list[float]:
+    return [float(line.split()[1]) for line in client.raw.stderr_text().splitlines() if line[:5] == "BUSY "]
+
+
+def allowed_seconds(sent: Any) -> float:
+    return 0.05 + 0.01 * len(encode(sent)) / 1_000_000

@@ -282,9 +282,9 @@ async def test_why_a_far_server_did_not_start_is_said_in_a_few_words(
         closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         asyncio.timeout(PATIENCE_SECONDS),
     ):
-        sentences = await pool.start([ToolServer(name="far", url=url)])
+        failed = await pool.start([ToolServer(name="far", url=url)])
 
-    assert sentences == (f"MCP client for `far` failed to start: {detail}",)
+    assert failed == (("far", f"MCP client for `far` failed to start: {detail}"),)
 
 
 @pytest.mark.parametrize(("method", "limit"), [("initialize", MEBIBYTE), ("tools/list", 16 * MEBIBYTE)])
@@ -299,9 +299,9 @@ async def test_a_first_answer_that_is_too_long_names_the_limit(
         closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         asyncio.timeout(PATIENCE_SECONDS),
     ):
-        sentences = await pool.start([ToolServer(name="far", url=url)])
+        failed = await pool.start([ToolServer(name="far", url=url)])
 
-    assert sentences == (f"MCP client for `far` failed to start: its answer is longer than {limit} bytes",)
+    assert failed == (("far", f"MCP client for `far` failed to start: its answer is longer than {limit} bytes"),)
 
 
 async def test_an_answer_in_an_event_is_counted_from_its_own_beginning() -> None:
@@ -335,6 +335,6 @@ async def test_an_answer_of_the_wrong_shape_is_no_start(method: str) -> None:
         closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         asyncio.timeout(PATIENCE_SECONDS),
     ):
-        sentences = await pool.start([ToolServer(name="far", url=url)])
+        failed = await pool.start([ToolServer(name="far", url=url)])
 
-    assert sentences == (f"MCP client for `far` failed to start: {UNREADABLE}",)
+    assert failed == (("far", f"MCP client for `far` failed to start: {UNREADABLE}"),)

@@ -60,7 +60,7 @@ async def mark() -> AsyncIterator[str]:
 async def failures(pool: ServerPool, *servers: ToolServer) -> list[str]:
     """Return the failures of `start`, without their common beginning."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        sentences = await pool.start(servers)
+        sentences = [sentence for _, sentence in await pool.start(servers)]
     named = [sentence.removeprefix("MCP client for ").split(" failed to start: ", 1) for sentence in sentences]
     assert all(len(one) == 2 for one in named), sentences
     return [f"{name} {detail}" for name, detail in named]
@@ -81,7 +81,7 @@ def write_program(path: Path, mode: str, mark: str) -> ToolServer:
 
 async def test_each_server_that_cannot_be_started_has_its_sentence_in_order(pool: ServerPool) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        sentences = await pool.start(
+        failed = await pool.start(
             [
                 ToolServer(name="broken", command="/no/such/program"),
                 program("good"),
@@ -92,7 +92,8 @@ async def test_each_server_that_cannot_be_started_has_its_sentence_in_order(pool
             ]
         )
 
-    assert sentences == (
+    assert [name for name, _ in failed] == ["broken", "bad name", "folder", "nul", "gone"]
+    assert tuple(sentence for _, sentence in failed) == (
         "MCP client for `broken` failed to start: "
         "cannot run /no/such/program: No such file or directory (os error 2)",
         "MCP client for `bad name` failed to start: "

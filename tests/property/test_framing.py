@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong, SseFramer
+from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong
+from parley.wire.sse import DataFramer
 
 LIMIT = PREFIX_BYTES + 5
 """Small enough for examples to be on both sides of it."""
@@ -113,7 +114,7 @@ sse = st.lists(
 
 @given(stream=sse, places=places)
 def test_server_sent_events_do_not_depend_on_the_cuts(stream: bytes, places: list[int]) -> None:
-    whole, cut = SseFramer(), SseFramer()
+    whole, cut = DataFramer(), DataFramer()
 
     assert [event for piece in cuts_of(stream, places) for event in cut.feed(piece)] == whole.feed(stream)
 
@@ -128,7 +129,7 @@ def test_the_data_of_an_event_comes_out_as_it_was_put_in(
     events: list[list[bytes]], end: bytes, noise: bytes, places: list[int]
 ) -> None:
     stream = b"".join(noise + b"".join(b"data: " + line + end for line in lines) + end for lines in events)
-    framer = SseFramer()
+    framer = DataFramer()
 
     assert [event for piece in cuts_of(stream, places) for event in framer.feed(piece)] == [
         b"\n".join(lines) for lines in events

@@ -276,6 +276,8 @@ ERRORS: Final = {
     "in the choice": '{"choices": [{"delta": {}, "finish_reason": "error", '
     '"error": {"message": "model not found"}}]}',
     "an object named error": '{"object": "error", "message": "model not found", "code": 404}',
+    "a type named error": '{"type": "error", "message": "model not found"}',
+    "a status message": '{"choices": null, "base_resp": {"status_code": 1004, "status_msg": "model not found"}}',
 }
 
 
@@ -302,6 +304,44 @@ async def test_an_error_that_is_no_event_is_a_failure(parley_model: ScriptedMode
         messages = await wire.answer(1)
 
     assert messages[-1]["result"]["error"] == "stream disconnected before completion: out of memory"
+
+
+@pytest.mark.promises("failures.no-response")
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "the body of the response is empty"),
+        (b"<html>\n\x07", r"the body contains no response; it begins with: <html>\n\x07"),
+        (b'event: error\ndata: {"message": "no key"}\n\n', "no key"),
+    ],
+)
+async def test_a_body_without_a_response_is_a_failure(parley_model: ScriptedModel, body: bytes, told: str) -> None:
+    parley_model.sends_raw(body)
+    async with speaking(parley_model) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+
+    assert messages[-1]["result"]["error"] == f"stream disconnected before completion: {told}"
+
+
+@pytest.mark.promises("model.not-streamed")
+async def test_a_provider_that_does_not_stream_is_understood(parley_model: ScriptedModel) -> None:
+    function = {"name": "look", "arguments": "{}"}
+    called = {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "c1", "function": function}]}
+    parley_model.sends_raw(json.dumps({"choices": [{"message": called, "finish_reason": "tool_calls"}]}).encode())
+    parley_model.sends_raw(json.dumps({"choices": [{"message": {"content": "Nothing."}}]}, indent=1).encode())
+    async with speaking(parley_model) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Nothing."
+
+    assert parley_model.requests[1].body["messages"][3:] == [
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "unsupported call: look"},
+    ]
 
 
 @pytest.mark.promises("failures.chat-stream")

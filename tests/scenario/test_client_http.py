@@ -397,6 +397,21 @@ async def test_a_call_in_flight_is_lost_and_a_message_is_sent_again(
     assert len(parley_model.requests) == 1
 
 
+async def test_a_client_reconnects_after_several_refused_attempts(
+    server: HttpServer, port: CuttingPort, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "parley.client")
+    async with connect(url=port.url, token=server.token) as client:
+        conversation = await created(client, server)
+        await port.stop_listening()
+        listing = asyncio.create_task(client.list())
+        await until(lambda: sum("Connection refused" in message for message in caplog.messages) >= 3)
+        await port.listen_again()
+        listed = await listing
+
+    assert [one.conversation_id for one in listed.conversations] == [conversation.id]
+
+
 async def test_a_client_gives_up_after_its_time(server: HttpServer, port: CuttingPort) -> None:
     async with connect(url=port.url, token=server.token, reconnect_seconds=0.2) as client:
         conversation = await created(client, server)

@@ -399,10 +399,10 @@ async def test_a_deleted_session_interrupts_no_turn_and_ends_its_streams(
 async def test_unpaired_surrogates_are_replaced_up_to_a_limit_and_cost_little(server: HttpServer) -> None:
     client = await server.client()
     few, many = (
-        b'{"jsonrpc":"2.0","id":"%b","method":"ping"}' % (rb"\ud800" * count) for count in (10_000, 170_000)
+        b'{"jsonrpc":"2.0","id":"%b","method":"ping"}' % (rb"\ud800" * count) for count in (1_000, 170_000)
     )
     replaced = await client.send("POST", few)
-    assert replaced.json["id"] == "\N{REPLACEMENT CHARACTER}" * 10_000
+    assert replaced.json["id"] == "\N{REPLACEMENT CHARACTER}" * 1_000
     begin = time.process_time()
 
     refused = await client.send("POST", many)

@@ -49,6 +49,28 @@ async def test_the_target_of_a_linked_file_of_the_home_is_hidden_in_a_project(
 
 @pytest.mark.promises("sandbox.hidden")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_the_missing_target_of_a_linked_file_of_the_home_cannot_be_created(
+    parley_model: ScriptedModel, tmp_path: Path, mechanism: str
+) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    for folder in (home, project / "dotfiles"):
+        folder.mkdir(parents=True)
+    target = project / "dotfiles" / "auth.json"
+    target.write_text("{}")
+    (home / "auth.json").symlink_to(target)
+    async with speaking(parley_model, home=home) as client:
+        first = await _told(client, project, mechanism, "echo allowed")
+        target.unlink()  # as when another branch is checked out
+        told = await _told(client, project, mechanism, "echo evil > dotfiles/auth.json; echo tried")
+
+    assert "allowed" in first
+    assert "tried" not in told
+    assert "is a link to" in told
+    assert not target.exists()
+
+
+@pytest.mark.promises("sandbox.hidden")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_the_certificate_and_the_key_of_the_server_are_hidden_in_a_project(
     parley_model: ScriptedModel, tmp_path: Path, mechanism: str
 ) -> None:

@@ -75,6 +75,19 @@ async def test_notes_are_those_of_the_directory_or_else_of_the_root_of_its_repos
         assert await _notes_told(wire, tmp_path / "no" / "such" / "directory") is None
 
 
+@pytest.mark.promises("model.notes")
+async def test_notes_in_a_directory_that_every_user_can_write_to_are_ignored(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    shared = _repository(tmp_path / "shared")
+    shared.chmod(0o1777)
+    (shared / "AGENTS.md").write_text("of a stranger")
+    (shared / "project").mkdir()
+    async with speaking(parley_model) as wire:
+        assert await _notes_told(wire, shared / "project") is None
+        assert await _notes_told(wire, shared) == "of a stranger"  # the client has chosen this directory
+
+
 async def test_a_worktree_is_a_repository_too(parley_model: ScriptedModel, tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: elsewhere\n")
     (tmp_path / "AGENTS.md").write_text("of the worktree")

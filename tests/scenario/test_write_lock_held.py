@@ -221,3 +221,8 @@ async def test_two_processes_that_need_one_conversation_get_the_name_of_the_lock
 
     assert [f"process {held.holder} (flock" in str(error) for error in failed] == [True] * 4
     assert said(await log_of(there)) == ["hi"]
+
+
+@pytest.mark.promises("keeping.write-lock")
+def test_the_limits_are_those_of_the_documentation() -> None:
+    assert (CALL_SECONDS, TURN_SECONDS) == (5.0, 60.0)

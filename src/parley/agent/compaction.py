@@ -41,13 +41,13 @@ LEAST_ROOM: Final = 0.1
 less.
 """
 KEPT_RECENT: Final = 0.3
-"""The maximum share of the history's room that the newest items, which are not summarized, may take."""
+"""The maximum share of the history's room that the newest items may take without being summarized."""
 KEPT_LAST: Final = 0.7
 """The maximum share of the history's room that the last response and its outputs may take without being summarized,
 even if they exceed `KEPT_RECENT`.
 """
 LONGEST_SUMMARY: Final = 0.2
-"""The maximum share of the history's room that a summary may take."""
+"""The maximum size of a summary, as a share of the tokens that are available for the history."""
 LONGEST_PARTS: Final = (4_000, 1_000, 250)
 """Length limits, in characters, for each output and for the arguments of each call in the text to summarize. The
 limits are tried in order until the text fits.

@@ -5,6 +5,7 @@ the history.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from typing import Final
 
@@ -107,13 +108,20 @@ def _project_notes(settings: Settings) -> str | None:
 def _folders(cwd: str) -> tuple[str, ...]:
     """Return the directories that may contain notes: the resolved working directory, then the root of its
     repository.
+
+    A directory above the working directory that every user can write to, such as `/tmp`, is not the root of a
+    repository. Otherwise any user could put notes there.
     """
     root = cwd
-    while not is_repository(root):
+    while not is_repository(root) or (root != cwd and _is_shared(root)):
         if root == "/":
             return (cwd,)
         root = os.path.dirname(root)
     return (cwd, root) if root != cwd else (cwd,)
+
+
+def _is_shared(folder: str) -> bool:
+    return bool(os.stat(folder).st_mode & stat.S_IWOTH)
 
 
 def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | None:

@@ -228,7 +228,7 @@ class _Response:
         self.items: list[ModelItem] = []
         self.usage: TokenCount | None = None
         self.ended: list[LogPayload] = []
-        """Events that clients get when the response becomes durable, together with its end."""
+        """The events of the response. They are appended to the log when the response has ended or failed."""
         self.cut_by: str | None = None
         """The reason why the provider truncated the response; None if the response is complete."""
         self.cut_calls: list[CallItem] = []

@@ -136,7 +136,7 @@ class Resident:
         )
 
     def _describe_again(self) -> None:
-        """Write the description of the server again, because its file may have been removed together with the
+        """Rewrite the file that describes the server, because the file may have been removed together with the
         socket.
         """
         with suppress(OSError):
@@ -371,7 +371,7 @@ class Resident:
             transport.close()
 
     def _watch(self, client: ClientConnection) -> None:
-        """Interrupt the turns of a client when the client leaves, if its settings say so."""
+        """Interrupt the turns of a client when the client leaves, if the settings of the client require this."""
         client.session.on_leave(self, lambda: self._left(client.session))
 
     def _left(self, session: Session) -> None:

@@ -75,7 +75,7 @@ async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
 
 
 async def _limits(commands: Sandboxed) -> str:
-    """Describe the limits that all commands share."""
+    """Return a description of the limits that all commands share."""
     why = scope.why_none("/")
     if why is None:
         printed = bytearray()

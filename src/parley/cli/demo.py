@@ -47,7 +47,7 @@ MIDDLE_OF_A_SENTENCE: Final = 50
 """The number of characters of the answer after which the client is killed."""
 
 MISSED: Final = 30
-"""The number of characters that the agent writes while no client is connected. The answer is longer."""
+"""The number of characters that the agent writes while no client is connected. The whole answer is longer."""
 
 SETTINGS: Final = """\
 model_provider = "scripted"

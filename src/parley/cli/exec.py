@@ -19,8 +19,9 @@ __all__ = ["DESCRIPTION", "configure", "interrupt_on_sigint", "message_text", "r
 
 DESCRIPTION: Final = """\
 Create a conversation in the current directory, send it a message, and wait until
-the turn ends. Events go to stderr and the final answer to stdout; if both are
-terminals, the answer is shown once. Control characters are escaped on a terminal.
+the turn ends. Events go to stderr and the messages of the agent to stdout; if both
+are terminals, the messages are shown once. Control characters are escaped on a
+terminal.
 
 The turn runs in the resident server if one runs, and then continues even if this
 command is killed. Otherwise it runs in a child process. Ctrl-C interrupts the turn;

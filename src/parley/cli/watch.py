@@ -22,9 +22,10 @@ Follow a conversation of the home until Ctrl-C. If a turn runs, its events so fa
 come first. Any number of clients can follow a conversation, and following it changes
 nothing. Control characters are escaped on a terminal.
 
-With --json, each line is a JSON object `{"type": "event"}` with `conversation_id`,
-`msg`, and the position: `seq` for a stored event, `item` and `offset` for a part of
-a text that is being written.
+With --json, each line is a JSON object: for each event `{"type": "event"}` with
+`conversation_id`, `msg`, and the position (`seq` for a stored event, `item` and
+`offset` for a part of a text that is being written), and for each approval request
+`{"type": "approval"}` as in `parley answer --json`.
 
 exit code: 130 after Ctrl-C, 1 if the conversation was deleted or the server has
 ended, 2 for wrong arguments or settings."""

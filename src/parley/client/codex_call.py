@@ -19,9 +19,14 @@ OnEvent = Callable[[Event], None]
 _result_decoder: Final = msgspec.json.Decoder(CallToolResult)
 
 
-async def tool_result(connection: Connection, call: Call, timeout_seconds: float | None = None) -> CallToolResult:
-    """Wait for the result of a tool call and return the result, even if the tool failed."""
-    return decode_lenient(_result_decoder, await connection.result_of(call, timeout_seconds))
+async def tool_result(
+    connection: Connection, call: Call, timeout_seconds: float | None = None, *, keeps_waiting: bool = False
+) -> CallToolResult:
+    """Wait for the result of a tool call and return the result, even if the tool failed. `keeps_waiting` has the
+    same meaning as for `Connection.result_of`.
+    """
+    result = await connection.result_of(call, timeout_seconds, keeps_waiting=keeps_waiting)
+    return decode_lenient(_result_decoder, result)
 
 
 class CodexCall:
@@ -29,7 +34,7 @@ class CodexCall:
     failed.
 
     Awaiting the call after `cancel` raises `CallCancelled`. If the turn takes longer than the time limit of the
-    call, awaiting raises `CallTimedOut`, and the turn continues.
+    call, awaiting raises `CallTimedOut`, and the turn continues. The call can then be awaited again or cancelled.
     """
 
     def __init__(self, connection: Connection, call: Call, timeout_seconds: float | None = None) -> None:
@@ -40,7 +45,7 @@ class CodexCall:
         return self._call.request_id
 
     def __await__(self) -> Generator[object, None, CallToolResult]:
-        return tool_result(self._connection, self._call, self._timeout_seconds).__await__()
+        return tool_result(self._connection, self._call, self._timeout_seconds, keeps_waiting=True).__await__()
 
     async def cancel(self) -> None:
         """Interrupt the turn. Awaiting the call then raises `CallCancelled`. Do nothing if the result has already

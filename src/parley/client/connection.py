@@ -133,7 +133,7 @@ class Connection:
 
     @property
     def repeats_texts(self) -> bool:
-        """True if the server may send an unfinished text again from its beginning."""
+        """True if the server can send an unfinished text again from its beginning."""
         return self._separate is not None
 
     def establish(self) -> None:
@@ -185,8 +185,13 @@ class Connection:
         params = CallToolParams(name=tool, arguments=Raw(encode(arguments)), meta=meta)
         return self.request(CallToolParams.METHOD, params, name=tool, on_result=on_result)
 
-    async def result_of(self, call: Call, timeout_seconds: float | None = None) -> Raw:
+    async def result_of(
+        self, call: Call, timeout_seconds: float | None = None, *, keeps_waiting: bool = False
+    ) -> Raw:
         """Wait for the result of a call. Without `timeout_seconds`, the time limit of the connection applies.
+
+        With `keeps_waiting`, the call can be awaited again or cancelled after `CallTimedOut`. Otherwise a late
+        result is dropped.
 
         Raises:
             CallTimedOut: no result arrived in time.
@@ -195,14 +200,13 @@ class Connection:
             Disconnected: the server has ended.
         """
         seconds = self.time_limit(timeout_seconds)
-        if seconds is None:
-            return await call.result
         try:
             async with asyncio.timeout(seconds):
-                return await call.result
+                return await asyncio.shield(call.result)
         except TimeoutError:
-            self._forget(call.request_id)
-            raise CallTimedOut(call.name, seconds) from None
+            if not keeps_waiting:
+                self._forget(call.request_id)
+            raise CallTimedOut(call.name, seconds or 0) from None
 
     def time_limit(self, timeout_seconds: float | None) -> float | None:
         """Return the time limit for a call, in seconds; None means no limit. The limit of the connection applies if

@@ -79,7 +79,7 @@ class ServerRefused(ClientError, ConnectionError):
 
     @property
     def is_final(self) -> bool:
-        """True if repeating the request would fail in the same way."""
+        """True if a repetition of the request would fail in the same way."""
         retried = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
         return self.status < HTTPStatus.INTERNAL_SERVER_ERROR and self.status not in retried
 

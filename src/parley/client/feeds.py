@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,7 @@ from parley.client.connection import Call, Connection, typed_value
 from parley.client.errors import (
     CallLost,
     CallTimedOut,
+    ClientError,
     Disconnected,
     RequestFailed,
     StreamEnded,
@@ -80,7 +82,7 @@ class Reader:
         self.disconnected: str | None = None
         """The reason why the server ended the stream; None if the server did not end it."""
         self.disconnected_code: str | None = None
-        """The code of the reason in `disconnected`; None if the server sends no codes."""
+        """The code of the reason in `disconnected`; None if there is no reason or the server sends no codes."""
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
@@ -89,6 +91,7 @@ class Reader:
 
         Raises:
             Disconnected: the server has ended.
+            ServerRefused: the server refused to continue the stream after a reconnection.
         """
         while not self.unread:
             if self._error is not None:
@@ -311,6 +314,10 @@ class Feed:
             error = result.exception()
             if isinstance(error, RequestFailed):
                 self._disconnect_readers(error.message, error.code)
+            elif isinstance(error, CallLost):
+                self.resume()  # over HTTP, one request can be lost although the connection is usable
+            elif isinstance(error, ClientError) and not isinstance(error, Disconnected):
+                self._end_readers(partial(Reader.fail, error=error))
 
         call.result.add_done_callback(failed)
 

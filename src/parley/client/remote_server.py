@@ -78,7 +78,13 @@ class RemoteServer:
         await self.restart()
 
     async def restart(self) -> None:
-        """Prepare a new session in place of the lost session."""
+        """Prepare a new session in place of the lost session.
+
+        The end of the old session is not reported. The report would come later, and would look like the end of the
+        new session.
+        """
+        if self._receiver is not None:
+            self._receiver.detach()
         self._drop()
         receiver = _Receiver(self)
         http = StreamableHttp(
@@ -222,6 +228,10 @@ class _Receiver:
         server, self._server = self._server, None
         if server is not None:
             server.ended()
+
+    def detach(self) -> None:
+        """Deliver and report nothing more."""
+        self._server = None
 
     def _deliver(self, frame: bytes) -> None:
         if self._server is not None:

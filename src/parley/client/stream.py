@@ -55,7 +55,7 @@ class Stream:
 
     @property
     def disconnected_code(self) -> str | None:
-        """The code of the reason why the server ended the stream; None if the server sends no codes."""
+        """The code of the reason in `disconnected`; None if there is no reason or the server sends no codes."""
         return self._reader.disconnected_code
 
     @property

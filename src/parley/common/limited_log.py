@@ -26,7 +26,7 @@ class LimitedLog:
         """
 
     def warning(self, text: str, *args: object) -> None:
-        """Log a warning. `text`, before `args` are inserted, identifies the kind."""
+        """Log a warning. `text`, before `args` are inserted, identifies the kind of the line for the rate limit."""
         now = self._now()
         written_at, left_out = self._kinds.get(text, (now - SECONDS, 0))
         if now - written_at < SECONDS:

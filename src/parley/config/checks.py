@@ -205,7 +205,7 @@ def _is_webhook_address(url: str) -> bool:
 
 
 def origin(value: Any, at: KeyPath) -> str:
-    """Check and return the origin of a web page, which is its scheme, host and port, as a browser sends them."""
+    """Check and return the origin of a web page: its scheme, host and port, in the form that a browser sends."""
     given = text(value, at)
     scheme, _, host = given.partition("://")
     if not is_address(given) or scheme != scheme.lower() or set(host) & set("/?#@ ") or host != host.lower():

@@ -113,7 +113,9 @@ def _names() -> Iterator[str]:
 
 
 def _environments_in(roots: Iterable[str]) -> Iterator[str]:
-    """Yield the virtual environments directly in the roots that contain a program `parley`."""
+    """Yield the path of each virtual environment that is directly in a root and contains a program `parley`. Then
+    also yield this path without symbolic links.
+    """
     for root in roots:
         for name in _ENVIRONMENTS:
             environment = os.path.join(root, name)

@@ -78,4 +78,4 @@ NAMED_ARGUMENTS: Final = Table(
         "compact_prompt": text,
     }
 )
-"""The check for the arguments of a call, other than `config`, that are settings."""
+"""The check for those arguments of a call that are settings, except for `config`."""

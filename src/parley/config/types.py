@@ -287,7 +287,7 @@ class Secret(bytes):
 
 
 class Webhook(Struct, frozen=True, kw_only=True):
-    """The webhook of a home: its settings, with the signing key."""
+    """The settings of a home's webhook, including the signing key."""
 
     url: str
     key: Secret
@@ -499,7 +499,7 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
 
 
 _OWN_FILES: Final = ("config.toml", "auth.json")
-"""Files in Parley's home that may contain secrets, and that may be links to other places."""
+"""Files in Parley's home that can contain secrets, and that can be links to other places."""
 
 
 class ResolvedSettings(Struct, frozen=True):

@@ -261,8 +261,8 @@ class History:
         self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
 
     def drop_texts(self, last: Seq | None = None) -> None:
-        """Drop the texts of the entries up to a position from memory, by default all texts. They can be supplied
-        again.
+        """Remove from memory the texts of the entries up to the position `last`, by default all texts. `supply` can
+        add the texts again.
         """
         if last is None:
             self._texts.clear()

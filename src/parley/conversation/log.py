@@ -292,7 +292,7 @@ class Log:
         return self.entries[after - self.base : last - self.base]
 
     def trim(self, base: Seq) -> None:
-        """Drop the entries up to a durable position from memory. They can be read from the store."""
+        """Remove from memory the entries up to a durable position. They can be read from the store."""
         if base > self.base:
             del self.entries[: min(base, self.durable) - self.base]
             self.base = Seq(min(base, self.durable))

@@ -19,11 +19,11 @@ from parley.wire.jsonrpc import encode
 __all__ = ["CHUNK_BYTES", "KEPT_BYTES", "PREVIEW_BYTES", "OpenOutput", "OutputDelta", "encode_output_delta"]
 
 KEPT_BYTES: Final = 64 * 1024
-"""The maximum number of bytes that are stored from the beginning of an output, and also from its end."""
+"""The maximum number of bytes that are stored from each end of an output."""
 CHUNK_BYTES: Final = 8192
 """The maximum number of bytes of output in one event."""
 PREVIEW_BYTES: Final = 8192
-"""The maximum number of bytes that a snapshot shows from the beginning of an output, and also from its end."""
+"""The maximum number of bytes that a snapshot shows from each end of an output."""
 
 
 class OpenOutput:

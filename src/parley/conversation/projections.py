@@ -96,7 +96,7 @@ class Projections:
 
     @property
     def is_settled(self) -> bool:
-        """True if a checkpoint can be made: no approval is open, all input was sent, every call has its output."""
+        """True if a checkpoint can be made: no approval is open, all input was sent, and each call has output."""
         is_asking = self.state.phase is not Phase.IDLE and not self.approvals.is_settled
         return not is_asking and self.history.is_settled
 
@@ -131,7 +131,7 @@ class Projections:
         return self.history.knows(message_id) and self.settings_history.knows(message_id)
 
     def forget(self, last: Seq) -> None:
-        """Drop the messages up to a position from memory. They can still be looked up by key in the store."""
+        """Remove from memory the messages up to a position. They can still be looked up by key in the store."""
         forgotten = self.state.forget(last)
         self.history.forget(forgotten)
         self.settings_history.forget(forgotten)

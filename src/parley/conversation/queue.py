@@ -31,9 +31,11 @@ class QueuedMessage(Struct, frozen=True, array_like=True):
     """The log positions of a queued message, and its principal."""
 
     queued: Seq
-    """The position of the record that queued the message. The record contains the settings."""
+    """The position of the record that queued the message. This record contains the settings of the message."""
     content: Seq
-    """The position of the record with the current content: the record that queued the message, or its last edit."""
+    """The position of the record that contains the current content. This is the record that queued the message, or
+    the record of the last edit.
+    """
     principal: PrincipalRef | None = None
     """The principal that queued the message or edited it last; None in logs of older versions."""
     has_settings: bool = False
@@ -101,7 +103,9 @@ class Queue:
         return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
 
     def resumed_by_turn(self, principal: PrincipalRef | None) -> tuple[QueueChanged, ...]:
-        """Return the event for a turn of `principal` that ends the pause; nothing if no message is paused."""
+        """Return the event which reports that a turn of `principal` ends the pause. Return an empty tuple if no
+        message is paused.
+        """
         if not self.is_paused or not self.waiting:
             return ()
         return (replace(self.changed(principal=principal), paused=False),)

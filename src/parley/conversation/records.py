@@ -215,7 +215,7 @@ class StreamOutput(Struct, frozen=True, kw_only=True):
 
 
 class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output"):
-    """The output of a command. The record ends the open outputs of the command."""
+    """The output of a command. This record closes the open items that hold the partial output."""
 
     call_id: CallId
     streams: tuple[StreamOutput, ...]

@@ -35,11 +35,11 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
     """The changes. Each consists of the index of the previous change (or -1), the settings, and the message."""
     first: int
-    """The index of the settings before the first message."""
+    """The index in `chain` of the settings before the first message."""
     now: int
-    """The index of the current settings."""
+    """The index in `chain` of the current settings."""
     turn: int
-    """The index of the settings at the beginning of the last turn."""
+    """The index in `chain` of the settings at the beginning of the last turn."""
     turn_message: MessageId | None
     message: MessageId | None
     """The id of the message to which the next record of settings belongs."""

@@ -200,7 +200,7 @@ class State:
         return len(self._numbers) + len(self._names)
 
     def forget(self, last: Seq) -> list[MessageId]:
-        """Remove the messages up to a position from memory, and return their ids."""
+        """Remove from memory the messages up to a position, and return their ids."""
         forgotten = [one for one, _ in takewhile(lambda item: item[1] <= last, self.messages.items())]
         for message_id in forgotten:
             del self.messages[message_id]

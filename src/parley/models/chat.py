@@ -91,7 +91,7 @@ class Filled(Struct, frozen=True, kw_only=True):
     thought_signature: bool = False
 
     def after(self, refused: UnexpectedStatus) -> Filled:
-        """Return the members to add after a request was refused. The refusal names the missing member."""
+        """Return the members to add to a request that was refused. The refusal names the missing member."""
         if refused.status != 400:
             return self
         return Filled(

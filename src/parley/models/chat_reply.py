@@ -17,9 +17,19 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.config.types import ReplyLimits
 from parley.conversation.records import CallItem, MessageFields, MessageItem
 from parley.errors import ModelStreamBroken
-from parley.models.payloads import read_json, read_payload, read_piece, text_or_json
+from parley.models.payloads import (
+    MAX_ERROR_BYTES,
+    NO_REASON,
+    Body,
+    error_in,
+    message_of,
+    read_json,
+    read_payload,
+    read_piece,
+    text_or_json,
+)
 from parley.models.reasoning_details import ReasoningDetails
-from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
 from parley.models.surrogates import without_stand_ins
 from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
@@ -34,9 +44,9 @@ from parley.ports.model import (
     TextDelta,
 )
 from parley.wire.events import TokenCount
-from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId
 from parley.wire.jsonrpc import encode, is_json
+from parley.wire.sse import DataFramer
 
 __all__ = ["ChatDecoder"]
 
@@ -51,10 +61,8 @@ CUT: Final = frozenset({"length", "model_length", "max_tokens", "content_filter"
 MEASURE_BYTES: Final = 256 * 1024
 """The number of bytes of the stream between two checks of the size of the reply."""
 
-MAX_ERROR_BYTES: Final = 64 * 1024
-"""The maximum size, in bytes, of an error that is decoded. The content of a larger error is ignored."""
-
-NO_REASON: Final = "the provider gave no reason"
+MAX_INDEX_DIGITS: Final = 9
+"""The maximum number of digits of an index that is a string. A longer index is ignored."""
 
 
 class _Thought(Struct, frozen=True, gc=False):
@@ -68,7 +76,7 @@ class _Function(Struct, frozen=True, gc=False):
 
 
 class _CallPiece(Struct, frozen=True, gc=False):
-    index: int | None = None
+    index: int | str | None = None
     id: str | None = None
     function: _Function | None = None
     extra_content: Raw | UnsetType = UNSET
@@ -106,6 +114,16 @@ class _Event(Struct, frozen=True, gc=False):
     """
 
 
+class _WholeChoice(Struct, frozen=True):
+    """A choice of a response that is not streamed. It has a message in place of a delta."""
+
+    message: _Delta | None = None
+
+
+class _WholeEvent(Struct, frozen=True):
+    choices: tuple[_WholeChoice, ...]
+
+
 class _Usage(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
@@ -115,6 +133,7 @@ class _Usage(Struct, frozen=True):
 
 
 _EVENT: Final = msgspec.json.Decoder(_Event)
+_WHOLE_EVENT: Final = msgspec.json.Decoder(_WholeEvent)
 _USAGE: Final = msgspec.json.Decoder(_Usage | None)
 
 
@@ -175,8 +194,10 @@ class _Calls:
             call.name = name
             grown += len(name)
         if piece.extra_content is not UNSET and bytes(piece.extra_content) != b"null":
-            call.extra_content = _kept(piece.extra_content, has_halves=has_halves)
-            grown += len(bytes(call.extra_content))
+            kept = _kept(piece.extra_content, has_halves=has_halves)
+            if kept != call.extra_content:
+                call.extra_content = kept
+                grown += len(bytes(kept))
         if has_halves or call.arguments.joiner.is_waiting:
             arguments = call.arguments.joiner.join(arguments, has_halves=has_halves)
         if arguments:
@@ -186,7 +207,7 @@ class _Calls:
         return grown + len(arguments)
 
     def _call_of(self, piece: _CallPiece, name: str, arguments: str) -> _Call:
-        index, call_id = piece.index, piece.id or ""
+        index, call_id = _index(piece.index), piece.id or ""
         current = self._at.get(index) if index is not None else (self._calls[-1] if self._calls else None)
         if call_id:
             if (known := self._named.get((index, call_id))) is not None:
@@ -310,13 +331,18 @@ class ChatDecoder:
         self.done = self.whole = self.got_content = False
         self._stream_usage = stream_usage
         self._by = by
-        self._framer = SseFramer(limits.max_event_bytes)
+        self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
+        self._body = Body(limits.max_event_bytes)
+        self._needs_body = True
+        """True if the next bytes must be added to `_body`."""
         self._size = ReplySize(limits)
         self._unmeasured_bytes = 0
         self._failure: str | None = None
         self._finish: str | None = None
         self._is_marked = False
         """True if the end mark was received."""
+        self._has_choices = False
+        """True if an event with a choice but without text was received."""
         self._last_read = b""
         self._text = TextBuffer()
         self._reasoning: _Reasoning | None = None
@@ -334,7 +360,10 @@ class ChatDecoder:
         # Nearly all events are text. For speed, names are looked up only once for each read.
         decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
         whole, halves, stream_usage = self.whole, self._has_halves, self._stream_usage
-        for payload in self._framer.feed(data):
+        payloads = self._framer.feed(data)
+        if self._needs_body:
+            self._needs_body = self._body.add(data, has_events=bool(payloads))
+        for payload in payloads:
             event: _Event | None
             has_halves = False
             try:
@@ -345,6 +374,8 @@ class ChatDecoder:
                     break
                 event = read_piece(_EVENT, payload)
                 if event is None:
+                    if not whole and self._fails(None, payload):
+                        break
                     continue
                 self._has_halves = halves = has_halves = True
             if event.choices and not whole and (event.error is UNSET or bytes(event.error) == b"null"):
@@ -365,10 +396,12 @@ class ChatDecoder:
                             add_chunk(self._end_reasoning())
                         add_text(text)
                         add_chunk(TextDelta(text))
+                    else:
+                        self._has_choices = True
                     if delta.tool_calls:
-                        self.got_content = True
-                        for piece in delta.tool_calls:
-                            self._size.arguments += self._calls.extend(piece, has_halves=has_halves)
+                        self._read_calls(delta.tool_calls, has_halves=has_halves)
+                else:
+                    self._read_message(payload, chunks, has_halves=has_halves)
                 if choice.finish_reason:
                     if self._finishes(choice):
                         break
@@ -380,7 +413,8 @@ class ChatDecoder:
             if whole and not (stream_usage and self._usage is None):
                 self.done = True
                 break
-        self.got_content = self.got_content or bool(chunks)
+        if chunks:
+            self.got_content = True
         self._unmeasured_bytes += len(data)
         if self._unmeasured_bytes > MEASURE_BYTES:
             self._unmeasured_bytes = 0
@@ -408,34 +442,63 @@ class ChatDecoder:
             chunks.append(RawReasoningDelta(thought))
         return text
 
+    def _read_message(self, payload: bytes, chunks: list[Chunk], *, has_halves: bool) -> None:
+        """Process the message of a response that is not streamed. The payload has a choice without a delta."""
+        self._has_choices = True
+        event = (read_piece if has_halves else read_payload)(_WHOLE_EVENT, payload)
+        message = event.choices[0].message if event is not None and event.choices else None
+        if message is None:
+            return
+        if text := self._read(message, chunks, has_halves=has_halves):
+            if self._is_thinking:
+                chunks.append(self._end_reasoning())
+            self._text.append(text)
+            chunks.append(TextDelta(text))
+        if message.tool_calls:
+            self._read_calls(message.tool_calls, has_halves=has_halves)
+
+    def _read_calls(self, pieces: tuple[_CallPiece, ...], *, has_halves: bool) -> None:
+        """Process the pieces of calls in a delta. Pieces that add nothing do not count as content."""
+        self._size.check_pieces(len(pieces))
+        calls, grown = len(self._calls), 0
+        for piece in pieces:
+            grown += self._calls.extend(piece, has_halves=has_halves)
+        self._size.arguments += grown
+        if grown or len(self._calls) > calls:
+            self.got_content = True
+
     def _finishes(self, choice: _Choice) -> bool:
         """Process a finish reason; return whether the response failed."""
         self.whole = self.got_content = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
-            self._failure = _message(_error(choice.error))
+            self._failure = message_of(_error(choice.error))
             self.done = True
         return self.done
 
-    def _fails(self, event: _Event, payload: bytes) -> bool:
-        """Process an event without choices or with an error; return whether the response failed."""
-        error = _error(event.error)
+    def _fails(self, event: _Event | None, payload: bytes) -> bool:
+        """Process an event without choices, with an error, or of an unknown shape (None); return whether the
+        response failed.
+        """
+        error = None if event is None else _error(event.error)
         if error is None:
-            error = _error_without_name(payload)
+            error = error_in(payload)
         if error is None:
             return False
-        self._failure = _message(error)
+        self._failure = message_of(error)
         self.done = True
         return True
 
     def end(self) -> list[Chunk]:
+        chunks = self._read_body()
         self._measure()
         has_ended = self.whole or self._is_marked
         if self._failure is None and not has_ended:
             self._failure = _failure_after_events(self._last_read)
         if self._failure is not None:
             raise ModelStreamBroken(self._failure)
-        chunks: list[Chunk] = []
+        if not (has_ended or self._has_choices or self._text):
+            raise self._body.no_response()
         if self._is_thinking:
             chunks.append(self._end_reasoning())
         if rest := self._text.joiner.end():
@@ -453,6 +516,14 @@ class ChatDecoder:
             cut_by = "end of the stream"
         chunks.append(ResponseDone(self._usage, cut_by))
         return chunks
+
+    def _read_body(self) -> list[Chunk]:
+        """Decode a body that is one JSON object, from a provider that does not stream; return its chunks."""
+        body = None if self.done else self._body.take_json()
+        if body is None:
+            return []
+        self._framer, self._needs_body = DataFramer(len(body), check_large=check_values), False
+        return self.feed(b"data: %b\n\n" % body)
 
     def _end_reasoning(self) -> ReasoningDone:
         """Return the chunk that ends the current reasoning. Reasoning ends when the model begins its text or the
@@ -493,30 +564,12 @@ def _error(raw: Raw | UnsetType) -> Any:
     return read_json(raw) if len(bytes(raw)) <= MAX_ERROR_BYTES else NO_REASON
 
 
-def _message(error: Any) -> str:
-    """Return the message of an error of any shape."""
-    match error:
-        case str() if error:
-            return error
-        case {"message": str(message)} if message:
-            return message
-        case {"error": inner}:
-            return _message(inner)
-        case {"code": str() | int() as code}:
-            return f"{NO_REASON} (code {code})"
-        case _:
-            return NO_REASON
-
-
-def _error_without_name(payload: bytes) -> Any:
-    """Return the event if it is an error without the member `error`, as older versions of vLLM send it; else
-    None.
-    """
-    match read_json(payload) if len(payload) <= MAX_ERROR_BYTES else None:
-        case {"object": "error"} as error:
-            return error
-        case _:
-            return None
+def _index(index: int | str | None) -> int | None:
+    """Return the index of a call, which some providers send as a string; None if it is not a number."""
+    if not isinstance(index, str):
+        return index
+    is_number = index.isascii() and index.isdecimal() and len(index) <= MAX_INDEX_DIGITS
+    return int(index) if is_number else None
 
 
 def _failure_after_events(data: bytes) -> str | None:
@@ -527,7 +580,7 @@ def _failure_after_events(data: bytes) -> str | None:
         if line.lstrip().startswith(b"{") and len(line) <= MAX_ERROR_BYTES:
             match read_json(line):
                 case {"error": error} if error is not None:
-                    return _message(error)
+                    return message_of(error)
                 case _:
                     pass
     return None

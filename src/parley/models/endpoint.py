@@ -18,7 +18,7 @@ from msgspec import Struct
 from parley.config.types import Provider, Settings
 from parley.errors import BadSetting, CannotConnect, ModelError, ModelStreamBroken, ReplyTooLarge, UnexpectedStatus
 from parley.models.credentials import Credentials, credentials
-from parley.models.errors import ConnectionLost, HighDemand, RetryLimitExceeded, UsageLimitReached
+from parley.models.errors import ConnectionLost, HighDemand, NoResponse, RetryLimitExceeded, UsageLimitReached
 from parley.models.http import REFUSAL_BYTES, Http, Reply
 from parley.ports.clock import Clock
 from parley.ports.model import Chunk, Retrying, backoff_seconds
@@ -44,7 +44,7 @@ class Decoder(Protocol):
     """True if the decoder does not need the remaining bytes of the body."""
 
     whole: bool
-    """True if the response is complete, so that only token counts may follow."""
+    """True if the response is complete. Only token counts can still follow."""
 
     got_content: bool
     """True if the bytes of the last call of `feed` contained an event that adds to the response."""
@@ -122,7 +122,7 @@ class Endpoint:
             except ModelStreamBroken as broken:
                 if chunks:
                     yield chunks
-                raise ModelStreamBroken(who.hide_in(broken.detail)) from None
+                raise _hidden(broken, who) from None
             yield [*chunks, *last]
             await reply.finish()
 
@@ -192,6 +192,13 @@ class Endpoint:
             return RetryLimitExceeded(status, reason)
         text = body.decode(errors="replace")
         return UnexpectedStatus(status, reason, who.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
+
+
+def _hidden(broken: ModelStreamBroken, who: Credentials) -> ModelStreamBroken:
+    """Return the error with its secrets redacted."""
+    if isinstance(broken, NoResponse):  # redacted before it is shortened, so that no part of a secret remains
+        return NoResponse(who.hide_in(broken.body, is_cut=broken.is_cut))
+    return ModelStreamBroken(who.hide_in(broken.detail))
 
 
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:

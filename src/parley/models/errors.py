@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from parley.errors import ModelError
+from typing import Final
+
+from parley.errors import ModelError, ModelStreamBroken, ReplyTooLarge
+from parley.wire.text import visible
 
 __all__ = [
     "BadScript",
     "ConnectionLost",
     "HighDemand",
     "MissingVariable",
+    "NoResponse",
     "RetryLimitExceeded",
+    "TooManyValues",
     "UsageLimitReached",
 ]
+
+SHOWN_CHARACTERS: Final = 200
+"""The maximum number of characters of a body that an error shows."""
 
 
 class RetryLimitExceeded(ModelError):
@@ -53,6 +61,39 @@ class ConnectionLost(ModelError):
     def __init__(self, url: str, detail: str) -> None:
         super().__init__(f"error sending request for url ({url}): {detail}")
         self.url, self.detail = url, detail
+
+
+class NoResponse(ModelStreamBroken):
+    """The provider answered with status 2xx, but the body contains no response of its API."""
+
+    code = "no_response"
+
+    def __init__(self, body: str, *, is_cut: bool = False) -> None:
+        """Create the error. `body` is the beginning of the body. `is_cut` is True if the body is longer."""
+        if body:
+            super().__init__(f"the body contains no response; it begins with: {_beginning(body)}")
+        else:
+            super().__init__("the body of the response is empty")
+        self.body, self.is_cut = body, is_cut
+
+
+def _beginning(body: str) -> str:
+    """Return at most `SHOWN_CHARACTERS` characters of a body, with invisible characters escaped."""
+    text = visible(body[: SHOWN_CHARACTERS + 1])
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "\u2026"
+
+
+class TooManyValues(ReplyTooLarge):
+    """One event of the model's reply contains too many JSON values."""
+
+    code = "too_many_values"
+
+    def __init__(self, limit: int) -> None:
+        ModelError.__init__(self, f"the model sent an event with more than {limit} JSON values")
+        self.limit = limit
+
+    def of_provider(self, provider: str) -> TooManyValues:
+        return self
 
 
 class MissingVariable(ModelError):

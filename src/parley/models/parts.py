@@ -39,4 +39,4 @@ def parts_of(content: tuple[InputItem, ...], part: Callable[[InputItem], Any]) -
 
 
 encode_body: Final = msgspec.json.Encoder(enc_hook=_Slice.encode).encode
-"""The encoder for the body of a request, which may contain lists from `parts_of`."""
+"""The encoder for the body of a request. The body can contain lists from `parts_of`."""

@@ -1,4 +1,4 @@
-"""Decodes the data of server-sent events leniently."""
+"""Decodes the data of server-sent events leniently, and recognises errors and bodies that are not events."""
 
 from __future__ import annotations
 
@@ -7,12 +7,36 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from parley.errors import ReplyTooLarge
+from parley.models.errors import NoResponse
 from parley.models.surrogates import stand_in
 from parley.wire.jsonrpc import decode_lenient
+from parley.wire.sse import BYTE_ORDER_MARK, ErrorData
 
-__all__ = ["read_json", "read_payload", "read_piece", "text_or_json"]
+__all__ = [
+    "MAX_ERROR_BYTES",
+    "NO_REASON",
+    "Body",
+    "error_in",
+    "message_of",
+    "read_json",
+    "read_payload",
+    "read_piece",
+    "text_or_json",
+]
 
 T = TypeVar("T")
+
+MAX_ERROR_BYTES: Final = 64 * 1024
+"""The maximum size, in bytes, of an error that is decoded. The content of a larger error is ignored."""
+
+BEGINNING_BYTES: Final = 4096
+"""The number of bytes that are kept from the beginning of a body, for the error about a body without a response."""
+
+NO_REASON: Final = "the provider gave no reason"
+
+_TEXT: Final = msgspec.json.Decoder(str)
+_ANYTHING: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
 
 
 def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | None:
@@ -58,5 +82,94 @@ def read_json(raw: Raw | bytes) -> Any:
     return read_payload(_ANYTHING, raw)
 
 
-_TEXT: Final = msgspec.json.Decoder(str)
-_ANYTHING: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
+def message_of(error: Any) -> str:
+    """Return the message of an error of any shape."""
+    match error:
+        case str() if error:
+            return error
+        case {"message": str(message)} if message:
+            return message
+        case {"status_msg": str(message)} if message:
+            return message
+        case {"error": inner}:
+            return message_of(inner)
+        case {"code": str() | int() as code}:
+            return f"{NO_REASON} (code {code})"
+        case _:
+            return NO_REASON
+
+
+def error_in(payload: bytes) -> Any:
+    """Return the error in an event, which may have any shape; None if the event is not an error.
+
+    An error is an event whose name is `error`, an event with a member `error`, an object whose type is `error`, or
+    an object with a `base_resp` whose status is not 0 (MiniMax). Older versions of vLLM name the type `object`.
+    """
+    event = read_json(payload) if len(payload) <= MAX_ERROR_BYTES else None
+    match event:
+        case {"error": error} if error is not None:
+            return error
+        case {"object": "error"} | {"type": "error"}:
+            return event
+        case {"base_resp": {"status_code": int(code)} as status} if code:
+            return {"code": code, **status}
+        case _ if not isinstance(payload, ErrorData):
+            return None
+        case None:
+            return payload[:BEGINNING_BYTES].decode(errors="replace").strip() or NO_REASON
+        case _:
+            return event
+
+
+class Body:
+    """The body of a reply that may contain no events: its beginning or, if the body is JSON, all of it."""
+
+    def __init__(self, limit: int) -> None:
+        """Create an empty body. `limit` is the maximum size, in bytes, of a body that is JSON."""
+        self.has_events = False
+        self._limit = limit
+        self._beginning = b""
+        self._is_json: bool | None = None
+        """None until the first byte that is not white space."""
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes, *, has_events: bool) -> bool:
+        """Add the next bytes of the body, and return whether later bytes must be added, too.
+
+        `has_events` is True if the bytes complete an event. Then the body is not JSON.
+
+        Raises:
+            ReplyTooLarge: the body is JSON and exceeds the limit.
+        """
+        if self._is_json is None:
+            data, self._beginning = (self._beginning + data).removeprefix(BYTE_ORDER_MARK).lstrip(), b""
+            if BYTE_ORDER_MARK.startswith(data):  # also if there are no bytes
+                self._beginning = data
+                return True
+            self._is_json = data.startswith(b"{")
+        if len(self._beginning) < BEGINNING_BYTES:
+            self._beginning = (self._beginning + data[:BEGINNING_BYTES])[:BEGINNING_BYTES]
+        if has_events:
+            self.has_events, self._is_json = True, False
+            self._parts.clear()
+        if self._is_json:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size > self._limit:
+                raise ReplyTooLarge("bytes in one event of the stream", self._limit, setting="max_event_bytes")
+        return not self.has_events or len(self._beginning) < BEGINNING_BYTES
+
+    def take_json(self) -> bytes | None:
+        """Return the whole body on one line, and forget it; return None if the body is not JSON."""
+        if not self._is_json:
+            return None
+        body = b"".join(self._parts)
+        self._is_json = False
+        self._parts.clear()
+        return body.replace(b"\r", b" ").replace(b"\n", b" ")  # line ends are white space in JSON
+
+    def no_response(self) -> NoResponse:
+        """Return the error about a body without a response."""
+        is_cut = len(self._beginning) == BEGINNING_BYTES
+        return NoResponse(self._beginning.decode(errors="replace").rstrip(), is_cut=is_cut)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from parley.config.types import ReplyLimits
 from parley.errors import ReplyTooLarge
+from parley.models.errors import TooManyValues
+from parley.wire.sse import LARGE_BYTES
 
-__all__ = ["DEFAULT_LIMITS", "ReplySize"]
+__all__ = ["DEFAULT_LIMITS", "ReplySize", "check_values"]
 
 DEFAULT_LIMITS: Final = ReplyLimits()
+
+MAX_VALUES: Final = 50_000
+"""The maximum number of JSON values in one large event. A limit on bytes alone limits neither memory nor time: two
+bytes such as `{}` become an object of 64 bytes.
+"""
 
 
 class ReplySize:
@@ -47,3 +55,53 @@ class ReplySize:
             )
         if self.calls > limits.max_calls:
             raise ReplyTooLarge("calls", limits.max_calls, setting="max_calls")
+
+    def check_pieces(self, number: int) -> None:
+        """Check the number of pieces of calls in one event before they are joined.
+
+        Raises:
+            ReplyTooLarge: there are more pieces than calls are allowed.
+        """
+        if number > self.limits.max_calls:
+            raise ReplyTooLarge("calls", self.limits.max_calls, setting="max_calls")
+
+
+def check_values(payloads: Iterable[bytes]) -> None:
+    """Check the number of JSON values in each large event before the events are decoded.
+
+    Raises:
+        TooManyValues: an event contains more than `MAX_VALUES` values.
+    """
+    for payload in payloads:
+        if len(payload) > LARGE_BYTES and _values(payload) > MAX_VALUES and _has_too_many(payload):
+            raise TooManyValues(MAX_VALUES)
+
+
+def _has_too_many(data: bytes) -> bool:
+    """Return whether an event contains more than `MAX_VALUES` values. Commas and brackets inside strings do not
+    count. The beginning of the event is examined first, because it nearly always suffices to refuse the event.
+    """
+    size = LARGE_BYTES
+    while size < len(data):
+        size *= 8
+        if _values_outside_strings(data[:size]) > MAX_VALUES:
+            return True
+    return False
+
+
+def _values(data: bytes) -> int:
+    """Return an upper bound on the number of JSON values in `data`. Commas and brackets inside strings count as
+    well.
+    """
+    return data.count(b",") + data.count(b"{") + data.count(b"[")
+
+
+def _values_outside_strings(data: bytes) -> int:
+    """Return the number of commas and opening brackets in `data` that are not inside a string. `data` may be the
+    beginning of an event. The number may be too low if it is beyond the limit.
+    """
+    data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # afterwards, each quote begins or ends a string
+    quotes = data.count(b'"')
+    if quotes > 4 * MAX_VALUES + 4:  # a comma separates at most two strings: a value, and the name of a member
+        return quotes // 4
+    return _values(b"".join(data.split(b'"')[::2]))

@@ -15,8 +15,18 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.config.types import ReplyLimits
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import ModelStreamBroken
-from parley.models.payloads import read_payload, read_piece, text_or_json
-from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
+from parley.models.payloads import (
+    MAX_ERROR_BYTES,
+    NO_REASON,
+    Body,
+    error_in,
+    message_of,
+    read_json,
+    read_payload,
+    read_piece,
+    text_or_json,
+)
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
 from parley.models.surrogates import PairJoiner
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.ports.model import (
@@ -31,16 +41,15 @@ from parley.ports.model import (
     TextDelta,
 )
 from parley.wire.events import TokenCount
-from parley.wire.framing import SseFramer
 from parley.wire.ids import CallId
+from parley.wire.sse import DataFramer, ErrorData
 
 __all__ = ["LOCAL_SHELL", "ResponsesDecoder"]
 
 LOCAL_SHELL: Final = "local_shell"
 """The type of the built-in shell tool, and the name of its calls."""
 
-HEARTBEATS: Final = frozenset({"response.in_progress", "response.queued"})
-"""Event types that only report that the response is still in progress."""
+NOT_CLOSED: Final = "stream closed before response.completed"
 
 TEXT_DELTAS: Final = frozenset(
     {
@@ -51,6 +60,18 @@ TEXT_DELTAS: Final = frozenset(
     }
 )
 """Event types that carry a piece of text."""
+
+OTHER_DELTAS: Final = frozenset(
+    {
+        "response.refusal.delta",
+        "response.custom_tool_call_input.delta",
+        "response.mcp_call_arguments.delta",
+        "response.code_interpreter_call_code.delta",
+    }
+)
+"""Event types that carry a piece of an item. Clients see only the complete item. Like an event of `TEXT_DELTAS`, an
+event of these types is meaningful if its piece is not empty.
+"""
 
 ITEM_CHARACTERS: Final = 100
 """The number of characters that the size check adds for each item, because an item without text takes memory, too.
@@ -100,13 +121,16 @@ class _LocalShellCall(Struct, frozen=True):
     id: Raw | UnsetType = UNSET
 
 
-class _Fault(Struct, frozen=True):
-    message: str | None = None
-
-
 class _Failed(Struct, frozen=True):
-    error: _Fault | None = None
+    error: Raw = Raw(b"null")
     message: str | None = None
+
+
+class _Whole(Struct, frozen=True):
+    """A response that is not streamed."""
+
+    output: tuple[Raw, ...]
+    status: str | None = None
 
 
 class _Details(Struct, frozen=True):
@@ -136,6 +160,7 @@ _REASONING: Final = msgspec.json.Decoder(_Reasoning)
 _FUNCTION_CALL: Final = msgspec.json.Decoder(_FunctionCall)
 _LOCAL_SHELL_CALL: Final = msgspec.json.Decoder(_LocalShellCall)
 _FAILED: Final = msgspec.json.Decoder(_Failed)
+_WHOLE: Final = msgspec.json.Decoder(_Whole)
 _INCOMPLETE: Final = msgspec.json.Decoder(_Incomplete)
 _COMPLETED: Final = msgspec.json.Decoder(_Completed)
 
@@ -150,7 +175,10 @@ class ResponsesDecoder:
         """
         self.done = self.whole = self.got_content = False
         self._by = by
-        self._framer = SseFramer(limits.max_event_bytes)
+        self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
+        self._body = Body(limits.max_event_bytes)
+        self._needs_body = True
+        """True if the next bytes must be added to `_body`."""
         self._size = ReplySize(limits)
         self._items_size = ReplySize(limits)
         """The size of the items, which repeat the text of the deltas."""
@@ -158,7 +186,7 @@ class ResponsesDecoder:
         """Joiners of surrogate pairs, keyed by event type. The dict is empty until an event contains half of a
         pair.
         """
-        self._failure = "stream closed before response.completed"
+        self._failure: str | None = None
         self._completed: ResponseDone | None = None
 
     def feed(self, data: bytes) -> list[Chunk]:
@@ -166,13 +194,18 @@ class ResponsesDecoder:
         self.got_content = False
         # Nearly all events are text. For speed, names are looked up only once for each read.
         decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
-        for payload in self._framer.feed(data):
+        payloads = self._framer.feed(data)
+        if self._needs_body:
+            self._needs_body = self._body.add(data, has_events=bool(payloads))
+        for payload in payloads:
             event: _Event | None
             try:
                 event = decode(payload)
             except (ValueError, RecursionError):
                 event = self._read_piece(payload)
                 if event is None:
+                    if self._fails(payload):
+                        break
                     continue
             else:
                 if joiners:
@@ -208,23 +241,59 @@ class ResponsesDecoder:
                     self.done = True
                     break
                 case "response.failed" | "error":
-                    self._failure = _why(event.response) or _why(Raw(payload)) or "the provider gave no reason"
+                    self._failure = _why(event.response) or _why(Raw(payload)) or NO_REASON
                     self.done = True
                     break
-                case kind if kind.startswith("response.") and kind not in HEARTBEATS:
-                    other_events += 1
+                case kind if kind in OTHER_DELTAS:
+                    if event.delta:
+                        size += len(event.delta)
+                        other_events += 1
                 case _:
-                    pass
+                    if isinstance(payload, ErrorData) and self._fails(payload):
+                        break
         self.got_content = bool(chunks or other_events)
         self._size.text += size
         self._size.check()
-        self._items_size.check()
         return chunks
 
     def end(self) -> list[Chunk]:
-        if self._completed is None:
+        chunks = self._read_body()
+        if self._failure is not None:
             raise ModelStreamBroken(self._failure)
-        return [self._completed]
+        if self._completed is None:
+            raise ModelStreamBroken(NOT_CLOSED) if self._body.has_events else self._body.no_response()
+        return [*chunks, self._completed]
+
+    def _fails(self, payload: bytes) -> bool:
+        """Process an event of an unknown type or shape; return whether the response failed."""
+        error = error_in(payload)
+        if error is None:
+            return False
+        self._failure = message_of(error)
+        self.done = True
+        return True
+
+    def _read_body(self) -> list[Chunk]:
+        """Decode a body that is one JSON object, from a provider that does not stream; return its chunks."""
+        body = None if self.done else self._body.take_json()
+        if body is None:
+            return []
+        check_values((body,))
+        response, whole = Raw(body), read_payload(_WHOLE, body)
+        if whole is None:
+            self._fails(body)
+            return []
+        if (why := _why(response)) or whole.status == "failed":
+            self._failure = why or NO_REASON
+            return []
+        chunks: list[Chunk] = []
+        for item in whole.output:
+            if chunk := _item_done(item, self._by):
+                self._count(chunk)
+                chunks.append(chunk)
+        cut_by = _why_incomplete(response) if whole.status == "incomplete" else None
+        self._completed = ResponseDone(_token_count(response), cut_by)
+        return chunks
 
     def _read_piece(self, payload: bytes) -> _Event | None:
         """Decode an event that may contain half of a surrogate pair. Return None if the event is invalid."""
@@ -244,6 +313,7 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=False))
 
     def _count(self, chunk: Chunk) -> None:
+        """Add the size of an item to the size of all items, and check it."""
         size = self._items_size
         size.text += ITEM_CHARACTERS
         match chunk:
@@ -258,6 +328,7 @@ class ResponsesDecoder:
                 size.text += len(bytes(verbatim))
             case _:
                 pass
+        size.check()
 
 
 def _item_done(raw: Raw, by: str) -> Chunk | None:
@@ -332,10 +403,12 @@ def _texts(parts: tuple[_Part, ...] | None) -> tuple[str, ...]:
 
 
 def _why(response: Raw | UnsetType) -> str | None:
-    failed = read_payload(_FAILED, bytes(response)) if response is not UNSET else None
+    """Return the message of the error in a response or an event; None if there is no message."""
+    failed = read_payload(_FAILED, response) if response is not UNSET else None
     if failed is None:
         return None
-    return (failed.error and failed.error.message) or failed.message
+    error = read_json(failed.error) if len(bytes(failed.error)) <= MAX_ERROR_BYTES else None
+    return failed.message if error is None else message_of(error)
 
 
 def _why_incomplete(response: Raw | UnsetType) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["PairJoiner", "stand_in", "without_stand_ins"]
 
 _OFFSET: Final = 0x102000
-"""The distance from a half (U+D800 to U+DFFF) to its stand-in, which is one of the last 2,048 code points."""
+"""The distance from a surrogate (U+D800 to U+DFFF) to its stand-in, one of the last 2,048 code points."""
 
 _PAIR_OR_HALF: Final = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff]|[\U0010f800-\U0010ffff]")
 

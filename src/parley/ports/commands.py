@@ -69,9 +69,9 @@ class Approved(Struct, frozen=True, kw_only=True):
     """
 
     directory: tuple[int, int]
-    """The working directory of the command."""
+    """The identity of the command's working directory."""
     program: tuple[int, int]
-    """The executable file that the first word of the command names."""
+    """The identity of the executable file that the first word of the command names."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ class Restriction(Struct, frozen=True, kw_only=True):
     handled_network: int
     scoped: int
     rules: tuple[Rule, ...]
-    """The rules. A rule whose path no longer exists is skipped."""
+    """The Landlock rules. A rule whose path no longer exists is skipped."""
     seccomp: bytes
     """A BPF program as an array of `struct sock_filter`; empty if there is none."""
 

@@ -255,7 +255,7 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     type: str
     """The event type of the message: `user_message` or `agent_message`."""
     snippet: str
-    """A part of the message with the first occurrence of the search text, on one line."""
+    """The part of the message that contains the first occurrence of the search text, on one line."""
     start: int
     """The offset in the snippet where the search text begins, in code points."""
     end: int
@@ -277,7 +277,7 @@ class StoredToken(Struct, frozen=True, kw_only=True):
     name: str
     """The name, which is unique among all tokens."""
     digest: bytes
-    """The SHA-256 digest of the token, which has 256 random bits."""
+    """The SHA-256 digest of the token. The token has 256 random bits."""
     role: RoleName
     conversation_id: ConversationId | None = None
     """The only conversation to which the token gives access; None means all conversations."""
@@ -301,7 +301,7 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     """A session of an HTTP client. The store contains only the digest of the session id."""
 
     digest: bytes
-    """The SHA-256 digest of the session id, which has 256 random bits."""
+    """The SHA-256 digest of the session id. The session id has 256 random bits."""
     principal: str
     """The principal of the token that the session belongs to."""
     data: bytes

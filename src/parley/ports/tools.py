@@ -60,7 +60,7 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     these.
     """
     changed: Changed | None = None
-    """What has changed since an earlier approval, so that a new one is necessary; None if there was no approval."""
+    """The change since an earlier approval that makes another approval necessary; None for a first request."""
 
 
 class ApplyPatch(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     valid only for these.
     """
     changed: Changed | None = None
-    """What has changed since an earlier approval, so that a new one is necessary; None if there was no approval."""
+    """The change since an earlier approval that makes another approval necessary; None for a first request."""
 
 
 Action = RunCommand | ApplyPatch
@@ -116,7 +116,7 @@ class RejectedByUser(Struct, frozen=True, kw_only=True):
     """The verdict that a person denied an action."""
 
     reason: str | None = None
-    """The reason for the denial, which the model reads; None if the person gave none."""
+    """The reason that the model gets for the denial; None if the person gave no reason."""
 
 
 Verdict = Granted | RejectedByPolicy | RejectedByUser
@@ -170,12 +170,12 @@ class Tools(Protocol):
         """
         ...
 
-    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+    async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         """Start the tool servers in the settings that are not running yet.
 
-        Wait until they have started, but at most ten seconds after the last of them began to start. Return a
-        sentence for each server that could not be started, in the order of the settings. A server that needs longer
-        continues to start and is not reported.
+        Wait until they have started, but at most ten seconds after the last of them began to start. Return the
+        name of each server that could not be started and a sentence about the failure, in the order of the
+        settings. A server that needs longer continues to start and is not reported.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Removes values that are nested too deeply from a message, so that the rest can be decoded."""
+"""Removes from a message the values that are nested too deeply, so that the rest can be decoded."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class SessionLost(SessionError):
 
 
 class CannotReach(SessionLost):
-    """Raised if the client cannot connect, so that the server does not get the request."""
+    """Raised if the client cannot connect. The server has not received the request."""
 
     def __init__(self, detail: str) -> None:
         SessionError.__init__(self, detail)

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.rpc.depth import cut_nesting
 from parley.rpc.errors import TooLarge, UnreadableAnswer
-from parley.wire.jsonrpc import Message, NestedTooDeeply, decode_lenient, decode_message
+from parley.wire.jsonrpc import Message, NestedTooDeeply, decode_lenient, decode_message, max_values
 
 __all__ = ["MAX_VALUES", "check_size", "decode", "decode_object"]
 
@@ -51,7 +51,7 @@ def check_size(frame: bytes, max_bytes: int | None) -> None:
         return
     if len(frame) > max_bytes:
         raise TooLarge(max_bytes, "bytes")
-    if _values(frame) > MAX_VALUES:
+    if max_values(frame) > MAX_VALUES:
         raise TooLarge(MAX_VALUES, "values")
 
 
@@ -65,10 +65,3 @@ def decode_object(encoded: bytes | msgspec.Raw) -> dict[str, Any]:
         return decode_lenient(_object_decoder, encoded)
     except msgspec.DecodeError:
         raise UnreadableAnswer from None
-
-
-def _values(data: bytes) -> int:
-    """Return an upper bound on the number of JSON values in `data`. Commas and brackets inside strings count as
-    well.
-    """
-    return data.count(b",") + data.count(b"{") + data.count(b"[")

@@ -236,8 +236,8 @@ class StreamableHttp:
             self._add_task(self._cancel(post, notice))
 
     async def _cancel(self, post: _Post, notice: bytes) -> None:
-        """Notify the server of a cancelled request, after the request has reached the server. Then close the
-        answer.
+        """Notify the server of a cancelled request, after the request has reached the server. Then stop
+        reading the answer.
         """
         try:
             async with asyncio.timeout(ORDER_SECONDS):

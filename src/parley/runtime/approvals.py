@@ -116,7 +116,7 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The time in seconds during which another client may still begin to follow the turn of a waiting call."""
+        """The number of seconds that remain for another client to begin to follow the turn of a waiting call."""
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
 
@@ -132,7 +132,7 @@ class OpenApprovals:
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether an approval was requested in the conversation. The approval may be open or settled."""
+        """Return whether an approval, open or settled, was requested in the conversation."""
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
     # --- requesting --------------------------------------------------------------------

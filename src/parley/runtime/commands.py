@@ -79,7 +79,7 @@ class Local(Struct, frozen=True):
 
 
 class Command:
-    """The base class of operations on a conversation, which the mailbox executes."""
+    """The base class of the operations that the mailbox executes on a conversation."""
 
     needs_turn: ClassVar = False
     """True if the command concerns only an unfinished turn. If there is no such turn, the command is applied
@@ -188,7 +188,7 @@ class SubmitMessage(Command):
         """The content of the message, including the images that it names; None until the files have been read."""
         self.accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
         self.stored: Entry | None = None
-        """The entry of a message with the same id that is in the store and not in memory; None if there is none."""
+        """The entry of a message with the same id, if it is in the store and not in memory; otherwise None."""
         self.queued: Entry | None = None
         """The record that queued a message with the same id, if the record is in the store and not in memory;
         otherwise None.
@@ -396,7 +396,7 @@ class AppendOutsideTurn(Command):
 
 
 class StoreCheckpoint(Command):
-    """Acquires the lease, which also stores the checkpoint of a log (`DurableLog.acquire`)."""
+    """Acquires the lease. The acquisition also stores the checkpoint of a log (`DurableLog.acquire`)."""
 
     def apply(self, local: Local) -> None:
         return None

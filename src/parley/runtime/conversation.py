@@ -170,7 +170,7 @@ class Conversation:
 
     @property
     def needs_polling(self) -> bool:
-        """True if other processes may write to the conversation without notifying this process."""
+        """True if other processes can write to the conversation without notifying this process."""
         return self._ownership.state not in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     @property
@@ -234,7 +234,7 @@ class Conversation:
             await self._ownership.read_new()
 
     def _store_checkpoint(self) -> None:
-        """Store the checkpoint of a long log that has none, unless another process is writing now."""
+        """Store a checkpoint for a long log that has no checkpoint, unless another process is writing now."""
         if self._log.lacks_checkpoint and self._log.phase is Phase.IDLE and not self._has_tried_checkpoint:
             self._has_tried_checkpoint = True
             stored = self._mailbox.post(StoreCheckpoint(Deadline(0.0)))
@@ -479,7 +479,7 @@ class Conversation:
 
     @property
     def is_queue_pending(self) -> bool:
-        """True if no turn is unfinished and this process is about to begin a turn with a queued message."""
+        """True if every turn has ended and this process is about to begin a turn with a queued message."""
         return self._queue.is_pending and self._mailbox.continues_queue
 
     async def queued(self) -> list[Waiting]:
@@ -664,7 +664,7 @@ class Conversation:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The time in seconds during which a client of another process may still begin to follow the turn."""
+        """The time in seconds during which a client of another process can still begin to follow the turn."""
         return self._approvals.seconds_for_followers
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:

@@ -595,7 +595,7 @@ class DurableLog:
             await asyncio.sleep(0)
 
     def release_texts(self) -> None:
-        """Free the texts of entries that are not in memory."""
+        """Remove from the history the texts of entries that the log no longer has in memory."""
         self._holds_texts = False
         self.history.drop_texts(self.log.base)
 
@@ -650,7 +650,7 @@ class DurableLog:
                 log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
                 if reader in self._readers:
                     self._readers.remove(reader)
-                reader.drop()
+                reader.drop(error)
         self.wake()
 
 

@@ -18,7 +18,7 @@ __all__ = ["LogPages", "entries_of_fork", "last_turn_end", "scan_back"]
 
 
 class LogPages(Protocol):
-    """A log whose entries are read in pages, from memory or from the store (`Conversation`)."""
+    """A log whose entries are read in pages, from memory or from the store. `Conversation` implements it."""
 
     async def read_after(self, after: Seq) -> Sequence[Entry]: ...
 

@@ -2,8 +2,8 @@
 owner.
 
 The owner holds the lease, runs the turn and applies commands. Other processes follow the owner. Only the methods of
-`Ownership`, which the mailbox calls, change the state. `TRANSITIONS` contains all state changes. A diagram in
-docs/architecture.md shows them, and a test covers every transition.
+`Ownership`, which the mailbox calls, change the state. `TRANSITIONS` contains all state changes. The tables in
+docs/architecture.md show them, and a test covers every transition.
 """
 
 from __future__ import annotations

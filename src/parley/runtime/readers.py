@@ -27,7 +27,7 @@ STEPS_PER_ROUND: Final = 512
 
 
 ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
-"""A function that reads a page of the entries after a position from the store."""
+"""A function that reads, from the store, a page of the entries after a position."""
 
 
 class EventEncoder(Protocol):
@@ -45,6 +45,9 @@ class EventEncoder(Protocol):
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
         """Pass one delta to `send` as a message. `encoded` is the delta encoded as an event."""
         ...
+
+
+def _do_nothing(error: Exception) -> None: ...
 
 
 class Reader:
@@ -72,14 +75,14 @@ class Reader:
         encoder: EventEncoder,
         *,
         passed: Callable[[Entry], None] | None = None,
-        on_dropped: Callable[[], None] = lambda: None,
+        on_dropped: Callable[[Exception], None] = _do_nothing,
         earlier: ReadEarlier | None = None,
     ) -> None:
         """Create a reader.
 
         `passed` is called after each entry has been sent, in order, including records that the client does not see.
-        `on_dropped` is called if an entry cannot be sent or read. The reader then stops sending. `earlier` reads
-        entries that are not in memory.
+        `on_dropped` is called with the error if an entry cannot be sent or read. The reader then stops sending.
+        `earlier` reads entries that are not in memory.
         """
         self._earlier = earlier
         self._reading: asyncio.Task[None] | None = None
@@ -101,11 +104,11 @@ class Reader:
         self._passed = self._earlier = None
         self._on_dropped = _do_nothing
 
-    def drop(self) -> None:
-        """Stop sending, because an entry cannot be sent or read, and call `on_dropped`."""
+    def drop(self, error: Exception) -> None:
+        """Stop sending, because an entry cannot be sent or read, and call `on_dropped` with the error."""
         on_dropped = self._on_dropped
         self.close()
-        on_dropped()
+        on_dropped(error)
 
     @property
     def position(self) -> Seq:
@@ -169,7 +172,7 @@ class Reader:
         except Exception as error:  # without these entries, later entries would leave a gap
             log.error("a reader was dropped: %s", error)
             self._reading = None
-            self.drop()
+            self.drop(error)
             return
         self._reading = None
         self._woken()
@@ -183,9 +186,7 @@ class Reader:
         self._waiting = False
         try:
             self.pump()
-        except MemoryError:
-            log.error("a reader was dropped: %s", OUT_OF_MEMORY)
-            self.drop()
-
-
-def _do_nothing() -> None: ...
+        except Exception as error:  # a bug, or no memory; the other readers of the connection continue
+            is_bug = not isinstance(error, MemoryError)
+            log.error("a reader was dropped: %s", error if is_bug else OUT_OF_MEMORY, exc_info=is_bug)
+            self.drop(error)

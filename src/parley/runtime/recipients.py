@@ -19,7 +19,7 @@ from parley.wire.principals import PrincipalRef
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""The time in seconds after the start of a call during which other clients may begin to follow its turn."""
+"""The time after the start of a call during which other clients can begin to follow its turn, in seconds."""
 
 
 class ApprovalRecipient(Protocol):
@@ -57,12 +57,14 @@ class _Reader(Struct, frozen=True):
 
 
 class Recipients:
-    """The clients that read one conversation in this process, and clients of processes that follow it."""
+    """The clients that read one conversation in this process or in a process that follows the conversation."""
 
     def __init__(self) -> None:
         self._readers: dict[Hashable, _Reader] = {}
         self._delivered: list[tuple[ApprovalRecipient, ApprovalId]] = []
-        """The clients that were sent an approval, each with the id of the approval. The approval may be settled."""
+        """The clients that were sent an approval, each with the id of the approval. The approval may already be
+        settled.
+        """
         self.polled = False
         """True if a client has polled recently. An approval cannot be sent to such a client."""
         self.awaited_retry: ApprovalId | None = None
@@ -90,7 +92,7 @@ class Recipients:
 
     @property
     def _counted(self) -> list[_Reader]:
-        """The readers that may interrupt the turn."""
+        """The readers whose principal is allowed to interrupt the turn."""
         return [one for one in self._readers.values() if one.may_interrupt]
 
     def remove(self, reader: Hashable) -> bool:

@@ -530,7 +530,7 @@ class ConversationRegistry:
 
 
 class _Polled:
-    """The conversations that clients of this process are reading and that other processes may write to."""
+    """The conversations that clients of this process are reading and that other processes can write to."""
 
     def __init__(self) -> None:
         self.watched: set[ConversationId] = set()

@@ -53,7 +53,7 @@ this process reads the conversation from the store. The owner may have been stop
 
 
 class RemoteOwner:
-    """The connection to the owner of one conversation, while this process follows it."""
+    """The connection to the owner of one conversation, while this process follows the conversation."""
 
     def __init__(
         self,
@@ -221,4 +221,7 @@ def _refusal(error: ErrorObject) -> ParleyError:
             return ApprovalIsSettled(**asdict(msgspec.json.decode(error.data, type=PeerSettlement)))
     if error.code == REFUSED:
         return RemoteRefusal(error.message, error.name)
-    return StoreFailed(error.message) if error.code == NOT_WRITTEN else NotOwned()
+    if error.code == NOT_WRITTEN:
+        return StoreFailed(error.message)
+    # Any other error is a bug of the owner, or a request that an older version does not know.
+    return NotOwned() if error.code == NOT_OWNER else RemoteRefusal(error.message, error.name)

@@ -6,15 +6,18 @@ The tool servers belong to the process. This module records which failures are a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from parley.config.types import Settings
-from parley.errors import TOOL_SERVER_FAILED
+from parley.errors import TOOL_SERVER_FAILED, StoreError
 from parley.ports.tools import Tools
 from parley.wire.events import ErrorEvent
 from parley.wire.text import replace_surrogates
 
 __all__ = ["ToolServers"]
+
+log = logging.getLogger(__name__)
 
 Append = Callable[[ErrorEvent], Awaitable[None]]
 
@@ -25,15 +28,17 @@ class ToolServers:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._reported: set[str] = set()
-        """The names of the servers whose failure has been reported. Each server is reported once, even if
-        the reason for its failure changes.
+        """The names of the servers whose failure is in the log. Each server is reported once, even if the reason
+        for its failure changes.
         """
         self._starting: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        """The task that stores the last report; None before the first report."""
 
     def begin(self, settings: Settings, append: Append) -> None:
         """Start the servers in the background. `append` stores an event outside of a turn."""
         if settings.mcp_servers:
-            self._starting = asyncio.create_task(self._start(settings, append))
+            self._starting = asyncio.create_task(self._start_in_background(settings, append))
 
     @property
     def is_starting(self) -> bool:
@@ -58,9 +63,19 @@ class ToolServers:
         if settings.mcp_servers:
             await self._start(settings, append)
 
+    async def _start_in_background(self, settings: Settings, append: Append) -> None:
+        try:
+            await self._start(settings, append)
+        except StoreError as error:
+            log.warning("the failure of a tool server is reported when the next turn begins: %s", error)
+
     async def _start(self, settings: Settings, append: Append) -> None:
-        for failure in await self._tools.start_servers(settings):
-            server = failure.partition(" failed to start: ")[0]
-            if server not in self._reported:
-                self._reported.add(server)
-                await append(ErrorEvent(message=replace_surrogates(failure), code=TOOL_SERVER_FAILED))
+        for name, failure in await self._tools.start_servers(settings):
+            if name not in self._reported:
+                # A report that is being stored is completed even if this task is cancelled.
+                self._reporting = asyncio.create_task(self._report(name, failure, append))
+                await asyncio.shield(self._reporting)
+
+    async def _report(self, name: str, failure: str, append: Append) -> None:
+        await append(ErrorEvent(message=replace_surrogates(failure), code=TOOL_SERVER_FAILED))
+        self._reported.add(name)

@@ -24,7 +24,7 @@ from parley.conversation.log_queries import last_text
 from parley.conversation.records import TurnEnded
 from parley.conversation.state import Phase
 from parley.conversation.turn_ends import KILLED, Interruption, turn_end
-from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreError, StoreFailed
+from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreError
 from parley.ports.model import Model
 from parley.ports.tools import ToolContext
 from parley.runtime.approvals import Answered, OpenApprovals, answered
@@ -177,7 +177,7 @@ class TurnRunner:
         """End an orphaned turn that was running, or resume an orphaned turn that was waiting for an approval.
 
         Raises:
-            StoreFailed: the end of the turn cannot be stored.
+            StoreError: the end of the turn cannot be stored.
         """
         if self.turn is not None:
             return
@@ -313,7 +313,7 @@ class TurnRunner:
         """Wait until no turn is ending. If the end of a turn could not be stored, try again to store it.
 
         Raises:
-            StoreFailed: the end still cannot be stored.
+            StoreError: the end still cannot be stored.
         """
         while self.is_ending and (turn := self.turn) is not None:
             if turn.task is None:
@@ -354,14 +354,14 @@ class TurnRunner:
                 await self._notify(turn, turn.work.result())
             elif isinstance(failure, LeaseLost):
                 log.warning("%s: %s", self._log.id, failure)  # the new owner stores the end
-            elif not isinstance(failure, StoreFailed | ConfigError | MemoryError):
+            elif not isinstance(failure, StoreError | ConfigError | MemoryError):
                 log.error("turn of %s failed", self._log.id, exc_info=failure)
         while True:  # until the end is stored; on shutdown, the next owner recovers the turn
             try:
                 await self._append_end_of(turn)
             except (LeaseLost, HomeLost):
                 return
-            except StoreFailed:
+            except StoreError:
                 if self._deps.closing.is_set():
                     return
                 await self._deps.clock.sleep(BETWEEN_TRIES_SECONDS)
@@ -394,7 +394,7 @@ class TurnRunner:
             return self._end_for(turn.cut_short or "stopped", principal=turn.interrupted_by)
         if (limit := limit_reached(failure)) is not None:
             return self._end_for("failed", replace_surrogates(limit), RESOURCE_LIMIT)
-        if isinstance(failure, StoreFailed | ConfigError):
+        if isinstance(failure, StoreError | ConfigError):
             return self._end_for("failed", replace_surrogates(str(failure)), failure.code)
         message = f"internal error: {type(failure).__name__}: {failure}"
         return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)

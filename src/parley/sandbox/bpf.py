@@ -49,7 +49,7 @@ class _Label(Struct, frozen=True):
 
 
 class Code:
-    """A program that is being built. It has one register, and jumps forward only."""
+    """A BPF program that is being built. The program uses one register and jumps only forward."""
 
     def __init__(self) -> None:
         self._steps: list[_Plain | _Condition | _Label] = []

@@ -64,7 +64,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, policy: ResolvedPolicy) -> None:
-        """Set the policy of the command, which determines the explanations."""
+        """Set the policy of the command. The policy determines the explanations."""
         named = ", ".join(map(quoted, policy.installed[:_MOST_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))

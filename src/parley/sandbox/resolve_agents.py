@@ -16,7 +16,7 @@ class AgentPaths(NamedTuple):
     """The existing settings of coding agents in the roots."""
 
     paths: set[str]
-    """The paths of the settings in the roots, with links resolved."""
+    """The paths of the agents' settings in the roots, with links resolved."""
     links: tuple[str, ...]
     """Links in the roots that lead to settings of agents."""
 

@@ -25,7 +25,7 @@ _MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
 
 
 class GitPaths(Struct, kw_only=True):
-    """The paths in the roots that control Git. They contain no links, except the paths in `links`."""
+    """Files and directories that control Git and lie in the roots. Only the paths in `links` contain links."""
 
     directories: set[str] = field(default_factory=set)
     """Git directories in the roots."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from parley.errors import SandboxUnavailable
 from parley.sandbox.paths import innermost, mode_of, parents, real_path, sorted_by_depth
+from parley.wire.text import quoted
 
-__all__ = ["Hidden", "find_hidden"]
+__all__ = ["Hidden", "find_hidden", "refuse_creatable"]
 
 
 class Hidden(NamedTuple):
@@ -45,3 +47,21 @@ def find_hidden(paths: Iterable[str]) -> Hidden:
     if "/" in modes:
         raise SandboxUnavailable("`/` cannot be hidden")
     return Hidden(modes, tuple(path for path, found in real.items() if path != found))
+
+
+def refuse_creatable(paths: Iterable[str], roots: tuple[str, ...]) -> None:
+    """Check that no hidden path is a link to a missing file that a command could create.
+
+    Otherwise a command could write the settings of the server, if `config.toml` is such a link.
+
+    Raises:
+        SandboxUnavailable: the target of a link does not exist and lies in a root.
+    """
+    for path in paths:
+        if real_path(path) is None and os.path.islink(path):
+            target = os.path.realpath(path)
+            if (root := innermost(target, roots)) is not None:
+                why = f"{quoted(path)} is a link to {quoted(target)}, which does not exist"
+                raise SandboxUnavailable(
+                    f"{quoted(root)} may not be written to: {why}; create the file or remove the link"
+                )

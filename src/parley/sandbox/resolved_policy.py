@@ -18,7 +18,7 @@ from parley.ports.commands import SandboxPolicy
 from parley.sandbox.paths import innermost, sorted_by_depth
 from parley.sandbox.resolve_agents import find_agents
 from parley.sandbox.resolve_git import find_git
-from parley.sandbox.resolve_hidden import find_hidden
+from parley.sandbox.resolve_hidden import find_hidden, refuse_creatable
 from parley.sandbox.resolve_roots import find_installed, find_roots
 from parley.wire.text import quoted
 
@@ -58,7 +58,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def read_only(self) -> tuple[str, ...]:
-        """The paths in the roots that may be read but not written."""
+        """The read-only paths inside the writable roots."""
         return self.git_directories + self.protected + self.missing_git + self.installed
 
     def hides(self, path: str) -> bool:
@@ -79,6 +79,7 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
     """
     hidden = find_hidden(policy.hidden)
     roots = find_roots(policy.writable, hidden.modes)
+    refuse_creatable(policy.hidden, roots)
     installed = find_installed(policy.installed, roots)
     refused = () if protects_installed else tuple(r for r in roots if any(is_below(p, r) for p in installed))
     roots = tuple(root for root in roots if root not in refused)

@@ -1,4 +1,4 @@
-"""The rights that Landlock controls, which depend on the version of its kernel interface (ABI)."""
+"""The rights that Landlock controls. They depend on the version of Landlock's kernel interface (ABI)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SCOPES_SINCE: Final = 6
 
 
 def files_of(abi: int) -> int:
-    """Return all rights to files that a version of Landlock controls."""
+    """Return all file rights that a version of Landlock controls."""
     return sum(int(right) for right in Files if _SINCE.get(right, 1) <= abi)
 
 

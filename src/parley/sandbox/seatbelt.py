@@ -24,7 +24,7 @@ from parley.sandbox.threads import in_thread
 __all__ = ["LAUNCHER", "Profile", "Seatbelt", "profile", "words"]
 
 LAUNCHER: Final = "/usr/bin/sandbox-exec"
-"""The path of the launcher. `PATH` is not searched, because it may lead into the project."""
+"""The path of the launcher. `PATH` is not searched, because it can contain a directory of the project."""
 
 _BASE: Final = r"""(version 1)
 (deny default)
@@ -67,7 +67,7 @@ resolves user names. The readable system values do not include the arguments and
 """
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
-"""A filter for the terminals of other processes, whose input a command must not read."""
+"""A filter for the terminals of other processes. A command must not read the input of these terminals."""
 
 _NETWORK: Final = """(allow system-socket)
 (allow network-outbound (remote ip "*:*"))

@@ -51,7 +51,7 @@ _STREAM: Final = 1
 _DATAGRAM: Final = 2
 _SEQPACKET: Final = 5
 _SOCKET_TYPE: Final = 0xF
-"""The bits of a socket's type. The other bits are flags."""
+"""The mask for the socket type in the argument `type` of `socket`. The other bits are flags."""
 
 _CLONE_NAMESPACES: Final = 0x7E020000
 """The flags of `clone` that create a namespace."""
@@ -178,7 +178,7 @@ _CALLS_ON_SHARED_MEMORY_AND_QUEUES: Final = (
     *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
     *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
 )
-"""Calls on shared memory, semaphores and message queues, whose numbers or names are outside of the file system."""
+"""Calls on shared memory, semaphores and message queues. These objects are not in the file system."""
 
 _ALWAYS: Final[Mapping[str, _Rule]] = {
     "clone": ((_is(0, 0, mask=_CLONE_NAMESPACES),),),

@@ -54,7 +54,7 @@ _OBEYED: Final = (
 )
 """Files and directories in a Git directory that control Git. Everything else in a Git directory is data."""
 _DATA_IN_INFO: Final = frozenset({"refs"})
-"""Names in `info` that are data: a list of branches that `git gc` writes, and that Git does not read."""
+"""Names in `info` that are data. `refs` is a list of branches, which `git gc` writes and Git does not read."""
 _GIT_MARKS: Final = ("HEAD", "config")
 """Names of files that mark a directory below `modules` as a Git directory."""
 
@@ -136,7 +136,7 @@ class MissingGit:
 
 
 class Snapshot:
-    """The protected files of one Git directory, or one protected file or directory."""
+    """A snapshot of the protected files of one Git directory, or of one protected file or directory."""
 
     def __init__(self, path: str, *, is_git: bool) -> None:
         """Take the snapshot by reading the protected files. `is_git` is True if the path is a Git directory.

@@ -136,7 +136,7 @@ _NUMBERS: Final[Mapping[str, tuple[int, int | None]]] = {
     "utimes": (235, None),
     "vhangup": (153, 58),
 }
-"""The numbers of each call on x86-64 and on aarch64; None if the call does not exist there."""
+"""The numbers of each system call on x86-64 and on aarch64; None if the call does not exist on aarch64."""
 
 MACHINES: Final[Mapping[str, Machine]] = {
     "x86_64": Machine(0xC000003E, {name: number for name, (number, _) in _NUMBERS.items()}),

@@ -27,7 +27,7 @@ __all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
 STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
 """The states, in the order in which the list contains them."""
 MOST_ORPHANED: Final = 1000
-"""The maximum number of running turns whose owner is checked. The owner of an orphaned turn has been killed."""
+"""The maximum number of running turns that are checked to find turns whose process was killed."""
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
 """A position in the list: a state, and a position among the conversations in this state. None means the first

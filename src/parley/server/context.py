@@ -17,6 +17,7 @@ from parley.ports.outbox import Outbox
 from parley.ports.store import Viewer
 from parley.runtime.registry import ConversationRegistry
 from parley.server.hosts import Features
+from parley.server.search_limit import SearchLimit
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import RequestId
 from parley.wire.modern import ModernMeta
@@ -61,6 +62,7 @@ class ServerContext:
         """The ids of the requests that the server sends. They are unique across all its clients."""
         self.subscribed = Counter[str]()
         """The number of subscriptions to resources, by the key of the principal."""
+        self.searches = SearchLimit()
         self.on_initialized = on_initialized
         self._find_key = find_key
 
@@ -191,4 +193,4 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """The features of the client at the protocol version of this request."""
     reply: Reply
     meta: ModernMeta | None = None
-    """The `_meta` of a request at version 2026-07-28; None for earlier versions."""
+    """The `_meta` of a request at protocol version 2026-07-28; None for earlier versions."""

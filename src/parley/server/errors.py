@@ -329,5 +329,5 @@ class PeerRefusal(RequestRefused):
 
 
 def error_code(error: ParleyError) -> str:
-    """Return the code of an error. An unexpected error has the code of a bug."""
+    """Return the code of an error. An error that is not a `VisibleError` has the code `internal_error`."""
     return error.code if isinstance(error, VisibleError) else INTERNAL_ERROR

@@ -19,7 +19,7 @@ MOST_BYTES: Final = 256 * PART_BYTES
 
 
 async def history_file(home: str) -> tuple[int, int]:
-    """Return the inode number and the number of lines of the file; two zeros if there is no such file."""
+    """Return the inode number of `history.jsonl` and the number of its lines; two zeros if it cannot be read."""
     path = os.path.join(home, "history.jsonl")
     return await asyncio.to_thread(_count, path) if _exists(path) else (0, 0)
 

@@ -59,7 +59,7 @@ class Features(Struct, frozen=True, kw_only=True):
     structured results and error codes.
     """
     full_version: bool = False
-    """True at version 2025-11-25 and newer. Unlike `additions`, this value does not depend on the settings."""
+    """True at protocol version 2025-11-25 or newer. Unlike `additions`, this value ignores the settings."""
     event_notifications: bool = True
     """True if events are sent to the client. False for hosts, because hosts ignore events."""
     explains_results: bool = False
@@ -103,10 +103,10 @@ class Features(Struct, frozen=True, kw_only=True):
 
 
 PLAIN: Final = Features()
-"""The features of a client at version 2025-06-18 or older, or before `initialize`."""
+"""The features of a client at protocol version 2025-06-18 or older, or of a client before `initialize`."""
 
 FULL: Final = Features(additions=True, full_version=True)
-"""The features of a client at version 2025-11-25."""
+"""The features of a client at protocol version 2025-11-25."""
 
 
 def features_of(version: str, client_name: str | None, settings: McpSettings) -> Features:

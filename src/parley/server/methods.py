@@ -91,10 +91,10 @@ LEGACY_METHODS: Final = frozenset(
         "tasks/result",
     }
 )
-"""The methods that do not exist at version 2026-07-28."""
+"""The methods that do not exist at protocol version 2026-07-28."""
 
 MODERN_METHODS: Final = frozenset({DiscoverResult.METHOD, ListenParams.METHOD, "tasks/update"})
-"""The methods that exist only at version 2026-07-28."""
+"""The methods that exist only at protocol version 2026-07-28."""
 
 _initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)
 _level_decoder: Final = msgspec.json.Decoder(SetLevelParams)
@@ -170,6 +170,7 @@ def methods(
                 and not isinstance(error, OwnerUnresponsive)
                 and server.conversations.closing
             )
+            call.finished()
             result = failure(tool.name, tool.error_shape, ShuttingDown() if ends else error, features)
         if result is not None and not call.closed:
             answer = encode(result)

@@ -1,4 +1,4 @@
-"""Requests of the server to one client: ids, answers and withdrawal."""
+"""The requests that the server sends to one client, with their ids, answers and withdrawals."""
 
 from __future__ import annotations
 

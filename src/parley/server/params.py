@@ -52,7 +52,7 @@ def since_full_version(method: str, handle: Handler) -> Handler:
 
 
 def by_version(earlier: Mapping[str, Handler], modern: Mapping[str, Handler]) -> Mapping[str, Handler]:
-    """Return handlers that use `modern` for requests at version 2026-07-28, and `earlier` for all others."""
+    """Return handlers that use `modern` for requests at protocol version 2026-07-28, else `earlier`."""
 
     def both(method: str) -> Handler:
         async def handler(call: Call) -> None:

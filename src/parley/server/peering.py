@@ -130,13 +130,12 @@ class _Peer:
         self._stop(request.conversation_id)
         call.answer(encode(Followed(last=conversation.log.durable)))
         encoder = PeerEncoder(request.conversation_id)
-        dropped = partial(self._stop, request.conversation_id)
         reader = Reader(
             conversation.log,
             Cursor.of_records(request.after),
             self._out,
             encoder,
-            on_dropped=dropped,
+            on_dropped=lambda error: self._stop(request.conversation_id),
             earlier=conversation.read_after,
         )
         self._followed[request.conversation_id] = conversation, reader

@@ -26,14 +26,14 @@ class Position(Struct, frozen=True, array_like=True):
     seq: int
     """The position of the last entry that the client has received completely."""
     messages: int = 0
-    """The number of messages of the next entry that the client has received."""
+    """The number of messages that the client has received of the next entry."""
     stream: RequestId | None = None
     """The request that opened the stream of the conversation; None if the message does not belong to a stream."""
 
 
 @runtime_checkable
 class PositionedOutbox(FrameOutbox, Protocol):
-    """An outbox for the messages of one conversation to a client that may reconnect."""
+    """An outbox for the messages of one conversation to a client that can reconnect."""
 
     def send_at(self, frame: bytes, position: Position) -> None:
         """Send a message. `position` is the position of the client after the message."""
@@ -45,7 +45,7 @@ class PositionedOutbox(FrameOutbox, Protocol):
 
 
 class PositionEncoder:
-    """Sends the messages of another encoder with their positions."""
+    """Sends the messages of another encoder, each with its position."""
 
     def __init__(self, encoder: EventEncoder, out: PositionedOutbox, skipped: int) -> None:
         """Create the encoder. The client already has the first `skipped` messages of the first entry."""

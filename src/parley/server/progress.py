@@ -33,7 +33,7 @@ class ProgressReporter:
     """Sends the progress of one call, if the client supplied a progress token."""
 
     def __init__(self, out: Outbox, token: RequestId | None, *, delayed: bool) -> None:
-        """Create the reporter. `delayed` is True for clients at version 2025-11-25."""
+        """Create the reporter. `delayed` is True for clients at protocol version 2025-11-25."""
         self._out, self._token, self._delayed = out, token, delayed
         self._loop = asyncio.get_running_loop()
         self._count = 0

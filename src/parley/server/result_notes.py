@@ -30,7 +30,7 @@ returns the whole message.
 NOT_DONE: Final = 20
 """The maximum number of denied commands and patches that are named. The others are only counted."""
 NOT_DONE_LENGTH: Final = 500
-"""The maximum number of characters of a denied command or patch."""
+"""The maximum length, in characters, of the text that describes a denied command or patch."""
 
 
 class ResultNotes:
@@ -44,7 +44,7 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Record an approval request, or a denial that did not come from a person."""
+        """Process one entry. Approval requests, and denials that did not come from a person, are recorded."""
         if entry.type == _ASKED:
             asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)
             self._asked[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)

@@ -60,7 +60,7 @@ def quoted_words(text: str) -> str:
 
 
 def escape_for_display(text: str) -> str | None:
-    """Return a reason for the model, truncated and with invisible characters escaped; None if it is empty."""
+    """Return the text of a reason, truncated and with invisible characters escaped; None if the text is empty."""
     text = _cut(text.strip())
     return text.translate({code: how for code, how in unseen(text).items() if chr(code) not in "\n\t"}) or None
 

@@ -90,7 +90,7 @@ class _OneOutbox:
 
 
 class _Connection:
-    """The registrations of a client that last as long as it is connected."""
+    """The registrations that last as long as a client is connected."""
 
     def __init__(self) -> None:
         self.has_left = False
@@ -130,7 +130,7 @@ class Session:
         self.requests = OutgoingRequests(request_ids)
         self.elicitor: Elicitor = NO_ELICITOR
         self._asks_by_result = False
-        """True for a request at version 2026-07-28 whose client can be asked for approvals."""
+        """True for a request at protocol version 2026-07-28 whose client can be asked for approvals."""
         self.initialize_params: InitializeParams | None = None
         """The parameters of `initialize`; None before `initialize`."""
         self.outlives_server = False
@@ -227,8 +227,8 @@ class Session:
                 del self._first_requests[unused]
 
     def first_request(self, conversation: ConversationId) -> str:
-        """Return the id of the client's first request that concerned a conversation."""
-        return self._first_requests[conversation]
+        """Return the id of the client's first request that concerned a conversation; empty if it was forgotten."""
+        return self._first_requests.get(conversation, "")
 
     def note_subscription(self, subscription: Hashable, conversation: ConversationId) -> None:
         """Record that a stream or a call of the client receives a conversation."""

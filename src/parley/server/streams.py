@@ -49,7 +49,7 @@ _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
 
 
 class StreamStart(Struct, frozen=True, kw_only=True):
-    """The position at which a stream starts, and the position for reading earlier events."""
+    """The position at which a stream starts, and the position before which earlier events can be read."""
 
     after: Seq
     """The position before the first event of the snapshot."""
@@ -122,12 +122,12 @@ class _Stream:
         out: FrameOutbox,
         after: Seq,
         state: StreamState,
-        on_dropped: Callable[[], None],
+        on_dropped: Callable[[Exception], None],
     ) -> None:
         self.state = state
         self.call, self.encoder, self.out = call, encoder, out
         self.session, self.conversation = session, conversation
-        self._conversation, self._on_ask = conversation, on_ask
+        self._on_ask = on_ask
         self._after, self._on_dropped = after, on_dropped
         self._subscription = self._subscribe()
         self._ended = False
@@ -136,7 +136,7 @@ class _Stream:
     def _subscribe(self, skipped: int = 0) -> Subscription:
         return Subscription(
             self.session,
-            self._conversation,
+            self.conversation,
             self.out,
             self.encoder,
             on_ask=self._on_ask,
@@ -160,7 +160,7 @@ class _Stream:
         if position is None:
             self.begin()
         else:
-            self._subscription.start(Cursor(Seq(min(position.seq, self._conversation.log.durable))))
+            self._subscription.start(Cursor(Seq(min(position.seq, self.conversation.log.durable))))
             self._subscription.send_now()
 
     def begin(self) -> None:
@@ -176,10 +176,10 @@ class _Stream:
         self.out.when_writable(lambda: self._join() if self._subscription is subscription else None)
 
     def _join(self) -> None:
-        """Send the snapshot, and then live events from its end on."""
+        """Send the snapshot, and then the live events that follow it."""
         if self._ended:
             return
-        source = self._conversation.log
+        source = self.conversation.log
         if self.out is not SILENT:
             if not self._is_short:
                 self._subscription.register()
@@ -188,8 +188,8 @@ class _Stream:
             entries = source.events(after=self._after, hidden=self.encoder.hidden)
             try:
                 snapshot = self.encoder.snapshot(entries, source.open_deltas(), source.durable)
-            except MemoryError:
-                self._on_dropped()
+            except MemoryError as error:
+                self._on_dropped(error)
                 return
             send_at(self.out, snapshot, Position(source.durable))
         self._subscription.start(Cursor.at_end_of(source))
@@ -197,7 +197,7 @@ class _Stream:
     @property
     def _is_short(self) -> bool:
         """True if the snapshot can be made at once, because its entries are few and in memory."""
-        source = self._conversation.log
+        source = self.conversation.log
         if self._after < source.base or source.durable - self._after > SHORT_ENTRIES:
             return False
         return sum(entry.size for entry in source.between(self._after, source.durable)) <= SHORT_BYTES
@@ -208,7 +208,7 @@ class _Stream:
         The snapshot is one message, so other messages to the client wait for its end. The snapshot is sent
         completely even if the stream is closed meanwhile.
         """
-        source = self._conversation.log
+        source = self.conversation.log
         frame = begin_frame_at(self.out, Position(source.durable))
         sending = self._send_pages(frame, source.durable, source.open_deltas(), Cursor.after_snapshot(source))
         self._sending = asyncio.create_task(sending)
@@ -216,7 +216,7 @@ class _Stream:
     async def _send_pages(
         self, frame: OpenFrame, last: Seq, open_deltas: Sequence[Delta | OutputDelta], cursor: Cursor
     ) -> None:
-        conversation, encoder = self._conversation, self.encoder
+        conversation, encoder = self.conversation, self.encoder
         position, is_first = self._after, True
         try:
             frame.write(encoder.snapshot_begin(last))
@@ -243,7 +243,7 @@ class _Stream:
             if conversation.is_closing:
                 return  # the client notices that the line is incomplete
             if not self._ended:
-                self._on_dropped()
+                self._on_dropped(error)
         frame.write(encoder.snapshot_end())
         frame.end()
         if not self._ended:
@@ -254,8 +254,8 @@ class _Stream:
         """Stop sending."""
         self._ended = True
         self.call.finished()
-        self._conversation.cancel_on_deleted(self)
-        self._conversation.remove_stream(self)
+        self.conversation.cancel_on_deleted(self)
+        self.conversation.remove_stream(self)
         self._subscription.close()
 
 
@@ -321,7 +321,7 @@ class Streams:
             out=out,
             after=start.after,
             state=StreamState(conversation_id, call.id, start.after, event_meta, as_log, start.before),
-            on_dropped=lambda: self._disconnect(conversation_id, StreamDisconnected.NOT_SENT),
+            on_dropped=lambda error: self._disconnect(conversation_id, StreamDisconnected.NOT_SENT),
         )
         self._streams[conversation_id] = stream
         encoder.name_conversation(len(self._streams) > 1)

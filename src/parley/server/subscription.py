@@ -1,4 +1,4 @@
-"""The view of one conversation for one client, shared by streams and `codex` calls."""
+"""The view that one client has of one conversation. Streams and `codex` calls use this module."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Subscription:
         server_requests: Outbox,
         on_ask: OnAsk | None = None,
         on_entry: Callable[[Entry], None] | None = None,
-        on_dropped: Callable[[], None],
+        on_dropped: Callable[[Exception], None],
         waits_for_turn: bool = False,
         skipped: int = 0,
         task_id: str | None = None,
@@ -56,7 +56,7 @@ class Subscription:
 
         `server_requests` carries approval requests to clients at version 2025-11-25 and older. For a client at
         version 2026-07-28, `on_ask` is called instead. `on_entry` is called after each entry, including records,
-        that the reader has passed. `on_dropped` is called if an entry cannot be sent for lack of memory; the
+        that the reader has passed. `on_dropped` is called with the error if an entry cannot be sent or read; the
         subscription then sends nothing more. `waits_for_turn` marks a call that waits for the end of the turn. The
         client already has the first `skipped` messages of the first entry. `task_id` is the id of the task that
         approval requests name.
@@ -152,4 +152,4 @@ class Subscription:
             )
 
 
-def _do_nothing() -> None: ...
+def _do_nothing(error: Exception) -> None: ...

@@ -101,7 +101,7 @@ class TaskFollower:
             _NO_ENCODER,
             server_requests=server_requests,
             on_entry=self._passed,
-            on_dropped=self.close,
+            on_dropped=lambda error: self.close(),
             task_id=task.id,
         )
 

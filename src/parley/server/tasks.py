@@ -193,7 +193,7 @@ async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTas
         StoreError: the conversation cannot be read.
     """
     start = await conversation.position_of_turn(event_id)
-    if start is None:
+    if start is None or start > conversation.log.durable:
         raise UnknownTask(event_id)
     return _task(conversation, (await conversation.read_after(Seq(start - 1), limit=1))[0])
 

@@ -32,7 +32,7 @@ class ToolCall:
         self.call, self.session, self.streams, self.server = call, session, streams, server
         self._arguments = params.arguments
         self.rounds: Rounds | None = None
-        """The approval requests of a call at version 2026-07-28; None if the call cannot ask for approvals."""
+        """The approval requests of a call at protocol version 2026-07-28; None if the call cannot request any."""
         self.deadline = Deadline(CALL_SECONDS)
         """The time until which this call waits for other processes."""
 

@@ -59,9 +59,9 @@ class Tool(Generic[Arguments]):
         self.role, self.creates_conversation = role, creates_conversation
         self.can_be_task = can_be_task
         self.may_ask = may_ask
-        """True if a call of the tool may end with an approval request, at version 2026-07-28."""
+        """True if, at protocol version 2026-07-28, a call of the tool can end with an approval request."""
         self.modern_result = modern_result or result
-        """The type of the result at version 2026-07-28."""
+        """The type of the result at protocol version 2026-07-28."""
         self.answers_approvals, self.is_addition = answers_approvals, is_addition
         self.name, self.title, self.description = name, title, description
         self.args, self.result, self.error_shape, self.annotations = args, result, error_shape, annotations

@@ -21,7 +21,7 @@ from parley.conversation.log import Cursor, Entry
 from parley.conversation.log_queries import EndedTurn, last_text, turn_end_in
 from parley.conversation.records import ApprovalRequest, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
-from parley.errors import RESOURCE_LIMIT, StoreFailed
+from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, StoreError, VisibleError
 from parley.ports.store import PAGE
 from parley.runtime.conversation import Conversation
 from parley.runtime.log_pages import last_turn_end
@@ -104,7 +104,7 @@ class TurnWaiter:
             on_ask=self._ask_by_result,
             server_requests=reply.server_requests,
             on_entry=self._passed,
-            on_dropped=lambda: self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT),
+            on_dropped=self._dropped,
             waits_for_turn=True,
             skipped=skipped,
         )
@@ -257,7 +257,7 @@ class TurnWaiter:
         self._call.call.finished()
 
     def _return_approval(self) -> None:
-        """Answer the call with the open approval if no client can be asked and the settings require it."""
+        """Answer the call with the open approval if no client can be asked and the settings require this answer."""
         conversation, approval = self._conversation, self._conversation.open_approval
         if self._ended or approval is None or not conversation.returns_approval:
             return
@@ -293,11 +293,20 @@ class TurnWaiter:
         elif work.cancelled():
             if self._turn.handed_over and self._call.server.conversations.closing:
                 self._end(TurnEnded(why="stopped", message=INTERRUPTED["stopped"]))
-        elif isinstance(error := work.exception(), StoreFailed):
+        elif isinstance(error := work.exception(), StoreError):
             self._fail(str(error), error.code)
 
+    def _dropped(self, error: Exception) -> None:
+        """Answer the call with the error because of which an entry cannot be sent."""
+        if isinstance(error, MemoryError):
+            self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT)
+        elif isinstance(error, VisibleError):
+            self._fail(str(error), error.code)
+        else:
+            self._fail(f"internal error: {type(error).__name__}: {error}", INTERNAL_ERROR)
+
     def _lost(self) -> None:
-        """Stop waiting, because the client has closed the stream of the call. The client may resume the call."""
+        """Stop waiting, because the client has closed the stream of the call. The client can resume the call."""
         if not self._ended:
             self._session.left_turns[self._conversation.id] = self._before
             self._leave()
@@ -306,6 +315,7 @@ class TurnWaiter:
     def _leave(self) -> None:
         """Stop sending, and remove everything that is registered for the call."""
         self._ended = True
+        self._call.call.finished()
         self._subscription.close()
         self._session.cancel_on_leave(self)
         self._progress.stop()

@@ -426,7 +426,7 @@ class MemoryStore:
 
 
 def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """Return the first entries, up to and including the entry with which they exceed `max_bytes`."""
+    """Return the first entries, up to and including the entry at which their total size exceeds `max_bytes`."""
     found: list[Entry] = []
     size = 0
     for entry in entries:

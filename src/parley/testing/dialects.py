@@ -26,7 +26,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
     """The name of the field that contains reasoning; `parts` if reasoning is a part of a content list."""
     index: Literal["counted", "zero", "none"] = "counted"
-    """The index of a tool call: its number, 0 for every call, or missing."""
+    """The rule for the index of a tool call. `counted` means the number of the call, `zero` means 0 for every call,
+    and `none` means that the index is missing.
+    """
     in_pieces: bool = False
     """True if a tool call arrives in two pieces, of which the second has no id and no name."""
     has_signatures: bool = False

@@ -48,7 +48,7 @@ class RawBody(Struct, frozen=True, kw_only=True):
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
-    """One delta repeated many times, each in its own chunk, sent as fast as the client reads."""
+    """One delta that is sent many times, each time in its own chunk, as fast as the client reads."""
 
     deltas: int
     text: str = "abcdefgh"

@@ -33,7 +33,7 @@ class Pieces(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True):
-    """Reasoning of the model. It is a summary over the Responses API, and raw reasoning over Chat Completions."""
+    """Model reasoning, sent as a summary over the Responses API and as raw reasoning over Chat Completions."""
 
     text: str
 

@@ -55,7 +55,7 @@ class AgentTools:
                 servers = ServerTools(context, lease)
             yield OpenTools(own_tools(context, self._commands), servers)
 
-    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+    async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         if not settings.mcp_servers:
             return ()
         return await self._pool(settings).start(settings.mcp_servers)

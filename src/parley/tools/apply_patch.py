@@ -278,7 +278,7 @@ def _attempt(outcome: _Outcome, kept: CommandOutput | None, verdict: Granted) ->
 
 
 class _Verified(NamedTuple):
-    """A patch that matches the files, and the functions that write it."""
+    """A patch that matches the current files, with the functions that apply it."""
 
     plan: Plan
     changes: dict[str, FileChange]

@@ -168,7 +168,7 @@ class Shell:
         return outcome if outcome.changed is None else outcome.changed
 
     def _env(self, *, network: bool) -> Mapping[str, str]:
-        """Return the environment of the turn's commands, with or without network access."""
+        """Return the environment of the turn's commands. `network` is True if the commands have network access."""
         if network not in self._envs:
             settings = self._context.settings
             self._envs[network] = command_environment(

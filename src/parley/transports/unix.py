@@ -197,7 +197,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def unique_name() -> str:
-    """Return a new socket name for this process, which no process has used before."""
+    """Return a new name for a socket of this process. No process has used this name before."""
     return f"{os.getpid()}-{os.urandom(8).hex()}.sock"
 
 

@@ -7,17 +7,18 @@ refused (docs/protocol.md, tools.spelling). The schemas list one spelling of eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from parley.common.spelling import forms_of, is_about_safety, near_miss, shown_name
+from parley.common.spelling import forms_of, is_about_safety, near_miss, shortened, shown_name
 from parley.errors import BadArguments
+from parley.wire.jsonrpc import decode_lenient, encode, is_null
 
-__all__ = ["respelled"]
+__all__ = ["limit_names", "respelled"]
 
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "sandbox": ("sandbox_mode",),
@@ -31,9 +32,24 @@ _MOST_UNKNOWN: Final = 100
 compared with all known names, which blocks the event loop.
 """
 
+_MOST_NAMES: Final = 10_000
+"""The maximum number of names in large arguments, including repeated names."""
+
+_LONGEST_NAME: Final = 1000
+"""The maximum number of characters of a name in large arguments."""
+
+_MOST_COMPARED: Final = 64 * 1024
+"""The maximum size, in bytes, of encoded values that are decoded for a comparison. Larger values are compared as
+bytes.
+"""
+
+_any_decoder: Final = msgspec.json.Decoder()
+
 
 def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the known arguments of a call, by their names in the schema of `kind`. Unknown arguments are left out.
+
+    The values may be decoded, or encoded as `Raw`.
 
     Raises:
         BadArguments: two spellings of one argument have different values, an unknown name is refused, or there are
@@ -46,21 +62,64 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         known = spellings.get(name)
         if known is None:
-            if value is not None:  # null means the same as a missing argument
+            if not _is_null(value):  # null means the same as a missing argument
                 unknown += 1
                 if unknown > _MOST_UNKNOWN:
                     raise BadArguments(f"more than {_MOST_UNKNOWN} unknown arguments", field="arguments")
                 _refuse_if_misspelt(name, kind)
             continue
-        if known in arguments and value is not None and arguments[known] is not None:
-            if msgspec.json.encode(value) != msgspec.json.encode(arguments[known]):
+        if known in arguments and not _is_null(value) and not _is_null(arguments[known]):
+            if not _is_same(value, arguments[known]):
                 detail = (
                     f"{shown_name(written[known])} and {shown_name(name)} are one argument with different values"
                 )
                 raise BadArguments(detail, field=known)
-        elif known not in arguments or value is not None:
+        elif known not in arguments or not _is_null(value):
             arguments[known], written[known] = value, name
     return arguments
+
+
+def limit_names(kind: type[Struct]) -> Callable[[str], None]:
+    """Return a function that checks each name while large arguments are decoded.
+
+    The function raises BadArguments for a very long name, and if there are too many names. An unknown argument
+    counts here even if it is null.
+    """
+    spellings = _spellings(kind)
+    names, unknown = 0, set[str]()
+
+    def check(name: str) -> None:
+        nonlocal names
+        names += 1
+        if name not in spellings:
+            if len(name) > _LONGEST_NAME:
+                detail = f"unknown argument {shown_name(name)}: the name has more than {_LONGEST_NAME} characters"
+                raise BadArguments(detail, field=shortened(name))
+            unknown.add(name)
+        if len(unknown) > _MOST_UNKNOWN:
+            raise BadArguments(f"more than {_MOST_UNKNOWN} unknown arguments", field="arguments")
+        if names > _MOST_NAMES:
+            raise BadArguments(f"more than {_MOST_NAMES} arguments", field="arguments")
+
+    return check
+
+
+def _is_null(value: Any) -> bool:
+    return is_null(value) if isinstance(value, Raw) else value is None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal. Large encoded values are equal only if their bytes are."""
+    if not isinstance(one, Raw) or not isinstance(other, Raw):
+        return encode(one) == encode(other)
+    if one == other:
+        return True
+    if max(len(memoryview(one)), len(memoryview(other))) > _MOST_COMPARED:
+        return False
+    try:
+        return encode(decode_lenient(_any_decoder, one)) == encode(decode_lenient(_any_decoder, other))
+    except msgspec.DecodeError:
+        return False
 
 
 @cache

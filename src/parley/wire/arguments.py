@@ -7,16 +7,18 @@ name the field.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from parley.common.spelling import shortened, shown_name
 from parley.errors import BadArguments
-from parley.wire.argument_names import respelled
-from parley.wire.jsonrpc import decode_lenient
+from parley.wire.argument_names import limit_names, respelled
+from parley.wire.items import LongTextItem
+from parley.wire.jsonrpc import decode_lenient, max_values
 from parley.wire.schema import schema_of
 
 __all__ = ["decode_arguments", "decode_call_arguments"]
@@ -24,12 +26,21 @@ __all__ = ["decode_arguments", "decode_call_arguments"]
 Decoded = TypeVar("Decoded", bound=Struct)
 
 LARGE_BYTES: Final = 1024 * 1024
+"""The minimum size, in bytes, of arguments that are decoded without generic dicts and lists."""
+
+SKETCH_BYTES: Final = 64 * 1024
+"""The maximum size, in bytes, of a value that is decoded completely for an error message of large arguments."""
+
+MAX_CONFIG_VALUES: Final = 10_000
+"""The maximum number of values in an object without a schema, such as `config`, in large arguments. Each value
+takes up to 150 bytes of memory in addition to its text.
+"""
 
 _any_decoder: Final = msgspec.json.Decoder()
-_members_decoder: Final = msgspec.json.Decoder(dict[str, Raw])
 _PLACE: Final = re.compile(r" - at `(?:key in )?\$(.*)`$", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _MISSING: Final = re.compile(r"missing required field `([^`]*)`")
+_VARIANT: Final = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
 
 _EXPECTED: Final = {
     "string": "a string",
@@ -60,33 +71,18 @@ def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decode
         BadArguments: the arguments do not match the type, or an unknown argument is refused. The message names the
             field and the problem.
     """
-    if len(memoryview(arguments)) >= LARGE_BYTES and (fitted := _decode_directly(kind, arguments)) is not None:
-        return fitted
+    if len(memoryview(arguments)) >= LARGE_BYTES:
+        return _decode_large(kind, arguments)
     return _converted(kind, respelled(kind, _decoded(arguments)))
-
-
-def _decode_directly(kind: type[Decoded], arguments: Raw | bytes) -> Decoded | None:
-    """Decode the arguments into `kind` without intermediate dicts, because these would take many times more memory.
-
-    Return None if the arguments need lenient decoding, use another spelling or are invalid.
-    """
-    names, decoder = _names_and_decoder(kind)
-    try:
-        if not _members_decoder.decode(arguments).keys() <= names:
-            return None
-        fitted: Decoded = decoder.decode(arguments)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return fitted
 
 
 def _decoded(arguments: Raw | bytes) -> dict[str, Any]:
     try:
         value = decode_lenient(_any_decoder, arguments)
     except msgspec.DecodeError as error:
-        raise BadArguments(f"arguments cannot be read: {error}", field="arguments") from None
+        raise _unreadable(error) from None
     if not isinstance(value, dict):
-        raise BadArguments(f"invalid type: {_described(value)}, expected a map (arguments)", field="arguments")
+        raise _not_a_map(value)
     return value
 
 
@@ -97,24 +93,179 @@ def _converted(kind: type[Decoded], value: dict[str, Any]) -> Decoded:
         raise _explained(str(error), value, _schema_of(kind)) from None
 
 
+# --- large arguments ----------------------------------------------------------------------------------------
+#
+# Generic dicts and lists would take up to 25 times the size of the arguments. Therefore each argument is decoded
+# directly as its type, and an unknown argument is not decoded.
+
+
+class _Field(NamedTuple):
+    """One argument of a type: the name of its attribute, its schema and its decoder."""
+
+    attribute: str
+    is_required: bool
+    schema: dict[str, Any]
+    decoder: msgspec.json.Decoder[Any]
+
+
 _schema_of: Final = cache(schema_of)
 
 
 @cache
-def _names_and_decoder(kind: type[Struct]) -> tuple[frozenset[str], msgspec.json.Decoder[Any]]:
-    names = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
-    return names, msgspec.json.Decoder(kind)
+def _fields_of(kind: type[Struct]) -> dict[str, _Field]:
+    properties = _schema_of(kind)["properties"]
+    return {
+        each.encode_name: _Field(
+            each.name, each.required, properties[each.encode_name], msgspec.json.Decoder(each.type)
+        )
+        for each in msgspec.structs.fields(kind)
+    }
 
 
-def _explained(error: str, value: Any, schema: dict[str, Any]) -> BadArguments:
+def _decode_large(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
+    fields = _fields_of(kind)
+    given = respelled(kind, _members_of(arguments, limit_names(kind)))
+    values = {fields[name].attribute: _decode_member(name, fields[name], raw) for name, raw in given.items()}
+    for name, field in fields.items():
+        if field.is_required and name not in given:
+            raise BadArguments(f"missing field `{name}`", field=name)
+    return kind(**values)
+
+
+def _members_of(encoded: Raw | bytes, check: Callable[[str], None]) -> dict[str, Raw]:
+    """Return the encoded members of a JSON object. `check` is called for each name and may raise an exception."""
+
+    def checked(kind: type[_Name], name: str) -> _Name:
+        check(name)
+        return kind(name)
+
+    try:
+        members = decode_lenient(msgspec.json.Decoder(dict[_Name, Raw], dec_hook=checked), encoded)
+    except msgspec.ValidationError:
+        raise _not_a_map(_sketch(Raw(encoded))) from None
+    except msgspec.DecodeError as error:
+        raise _unreadable(error) from None
+    return {str(name): raw for name, raw in members.items()}
+
+
+class _Name(str):
+    """The name of a member. As a type of its own, it is passed to the hook of the decoder."""
+
+    __slots__ = ()
+
+
+def _decode_member(name: str, field: _Field, raw: Raw) -> Any:
+    size = len(memoryview(raw))
+    if size > SKETCH_BYTES and "enum" in field.schema:  # the error of the decoder would contain the value
+        raise BadArguments(f"{_complaint(_sketch(raw), field.schema)} ({name})", field=name)
+    if size > MAX_CONFIG_VALUES and field.schema.get("type") == "object":
+        _limit_values(name, raw)
+    try:
+        return decode_lenient(field.decoder, raw)
+    except msgspec.ValidationError as error:
+        raise _explained_member(str(error), name, field, raw) from None
+    except msgspec.DecodeError as error:
+        raise _unreadable(error) from None
+
+
+def _limit_values(name: str, raw: Raw) -> None:
+    """Refuse an object with too many values. Texts directly in the object are counted exactly, others by a bound.
+
+    Raises:
+        BadArguments: the object has too many values.
+    """
+    if _first_byte(raw) != b"{" or _count_values(raw, MAX_CONFIG_VALUES) <= MAX_CONFIG_VALUES:
+        return
+    too_many = BadArguments(f"more than {MAX_CONFIG_VALUES} values ({name})", field=name)
+    left = MAX_CONFIG_VALUES
+
+    def count(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise too_many
+
+    for each in _members_of(raw, count).values():
+        if _first_byte(each) in (b"{", b"["):
+            left -= _count_values(each, left)
+        if left < 0:
+            raise too_many
+
+
+def _count_values(raw: Raw, limit: int) -> int:
+    """Return an upper bound on the number of values in an encoded value. Stop counting beyond the limit."""
+    data, count = memoryview(raw), 0
+    for begin in range(0, len(data), SKETCH_BYTES):
+        count += max_values(bytes(data[begin : begin + SKETCH_BYTES]))
+        if count > limit:
+            break
+    return count
+
+
+def _first_byte(raw: Raw) -> bytes:
+    return bytes(memoryview(raw)[:1])
+
+
+def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArguments:
+    """Return the error for an argument. If the invalid value is somewhere in a large argument, the message contains
+    the type of the value instead of the value.
+    """
     place = _PLACE.search(error)
-    path = place[1] if place else ""
-    found, wanted = _follow(path, value, schema)
+    if place is None or len(memoryview(raw)) <= SKETCH_BYTES or _MISSING.search(error):
+        return _explained(error, {name: _sketch(raw)}, {"properties": {name: field.schema}}, within=f".{name}")
+    path, detail = name + place[1], error[: place.start()]
+    if variant := _VARIANT.match(detail):
+        detail = f"unknown variant {shortened(variant[1])}"
+    else:
+        kind = "type" if detail.startswith("Expected") else "value"
+        detail = f"invalid {kind}: {detail[:1].lower()}{detail[1:]}"
+    return BadArguments(f"{detail} ({path})", field=path)
+
+
+def _sketch(raw: Raw) -> Any:
+    """Decode a value for an error message. Of a large value, only its type or the beginning of its text is kept.
+
+    Raises:
+        BadArguments: the value cannot be decoded.
+    """
+    if len(memoryview(raw)) <= SKETCH_BYTES:
+        try:
+            return decode_lenient(_any_decoder, raw)
+        except msgspec.DecodeError as error:
+            raise _unreadable(error) from None
+    match _first_byte(raw):
+        case b'"':
+            encoded: Any = raw
+            return LongTextItem(text=encoded).beginning
+        case b"[":
+            return []
+        case b"{":
+            return {}
+        case _:
+            raise BadArguments("arguments cannot be read: number out of range", field="arguments")
+
+
+# --- error messages -----------------------------------------------------------------------------------------
+
+
+def _unreadable(error: msgspec.DecodeError) -> BadArguments:
+    return BadArguments(f"arguments cannot be read: {error}", field="arguments")
+
+
+def _not_a_map(value: Any) -> BadArguments:
+    return BadArguments(f"invalid type: {_described(value)}, expected a map (arguments)", field="arguments")
+
+
+def _explained(error: str, value: Any, schema: dict[str, Any], *, within: str = "") -> BadArguments:
+    """Return the error for invalid arguments. `within` is the path of the decoded value in the arguments."""
+    place = _PLACE.search(error)
+    path = within + (place[1] if place else "")
     name = path.removeprefix(".")
     if missing := _MISSING.search(error):
         field = f"{name}.{missing[1]}" if name else missing[1]
         detail = f"missing field `{missing[1]}`"
         return BadArguments(f"{detail} ({name})" if name else detail, field=field)
+    found, wanted = _follow(path, value, schema)
     return BadArguments(f"{_complaint(found, wanted)} ({name})", field=name)
 
 

@@ -46,7 +46,7 @@ FULL_SCHEMA: Final[dict[str, Any]] = {
         "reason": {"type": "string", "title": "Reason, told to the agent"},
     },
 }
-"""The form for clients at version 2025-11-25 and newer. Older clients get `PLAIN_SCHEMA`."""
+"""The form for clients at protocol version 2025-11-25 and newer. Older clients get `PLAIN_SCHEMA`."""
 
 _once, _for_session, *_others = FULL_SCHEMA["properties"]["decision"]["oneOf"]
 SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {

@@ -484,12 +484,12 @@ _error_decoder: Final = msgspec.json.Decoder(ErrorEvent)
 
 
 def plain_event(kind: str, encoded: bytes) -> bytes:
-    """Return an encoded event without the fields that clients at version 2025-06-18 and older do not know."""
+    """Return an encoded event without the fields that are unknown at protocol version 2025-06-18 and older."""
     return encode(ErrorEvent(message=_error_decoder.decode(encoded).message)) if kind == _ERROR else encoded
 
 
 class UnknownEvent(Struct, frozen=True, kw_only=True):
-    """An event, still encoded, of a type that this version does not know because a newer server sent it."""
+    """An event from a newer server, of a type that this version does not know. The event stays encoded."""
 
     type: str
     encoded: bytes

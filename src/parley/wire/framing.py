@@ -7,9 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.errors import ReplyTooLarge
-
-__all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "SseFramer", "outline_of"]
+__all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "outline_of"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The maximum length of a line, and of one event in a stream, in bytes."""
@@ -113,75 +111,3 @@ class LineFramer:
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
     """Return the beginning and the end of a refused line, with the reason `why`."""
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)
-
-
-FIRST_OF_DATA: Final = ord("d")
-"""The first byte of a data line. Lines that begin with another byte are skipped without being copied."""
-
-
-class SseFramer:
-    r"""Splits a byte stream into the data of server-sent events. Skips all other fields.
-
-    Lines end in `\n` or `\r\n`. An event that is incomplete at the end of the stream is dropped, as the standard
-    requires. The run time is linear in the number of bytes, for chunks of any size.
-    """
-
-    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
-        self._limit = limit
-        self._unfinished: list[bytes] = []
-        """The chunks of an incomplete line. They are joined only once, when the line is complete."""
-        self._unfinished_bytes = 0
-        self._data: list[bytes] = []
-        """The data lines of the incomplete event."""
-        self._data_bytes = 0
-        """The size of `_data` in bytes. Each line counts one byte more, because empty lines take memory, too."""
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the data of each event that `chunk` completes.
-
-        Raises:
-            ReplyTooLarge: an event is longer than the limit.
-        """
-        if b"\n" not in chunk:
-            self._unfinished.append(chunk)
-            self._unfinished_bytes += len(chunk)
-            self._check(self._unfinished_bytes + self._data_bytes)
-            return []
-        if self._unfinished:
-            chunk = b"".join((*self._unfinished, chunk))
-            self._unfinished.clear()
-        if b"\r" in chunk:
-            chunk = chunk.replace(b"\r\n", b"\n")
-        lines = chunk.split(b"\n")
-        tail = lines.pop()
-        data = self._data
-        held_lines, held_bytes = len(data), self._data_bytes
-        events: list[bytes] = []
-        for line in lines:  # the hot path: often hundreds of lines
-            if not line:
-                if data:
-                    events.append(b"\n".join(data))
-                    data.clear()
-            elif line[0] == FIRST_OF_DATA:
-                if line[:6] == b"data: ":
-                    data.append(line[6:])
-                elif line[:5] == b"data:" or line == b"data":
-                    data.append(line[5:])
-        if tail:
-            self._unfinished.append(tail)
-        self._unfinished_bytes = len(tail)
-        if not data:
-            self._data_bytes = 0
-        elif events:  # all data lines came in this chunk
-            self._data_bytes = sum(map(len, data)) + len(data)
-        else:
-            self._data_bytes += sum(map(len, data[held_lines:])) + len(data) - held_lines
-        if held_bytes + len(chunk) > self._limit:
-            for event in events:
-                self._check(len(event))
-            self._check(self._unfinished_bytes + self._data_bytes)
-        return events
-
-    def _check(self, size: int) -> None:
-        if size > self._limit:
-            raise ReplyTooLarge("bytes in one event of the stream", self._limit, setting="max_event_bytes")

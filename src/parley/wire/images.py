@@ -15,7 +15,7 @@ import msgspec
 __all__ = ["MAX_IMAGE_BYTES", "MAX_IMAGE_SIZE", "data_url", "image_type"]
 
 MAX_IMAGE_BYTES: Final = 20 * 1024 * 1024
-"""The maximum size of an image, in bytes. No provider accepts an image of this size."""
+"""The maximum size of an image, in bytes. The limits of all providers are lower."""
 
 MAX_IMAGE_SIZE: Final = f"{MAX_IMAGE_BYTES // 1024**2} MiB"
 """`MAX_IMAGE_BYTES` as a string for error messages."""

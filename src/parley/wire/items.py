@@ -35,7 +35,7 @@ class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", 
 
 
 _held: Final[Any] = TextItem.__dict__["text"]
-"""The descriptor of the field `text`, which reads the stored value in a subclass."""
+"""The descriptor of the field `text`. `LongTextItem` uses the descriptor to read the stored value."""
 
 
 class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):

@@ -32,6 +32,7 @@ __all__ = [
     "error_of",
     "error_response",
     "is_null",
+    "max_values",
     "notification",
     "read_outline",
     "request",
@@ -191,6 +192,13 @@ def is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def max_values(data: bytes) -> int:
+    """Return an upper bound on the number of JSON values in `data`. Commas and brackets inside strings count as
+    well.
+    """
+    return data.count(b",") + data.count(b"{") + data.count(b"[")
 
 
 def decode_message(line: bytes) -> Message:

@@ -158,7 +158,7 @@ an extension.
 """
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
-"""The server's capabilities for clients at version 2025-06-18 and older, as Codex announces them."""
+"""The server's capabilities for clients at protocol version 2025-06-18 and older, as Codex announces them."""
 
 
 class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -195,7 +195,7 @@ class LogMessage(Struct, frozen=True, kw_only=True):
 
 
 class ToolAnnotations(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Hints that help a client to decide whether it may call a tool."""
+    """Hints that help a client to decide whether to allow calls of a tool."""
 
     title: str | UnsetType = UNSET
     read_only_hint: bool | UnsetType = UNSET
@@ -243,11 +243,11 @@ class CallToolParams(Struct, frozen=True, kw_only=True):
     name: str
     arguments: Raw | UnsetType = UNSET
     input_responses: Raw | UnsetType = msgspec.field(default=UNSET, name="inputResponses")
-    """The answers to the input requests in an earlier result of the same call; only in version 2026-07-28."""
+    """The answers to input requests in an earlier result of the call; only at protocol version 2026-07-28."""
     request_state: Any | UnsetType = msgspec.field(default=UNSET, name="requestState")
     meta: RequestMeta | UnsetType | None = msgspec.field(default=UNSET, name="_meta")
     task: Any | UnsetType = UNSET
-    """A `TaskRequest`. Clients at version 2025-06-18 and older may send any value."""
+    """A `TaskRequest`. Clients at protocol version 2025-06-18 and older may send any value."""
 
 
 class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):

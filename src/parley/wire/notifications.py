@@ -81,7 +81,9 @@ class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
 
 
 class InitialState(Struct, frozen=True, kw_only=True):
-    """Params of the notification that contains all events, or the last events, from before the live events."""
+    """Params of the notification that precedes the live events. The notification contains all earlier events, or
+    the last of the earlier events.
+    """
 
     METHOD: ClassVar[str] = "notifications/initial_state"
 
@@ -115,7 +117,7 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
     meta: EventMeta = msgspec.field(name="_meta")
     reason: str
     code: str | UnsetType = UNSET
-    """The reason as a code for programs; only for clients at version 2025-11-25 and newer."""
+    """The reason as a code for programs; only for clients at protocol version 2025-11-25 and newer."""
 
 
 CONVERSATION_LOGGER: Final = "parley.conversation"

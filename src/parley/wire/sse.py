@@ -1,12 +1,37 @@
-"""Splits bytes into server-sent events with their ids. The module does no I/O."""
+"""Splits bytes into server-sent events, with or without their ids. The module does no I/O."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["EventFramer", "EventTooLong", "ServerSentEvent"]
+from parley.errors import ReplyTooLarge
+from parley.wire.framing import MAX_LINE_BYTES
+
+__all__ = [
+    "BYTE_ORDER_MARK",
+    "LARGE_BYTES",
+    "DataFramer",
+    "ErrorData",
+    "EventFramer",
+    "EventTooLong",
+    "ServerSentEvent",
+]
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+"""The bytes that may precede the first line of a stream."""
+
+FIRST_OF_DATA: Final = ord("d")
+"""The first byte of a data line."""
+
+LARGE_BYTES: Final = 64 * 1024
+"""The size, in bytes, above which the events of a reply are checked before they are decoded."""
+
+ERROR_LINES: Final = (b"event: error", b"event:error")
+NAME_BYTES: Final = 13
+"""The size, in bytes, from which a line is not one of `ERROR_LINES`."""
 
 MOST_RETRY_DIGITS: Final = 9
 MESSAGES: Final = (b"", b"message")
@@ -28,7 +53,7 @@ class ServerSentEvent(Struct, frozen=True):
 class EventFramer:
     r"""Splits a byte stream into events that carry messages, and tracks the id for resuming the stream.
 
-    Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is dropped. `SseFramer`
+    Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is dropped. `DataFramer`
     is faster and ignores ids.
     """
 
@@ -38,6 +63,7 @@ class EventFramer:
         self.retry_seconds: float | None = None
         """The delay that the server requests before the stream is resumed, in seconds; None if it requests none."""
         self._limit = limit
+        self._start = _Start()
         self._line: list[bytes] = []
         """The chunks of an incomplete line."""
         self._line_bytes = 0
@@ -55,6 +81,8 @@ class EventFramer:
         Raises:
             EventTooLong: an event is longer than the limit.
         """
+        if not self._start.is_over:
+            chunk = self._start.feed(chunk)
         if self._skip_newline and chunk:
             self._skip_newline = False
             chunk = chunk.removeprefix(b"\n")
@@ -80,6 +108,7 @@ class EventFramer:
 
     def restart(self) -> None:
         """Drop an incomplete event. Call this before feeding the first bytes of a resumed stream."""
+        self._start = _Start()
         self._line.clear()
         self._data.clear()
         self._line_bytes = self._data_bytes = 0
@@ -113,3 +142,133 @@ class EventFramer:
             events.append(ServerSentEvent(b"\n".join(self._data), self.last_id))
         self._data.clear()
         self._data_bytes, self._id, self._name = 0, None, b""
+
+
+def _accept(events: Sequence[bytes]) -> None:
+    pass
+
+
+class ErrorData(bytes):
+    """The data of an event whose name is `error`."""
+
+
+class DataFramer:
+    r"""Splits the byte stream of a model's reply into the data of its events. Skips all other fields, except that
+    the data of an event named `error` is an `ErrorData`.
+
+    Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is dropped. The run time
+    is linear in the number of bytes, for chunks of any size.
+    """
+
+    def __init__(
+        self, limit: int = MAX_LINE_BYTES, *, check_large: Callable[[Sequence[bytes]], None] = _accept
+    ) -> None:
+        """Create the framer. `check_large` is called with the events of a call of `feed` if one of them may be
+        larger than `LARGE_BYTES`.
+        """
+        self._limit = limit
+        self._check_large = check_large
+        self._unchecked_bytes = min(limit, LARGE_BYTES)
+        self._start = _Start()
+        self._is_plain = False
+        """True if the next chunk needs no attention to a byte order mark or to the second half of a CRLF."""
+        self._skip_newline = False
+        self._unfinished: list[bytes] = []
+        """The chunks of an incomplete line. They are joined only once, when the line is complete."""
+        self._unfinished_bytes = 0
+        self._data: list[bytes] = []
+        """The data lines of the incomplete event."""
+        self._data_bytes = 0
+        """The size of `_data` in bytes. Each line counts one byte more, because empty lines take memory, too."""
+        self._is_error = False
+        """True if the name of the incomplete event is `error`."""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the data of each event that `chunk` completes.
+
+        Raises:
+            ReplyTooLarge: an event is longer than the limit, or `check_large` refuses an event.
+        """
+        if not self._is_plain:
+            chunk = self._after_start(chunk)
+        if b"\r" in chunk:
+            self._skip_newline = chunk.endswith(b"\r")
+            self._is_plain = not self._skip_newline
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in chunk:
+            self._unfinished.append(chunk)
+            self._unfinished_bytes += len(chunk)
+            self._check(self._unfinished_bytes + self._data_bytes)
+            return []
+        if self._unfinished:
+            chunk = b"".join((*self._unfinished, chunk))
+            self._unfinished.clear()
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        data, is_error = self._data, self._is_error
+        held_lines, held_bytes = len(data), self._data_bytes
+        events: list[bytes] = []
+        for line in lines:  # the hot path: often hundreds of lines
+            if not line:
+                if data:
+                    events.append(b"\n".join(data))
+                    data.clear()
+                    if is_error:
+                        events[-1], is_error = ErrorData(events[-1]), False
+                else:
+                    is_error = False
+            elif line[0] == FIRST_OF_DATA:
+                if line[:6] == b"data: ":
+                    data.append(line[6:])
+                elif line[:5] == b"data:" or line == b"data":
+                    data.append(line[5:])
+            elif len(line) < NAME_BYTES and line in ERROR_LINES:
+                is_error = True
+        self._is_error = is_error
+        if tail:
+            self._unfinished.append(tail)
+        self._unfinished_bytes = len(tail)
+        if not data:
+            self._data_bytes = 0
+        elif events:  # all data lines came in this chunk
+            self._data_bytes = sum(map(len, data)) + len(data)
+        else:
+            self._data_bytes += sum(map(len, data[held_lines:])) + len(data) - held_lines
+        if held_bytes + len(chunk) > self._unchecked_bytes:
+            for event in events:
+                self._check(len(event))
+            self._check(self._unfinished_bytes + self._data_bytes)
+            self._check_large(events)
+        return events
+
+    def _after_start(self, chunk: bytes) -> bytes:
+        """Return the chunk without a byte order mark and without the second half of a CRLF."""
+        if not self._start.is_over:
+            chunk = self._start.feed(chunk)
+        if self._skip_newline and chunk:
+            self._skip_newline = False
+            chunk = chunk.removeprefix(b"\n")
+        self._is_plain = self._start.is_over and not self._skip_newline
+        return chunk
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise ReplyTooLarge("bytes in one event of the stream", self._limit, setting="max_event_bytes")
+
+
+class _Start:
+    """Removes a byte order mark from the beginning of a stream."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """True if the first bytes of the stream have been examined."""
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the bytes that can be processed. Bytes that may be part of the mark are held back."""
+        chunk = self._held + chunk
+        if len(chunk) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(chunk):
+            self._held = chunk
+            return b""
+        self.is_over = True
+        return chunk.removeprefix(BYTE_ORDER_MARK)

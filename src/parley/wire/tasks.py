@@ -71,7 +71,7 @@ class CancelTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
 
 
 class UpdateTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
-    """Params of `tasks/update`, which answers the input requests of a task, in version 2026-07-28."""
+    """Params of `tasks/update`. In protocol version 2026-07-28, this method answers a task's input requests."""
 
     METHOD: ClassVar[str] = "tasks/update"
 
@@ -79,7 +79,7 @@ class UpdateTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
 
 
 class ModernTask(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The state of a task at version 2026-07-28."""
+    """The state of a task at protocol version 2026-07-28."""
 
     task_id: str
     status: TaskStatus

@@ -119,7 +119,7 @@ class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, rename="camel"):
-    """The arguments of `codex-reply` for clients at version 2025-06-18 and older."""
+    """The arguments of `codex-reply` for clients at protocol version 2025-06-18 and older."""
 
     thread_id: Annotated[str, Meta(description="The conversation to continue.")] = field(name="sessionId")
     prompt: Annotated[str, Meta(description="The next message of the user.")]
@@ -168,7 +168,7 @@ class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
 
 
 class PlainConversationCreateArguments(ConversationCreateArguments, frozen=True, kw_only=True):
-    """The arguments of `conversationCreate` for clients at version 2025-06-18 and older."""
+    """The arguments of `conversationCreate` for clients at protocol version 2025-06-18 and older."""
 
     prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
     model: Annotated[str, Meta(description="Name of the model to use.")]
@@ -184,11 +184,11 @@ class CreateFailed(Struct, frozen=True, kw_only=True):
 
     message: str
     code: str | UnsetType = UNSET
-    """The error code; only for clients at version 2025-11-25 and newer."""
+    """The error code; only for clients at protocol version 2025-11-25 and newer."""
 
 
 class PlainSendMessageArguments(Struct, frozen=True, kw_only=True):
-    """The arguments of `conversationSendMessage` for clients at version 2025-06-18 and older."""
+    """The arguments of `conversationSendMessage` for clients at protocol version 2025-06-18 and older."""
 
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     content: Annotated[tuple[InputItem, ...], Meta(description="The items of the message, in order.")]
@@ -223,7 +223,7 @@ class SendMessageArguments(PlainSendMessageArguments, frozen=True, kw_only=True)
 class MessageAccepted(Struct, frozen=True, kw_only=True):
     status: Literal["ok"] = "ok"
     message_id: MessageId | UnsetType = UNSET
-    """The id of the message; only for clients at version 2025-11-25 and newer."""
+    """The id of the message; only for clients at protocol version 2025-11-25 and newer."""
     queued: bool | UnsetType = UNSET
     """True if the message is in the queue; set only with `delivery: "queue"`."""
 
@@ -234,7 +234,7 @@ class Failed(Struct, frozen=True, kw_only=True):
     status: Literal["error"] = "error"
     message: str
     code: str | UnsetType = UNSET
-    """The error code; only for clients at version 2025-11-25 and newer."""
+    """The error code; only for clients at protocol version 2025-11-25 and newer."""
 
 
 class AnswerFailed(Failed, frozen=True, kw_only=True):
@@ -253,7 +253,7 @@ class AnswerFailed(Failed, frozen=True, kw_only=True):
 
 
 class PlainConversationStreamArguments(Struct, frozen=True, kw_only=True):
-    """The arguments of `conversationStream` for clients at version 2025-06-18 and older."""
+    """The arguments of `conversationStream` for clients at protocol version 2025-06-18 and older."""
 
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
@@ -386,7 +386,7 @@ class ConversationForked(Struct, frozen=True, kw_only=True):
 
 
 class PlainConversationReadArguments(Struct, frozen=True, kw_only=True):
-    """The arguments of `conversationRead` for clients at version 2025-06-18 and older."""
+    """The arguments of `conversationRead` for clients at protocol version 2025-06-18 and older."""
 
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
     after: Annotated[
@@ -428,7 +428,7 @@ class PositionedEvent(Struct, frozen=True, kw_only=True):
 
 
 class OpenText(Struct, frozen=True, kw_only=True):
-    """The part of a text that the model has written so far, or of the output of a running command."""
+    """The text that the model has written so far, or the output so far of a running command."""
 
     item: ItemId
     type: str
@@ -447,7 +447,7 @@ class OpenText(Struct, frozen=True, kw_only=True):
 class ConversationReadResult(Struct, frozen=True, kw_only=True):
     events: tuple[PositionedEvent, ...]
     open: tuple[OpenText, ...]
-    """The open texts and outputs after the last event. They are only on the last page."""
+    """The texts and outputs that are still open after the last event. Only the last page contains them."""
     seq: Seq
     """The value of `after` for the next page."""
     state: PhaseName

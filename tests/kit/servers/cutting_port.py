@@ -36,6 +36,16 @@ class CuttingPort:
         self.cut()
         await self._server.wait_closed()
 
+    async def stop_listening(self) -> None:
+        """Refuse connections, as the system does where no program listens, and cut all connections."""
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    async def listen_again(self) -> None:
+        """Accept connections at the same address again."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", urlsplit(self.url).port)
+
     def cut(self) -> None:
         """Cut all connections."""
         self.cuts += 1

@@ -144,7 +144,7 @@ class Life:
     async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
         yield _Hands(self, context)
 
-    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+    async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         return ()
 
     async def close(self) -> None:

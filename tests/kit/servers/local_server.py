@@ -89,7 +89,7 @@ class _Tools:
     async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
         yield _Asks(self._server, context)
 
-    async def start_servers(self, settings: Settings) -> tuple[str, ...]:
+    async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         return ()
 
     async def close(self) -> None:

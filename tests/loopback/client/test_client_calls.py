@@ -246,6 +246,54 @@ async def test_cancelling_a_call_that_has_its_result_changes_nothing(peer: Start
         assert [one["method"] for one in await received(client)] == ["tools/call"]
 
 
+async def test_a_call_that_has_timed_out_can_be_awaited_again(peer: StartPeer) -> None:
+    done = {"content": [{"type": "text", "text": "Done"}]}
+    script = {"go": [{"id": 2, "result": done}, {"id": "$id", "result": {}}]}
+    async with asyncio.timeout(90), peer(script) as client:
+        running = client.codex_reply(ID, "go on", timeout_seconds=0.01)
+        with pytest.raises(CallTimedOut):
+            await running
+        await client.request("go")
+
+        assert await running == CallToolResult(content=(TextContent(text="Done"),))
+
+
+async def test_a_call_that_has_timed_out_can_be_cancelled(peer: StartPeer) -> None:
+    async with asyncio.timeout(90), peer({}) as client:
+        running = client.codex_reply(ID, "go on", timeout_seconds=0.01)
+        with pytest.raises(CallTimedOut):
+            await running
+        await running.cancel()
+
+        with pytest.raises(CallCancelled):
+            await running
+        assert (await received(client))[1:] == [
+            {"method": "notifications/cancelled", "params": {"requestId": running.request_id}}
+        ]
+
+
+async def test_a_call_whose_wait_was_cancelled_can_be_awaited_again(peer: StartPeer) -> None:
+    done = {"content": [{"type": "text", "text": "Done"}]}
+    script = {"go": [{"id": 2, "result": done}, {"id": "$id", "result": {}}]}
+    async with asyncio.timeout(90), peer(script) as client:
+        running = client.codex_reply(ID, "go on")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await running
+        await client.request("go")
+
+        assert await running == CallToolResult(content=(TextContent(text="Done"),))
+
+
+async def test_an_ordinary_call_that_has_timed_out_is_forgotten(peer: StartPeer) -> None:
+    async with asyncio.timeout(90), peer({}) as client:
+        for call in (client.ping(timeout_seconds=0.01), client.call_tool("x", timeout_seconds=0.01)):
+            with pytest.raises(CallTimedOut):
+                await call
+
+        assert not client._connection._pending
+
+
 async def test_all_waits_end_when_the_server_dies(peer: StartPeer) -> None:
     async with asyncio.timeout(90), peer({"die": [{"exit": 3}]}) as client:
         waiting = [asyncio.ensure_future(client.ping()) for _ in range(2)]

@@ -13,15 +13,19 @@ import pytest
 from parley.client import (
     CallTimedOut,
     Client,
+    ClientError,
     Disconnected,
     Event,
+    ServerRefused,
     StreamEnded,
     StreamEvent,
     ToolFailed,
     TurnFailed,
+    connect,
 )
 from parley.wire.events import AgentMessage, AgentMessageDelta, ErrorEvent, TaskComplete, TaskStarted, UnknownEvent
 from parley.wire.ids import ConversationId, ItemId, Seq
+from parley.wire.jsonrpc import RequestId
 from parley.wire.notifications import EventMeta
 
 StartPeer = Callable[..., AbstractAsyncContextManager[Client]]
@@ -335,3 +339,76 @@ async def test_a_stream_without_a_snapshot_in_time_is_closed(peer: StartPeer) ->
             await client.conversation(A).stream(timeout_seconds=0.01)
 
         assert json.loads(await client.request("test/received"))[-1]["method"] == "notifications/cancelled"
+
+
+class SeparateRequests:
+    """A transport that answers `initialize` and the first request for a stream of A. Each later request for a
+    stream fails with the next item of `failures`, and succeeds if there is no such item.
+    """
+
+    def __init__(self, *failures: ClientError | None) -> None:
+        self._failures = [*failures]
+        self.opened: list[int] = []
+        """The positions after which streams were requested."""
+
+    async def start(
+        self,
+        *,
+        on_message: Callable[[bytes], None],
+        on_end: Callable[[int | None], None],
+        on_failed: Callable[[RequestId, ClientError | None], None] = lambda request_id, error: None,
+    ) -> None:
+        self._on_message, self.lose, self._on_failed = on_message, on_end, on_failed
+
+    async def restart(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def deliver_first(self, request_id: RequestId) -> None:
+        pass
+
+    def send(self, data: bytes) -> None:
+        asyncio.get_running_loop().call_soon(self._answer, json.loads(data))
+
+    def _answer(self, request: Any) -> None:
+        if request["method"] == "initialize":
+            result = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "serverInfo": {"name": "x", "version": "1"},
+            }
+            self.receives({"id": request["id"], "result": result})
+        elif request["method"] == "tools/call":
+            self.opened.append(request["params"]["arguments"]["after"])
+            if len(self.opened) > 1 and self._failures:
+                self._on_failed(request["id"], self._failures.pop(0))
+            else:
+                self.receives({**STREAMING, "id": request["id"]})
+                self.receives(initial_state(A, *[message("one"), message("two")][: len(self.opened)]))
+
+    def receives(self, one: dict[str, Any]) -> None:
+        self._on_message(json.dumps({"jsonrpc": "2.0", **one}).encode())
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_stream_that_the_server_refuses_after_a_reconnection_ends_with_the_error(status: int) -> None:
+    transport = SeparateRequests(ServerRefused("http://server/mcp", status, "No"))
+    async with asyncio.timeout(90), connect(transport) as client, client.conversation(A).stream() as stream:
+        assert await anext(stream) == AgentMessage(message="one")
+        transport.lose(None)
+
+        with pytest.raises(ServerRefused, match=f"answered {status} No"):
+            await anext(stream)
+        assert transport.opened == [0, 1]
+
+
+async def test_a_stream_is_requested_again_if_its_request_is_lost_after_a_reconnection() -> None:
+    transport = SeparateRequests(None)
+    async with asyncio.timeout(90), connect(transport) as client, client.conversation(A).stream() as stream:
+        assert await anext(stream) == AgentMessage(message="one")
+        transport.lose(None)
+
+        assert await anext(stream) == AgentMessage(message="two")
+        assert transport.opened == [0, 1, 1]

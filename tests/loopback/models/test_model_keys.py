@@ -153,6 +153,21 @@ async def test_a_key_that_is_cut_off_with_the_body_is_not_shown_in_part(caller: 
     assert refused.value.body == padding + ("***" if shown == len(KEY) else "")
 
 
+@pytest.mark.promises("failures.no-response", "model.keys")
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("before", [0, 190, 4090])
+async def test_a_body_without_a_response_is_shown_without_the_key(
+    caller: Caller, api: WireApi, before: int
+) -> None:
+    caller.environ["MOCK_KEY"] = KEY
+    async with Peer(plain("200 OK", b"x" * before + KEY.encode() + b" is the key" * 500)) as peer:
+        with pytest.raises(ModelStreamBroken) as broken:
+            await caller.ask(peer, api, env_key="MOCK_KEY")
+
+    shown = ("x" * before + "***" + " is the key" * 500)[:199] + "\u2026"
+    assert broken.value.detail == f"the body contains no response; it begins with: {shown}"
+
+
 async def test_a_status_or_a_failure_that_echoes_a_key_is_shown_without_it(caller: Caller) -> None:
     caller.environ["MOCK_KEY"] = KEY
     failed = responses_event("response.failed", response={"error": {"message": f"who is {KEY}?"}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 
 import msgspec
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from parley.conversation.history import History, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem, Record
+from parley.errors import ModelStreamBroken, ReplyTooLarge
 from parley.models.chat import encode_chat
 from parley.models.chat_reply import ChatDecoder
 from parley.ports.model import (
@@ -126,13 +128,45 @@ ODDITIES_CHUNKS: list[Chunk] = [
     ResponseDone(None, "length"),
 ]
 
+MESSAGE_BODY = b"""{
+  "object": "chat.completion",
+  "choices": [{"index": 0, "message": {"role": "assistant", "content": "I look.", "refusal": null,
+    "reasoning_content": "hm", "tool_calls": [
+      {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": "{1}"}},
+      {"id": "c2", "type": "function", "function": {"name": "shell", "arguments": "{2}"}}]},
+    "finish_reason": "length"}],
+  "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+}
+"""
+MESSAGE_BODY_CHUNKS: list[Chunk] = [
+    RawReasoningDelta("hm"),
+    ReasoningDone(summaries=(), raw=("hm",)),
+    TextDelta("I look."),
+    OpaqueDone(MessageFields(fields=msgspec.Raw(b'{"reasoning_content":"hm"}'), by="")),
+    MessageDone(MessageItem(text="I look.")),
+    call("c1", "shell", "{1}"),
+    call("c2", "shell", "{2}"),
+    ResponseDone(None, "length"),
+]
+
 RECORDED = [
     pytest.param(MESSAGE, MESSAGE_CHUNKS, id="message"),
     pytest.param(FRAGMENTS, FRAGMENTS_CHUNKS, id="fragments"),
     pytest.param(REASONING, REASONING_CHUNKS, id="reasoning"),
     pytest.param(SEVERAL_CALLS, SEVERAL_CALLS_CHUNKS, id="several calls"),
     pytest.param(ODDITIES, ODDITIES_CHUNKS, id="oddities"),
-    pytest.param(b"", [ResponseDone(None)], id="nothing"),
+    pytest.param(b"data: [DONE]\n\n", [ResponseDone(None)], id="only the end mark"),
+    pytest.param(b"\xef\xbb\xbf" + MESSAGE, MESSAGE_CHUNKS, id="byte order mark"),
+    pytest.param(MESSAGE.replace(b"\n", b"\r"), MESSAGE_CHUNKS, id="CR line ends"),
+    pytest.param(MESSAGE.replace(b"\n", b"\r\n"), MESSAGE_CHUNKS, id="CRLF line ends"),
+    pytest.param(MESSAGE_BODY, MESSAGE_BODY_CHUNKS, id="not streamed"),
+    pytest.param(b"\xef\xbb\xbf\r\n" + MESSAGE_BODY, MESSAGE_BODY_CHUNKS, id="not streamed, byte order mark"),
+    pytest.param(b"data: %b\n\n" % MESSAGE_BODY.replace(b"\n", b""), MESSAGE_BODY_CHUNKS, id="one event"),
+    pytest.param(
+        FRAGMENTS.replace(b'"tool_calls": [{"index": 0', b'"tool_calls": [{"index": "0"'),
+        FRAGMENTS_CHUNKS,
+        id="index as a string",
+    ),
 ]
 
 
@@ -228,6 +262,179 @@ def test_token_counts_have_their_details() -> None:
             total_tokens=15,
         )
     )
+
+
+@pytest.mark.promises("model.usage", "model.not-streamed")
+def test_a_body_that_is_not_streamed_has_token_counts() -> None:
+    assert decoded(MESSAGE_BODY, stream_usage=True)[-1] == ResponseDone(COUNTED, "length")
+
+
+# --- bodies without a response -------------------------------------------------------------------
+
+EMPTY = "the body of the response is empty"
+PAGE = b"\n<!DOCTYPE html>\n<title>Log in\x1b[0m</title>"
+PAGE_SHOWN = r"the body contains no response; it begins with: <!DOCTYPE html>\n<title>Log in\x1b[0m</title>"
+
+NO_RESPONSE = [
+    pytest.param(b"", EMPTY, id="empty"),
+    pytest.param(b" \r\n", EMPTY, id="blank"),
+    pytest.param(PAGE, PAGE_SHOWN, id="HTML"),
+    pytest.param(
+        b'{"detail":"Not Found"}',
+        'the body contains no response; it begins with: {"detail":"Not Found"}',
+        id="unknown object",
+    ),
+    pytest.param(
+        b'{"choices":[]}', 'the body contains no response; it begins with: {"choices":[]}', id="no choices"
+    ),
+    pytest.param(
+        b'{"choices":[{"mess', 'the body contains no response; it begins with: {"choices":[{"mess', id="cut off"
+    ),
+    pytest.param(
+        b'data: {"hello":1}\n\n',
+        'the body contains no response; it begins with: data: {"hello":1}',
+        id="other events",
+    ),
+    pytest.param(b"x" * 5000, f"the body contains no response; it begins with: {'x' * 199}\u2026", id="long"),
+    pytest.param(
+        b"\0" * 5000,
+        "the body contains no response; it begins with: " + (r"\x00" * 50)[:199] + "\u2026",
+        id="binary",
+    ),
+    pytest.param(b'event: error\ndata: {"message":"no key"}\n\n', "no key", id="event named error"),
+    pytest.param(b'data: {"message":"no key"}\nevent:error\n\n', "no key", id="name after data"),
+    pytest.param(b"event: error\ndata: no key\n\n", "no key", id="event named error with text"),
+    pytest.param(b'data: {"type":"error","message":"no key"}\n\n', "no key", id="type error"),
+    pytest.param(b'{"type":"error","message":"no key"}', "no key", id="type error, no event"),
+    pytest.param(b'{"error":{"message":"no key"}}', "no key", id="error, no event"),
+    pytest.param(
+        b'data: {"choices":null,"base_resp":{"status_code":1004,"status_msg":"no key"}}\n\n',
+        "no key",
+        id="base_resp",
+    ),
+    pytest.param(
+        b'{"choices":null,"base_resp":{"status_code":1004,"status_msg":"no key"}}',
+        "no key",
+        id="base_resp, no event",
+    ),
+]
+
+
+def failure(data: bytes, cuts: tuple[int, ...] = ()) -> str:
+    with pytest.raises(ModelStreamBroken) as broken:
+        decoded(data, cuts=cuts)
+    return broken.value.detail
+
+
+@pytest.mark.promises("failures.no-response", "failures.chat-stream")
+@pytest.mark.parametrize(("data", "detail"), NO_RESPONSE)
+def test_a_body_without_a_response_is_a_failure(data: bytes, detail: str) -> None:
+    assert failure(data) == detail
+
+
+@pytest.mark.parametrize(("data", "detail"), NO_RESPONSE)
+@given(st.data())
+@checked(deadline=None, max_examples=30)
+def test_a_failure_is_the_same_wherever_the_body_is_cut(data: bytes, detail: str, draw: st.DataObject) -> None:
+    cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=20))
+
+    assert failure(data, tuple(cuts)) == detail
+
+
+@pytest.mark.parametrize(
+    "error", [b'event: error\ndata: {"message":"no key"}\n\n', b'data: {"type":"error","message":"no key"}\n\n']
+)
+def test_an_error_after_text_is_a_failure_at_once(error: bytes) -> None:
+    decoder = ChatDecoder(stream_usage=False)
+    decoder.feed(MESSAGE[: MESSAGE.index(b"\n\n") + 2] + error)
+
+    assert decoder.done
+    with pytest.raises(ModelStreamBroken, match="no key"):
+        decoder.end()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'data: {"choices": [{"delta": {"role": "assistant"}}]}\n\ndata: [DONE]\n\n',
+        b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n',
+        b'data: {"choices": [{"delta": {"content": ""}}]}\n\n',
+        b'{"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}',
+        b'{"choices": [{"message": {"content": ""}}], "base_resp": {"status_code": 0, "status_msg": ""}}',
+    ],
+)
+def test_an_empty_response_that_ends_properly_is_a_response(data: bytes) -> None:
+    assert decoded(data) == [ResponseDone(None)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'event: status\ndata: {"message": "loading the model"}\n\n',
+        b'event: error\n\ndata: {"message": "the name belonged to no event"}\n\n',
+        b'data: {"choices": [], "base_resp": {"status_code": 0, "status_msg": "success"}}\n\n',
+    ],
+)
+def test_other_events_are_not_errors(event: bytes) -> None:
+    assert decoded(event + MESSAGE) == MESSAGE_CHUNKS
+
+
+@pytest.mark.parametrize("index", [b'"one"', b'"-1"', b'"\\u0664"', b'"' + b"9" * 5000 + b'"'])
+def test_an_index_that_is_no_number_is_as_good_as_none(index: bytes) -> None:
+    data = FRAGMENTS.replace(b'"tool_calls": [{"index": 0', b'"tool_calls": [{"index": %b' % index)
+
+    assert decoded(data) == FRAGMENTS_CHUNKS
+
+
+# --- very many values ----------------------------------------------------------------------------
+
+
+def event_of(before: bytes, value: bytes, after: bytes, size: int) -> bytes:
+    return b"data: %b%b%b%b\n\n" % (before, (value + b",") * (size // (len(value) + 1)), value, after)
+
+
+MANY_VALUES = [
+    (b'{"choices":[', b"{}", b"]}"),
+    (b'{"choices":[{"delta":{"tool_calls":[', b"{}", b"]}}]}"),
+    (b'{"choices":[{"delta":{"content":[', b"{}", b"]}}]}"),
+    (b'{"choices":[{"delta":{"content":[', b'{"thinking":1}', b"]}}]}"),
+    (b'{"choices":[{"delta":{"content":[', b'{"text":"a"}', b"]}}]}"),
+    (b'{"choices":[{"delta":{"reasoning_details":[', b"{}", b"]}}]}"),
+    (b'{"choices":[{"delta":{"reasoning_details":[', b'"a"', b"]}}]}"),
+]
+
+
+@pytest.mark.promises("model.many-values")
+@pytest.mark.parametrize("size", [1_000_000, 8_000_000])
+@pytest.mark.parametrize(("before", "value", "after"), MANY_VALUES)
+def test_an_event_of_very_many_values_is_refused(before: bytes, value: bytes, after: bytes, size: int) -> None:
+    data = event_of(before, value, after, size)
+    times, told = [], set[str]()
+    for _ in range(3):
+        began_at = time.perf_counter()
+        with pytest.raises(ReplyTooLarge) as refused:
+            decoded(data)
+        times.append(time.perf_counter() - began_at)
+        told |= {str(refused.value), str(refused.value.of_provider("local"))}
+        assert not refused.value.worth_repeating
+
+    assert told == {"the model sent an event with more than 50000 JSON values"}
+    assert min(times) < 0.05 + 0.01 * (size / 1e6 - 1)
+
+
+def test_commas_and_brackets_in_a_long_text_are_not_values() -> None:
+    text = '[{"a": "b\\\\"}, ' * 60_000
+    data = (
+        b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]}).encode()
+    )
+
+    assert decoded(data)[0] == TextDelta(text)
+
+
+def test_very_many_pieces_of_calls_are_refused() -> None:
+    pieces = b",".join([b"{}"] * 5_000)
+    with pytest.raises(ReplyTooLarge, match="4096 calls"):
+        decoded(b'data: {"choices":[{"delta":{"tool_calls":[%b]}}]}\n\n' % pieces)
 
 
 HISTORY = (

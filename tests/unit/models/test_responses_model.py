@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from typing import Any
 
@@ -15,7 +16,7 @@ from msgspec import UNSET, Raw
 from kit.models.raw_provider import CONVERSATION, RESPONSES_END, responses_event, settings
 from parley.conversation.history import OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
-from parley.errors import ModelStreamBroken
+from parley.errors import ModelStreamBroken, ReplyTooLarge
 from parley.models.responses import encode_responses
 from parley.models.responses_reply import ResponsesDecoder
 from parley.ports.model import (
@@ -239,6 +240,63 @@ def test_a_reply_that_is_not_completed_is_no_response(data: bytes, detail: str) 
     with pytest.raises(ModelStreamBroken) as broken:
         decoder.end()
     assert broken.value.detail == detail
+
+
+@pytest.mark.promises("failures.no-response")
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"", "the body of the response is empty"),
+        (b"<html>", "the body contains no response; it begins with: <html>"),
+        (b'{"detail":"Not Found"}', 'the body contains no response; it begins with: {"detail":"Not Found"}'),
+        (b'{"type":"error","message":"no key"}', "no key"),
+        (b'{"error":{"message":"no key"}}', "no key"),
+        (b'{"error":"no key"}', "no key"),
+        (b'event: error\ndata: {"message":"no key"}\n\n', "no key"),
+        (b"event: error\ndata: no key\n\n", "no key"),
+        (b'event: error\ndata: {"error":{"message":"no key"}}\n\n', "no key"),
+        (b'data: {"error":{"message":"no key"}}\n\n', "no key"),
+        (b'data: {"type":"error","error":"no key"}\n\n', "no key"),
+        (b'{"object":"response","status":"failed","error":{"message":"no key"},"output":[]}', "no key"),
+    ],
+)
+@pytest.mark.parametrize("every", [1, 7, 1000])
+def test_a_body_without_a_response_is_a_failure(data: bytes, detail: str, every: int) -> None:
+    with pytest.raises(ModelStreamBroken) as broken:
+        decoded(data, tuple(range(every, len(data), every)))
+    assert broken.value.detail == detail
+
+
+def test_a_byte_order_mark_and_cr_line_ends_are_accepted() -> None:
+    for data in (MESSAGE.replace(b"\n", b"\r"), MESSAGE.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + MESSAGE):
+        assert decoded(data) == MESSAGE_CHUNKS
+
+
+@pytest.mark.promises("model.not-streamed")
+@pytest.mark.parametrize(
+    ("status", "cut_by"), [("completed", None), ("incomplete", "max_output_tokens"), (None, None)]
+)
+def test_a_body_that_is_not_streamed_is_read_like_one_that_is(status: str | None, cut_by: str | None) -> None:
+    response = {
+        "object": "response",
+        "output": [REASONING_ITEM, MESSAGE_ITEM, FUNCTION_CALL],
+        "usage": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+        **({"status": status} if status else {}),
+        "incomplete_details": {"reason": cut_by} if cut_by else None,
+    }
+    events = b"".join(map(item_done, (REASONING_ITEM, MESSAGE_ITEM, FUNCTION_CALL)))
+    events += responses_event("response.incomplete" if cut_by else "response.completed", response=response)
+    body = json.dumps(response, indent=2).encode()
+
+    assert compared(decoded(body)) == compared(decoded(events))
+
+
+@pytest.mark.promises("model.many-values")
+def test_an_event_of_very_many_values_is_refused() -> None:
+    part = b'{"type":"a"},'
+    item = b'{"type":"message","content":[%b{"type":"a"}]}' % (part * 500_000)
+    with pytest.raises(ReplyTooLarge, match="the model sent an event with more than 50000 JSON values"):
+        decoded(b'data: {"type":"response.output_item.done","item":%b}\n\n' % item)
 
 
 HISTORY = (

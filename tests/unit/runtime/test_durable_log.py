@@ -388,7 +388,7 @@ async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pyt
     durable_log = await log_with_entries(store)
     broken, sound = Client(durable_log), Client(durable_log)
     dropped: list[Reader] = []
-    broken.reader._on_dropped = lambda: dropped.append(broken.reader)
+    broken.reader._on_dropped = lambda error: dropped.append(broken.reader)
     broken.entry = lambda entry, send: send(b"" + None)  # type: ignore[method-assign, operator]  # the bug
     durable_log.write(agent_message("Hello"))
     await store.write()

@@ -93,7 +93,14 @@ async def test_a_reader_that_cannot_read_the_store_is_dropped_rather_than_leave_
     async def earlier(after: Seq) -> list[Entry]:
         raise StoreFailed("no disk")
 
-    reader = Reader(tail_of(answers(1, 3), 2), Cursor(), out, _Positions(), on_dropped=dropped.set, earlier=earlier)
+    reader = Reader(
+        tail_of(answers(1, 3), 2),
+        Cursor(),
+        out,
+        _Positions(),
+        on_dropped=lambda error: dropped.set(),
+        earlier=earlier,
+    )
     reader.pump()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await dropped.wait()

@@ -12,6 +12,7 @@ from kit.builders.trees import not_a_link
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import SandboxPolicy
 from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
+from parley.wire.text import quoted
 
 
 @pytest.fixture
@@ -375,3 +376,20 @@ def test_a_working_directory_that_is_hidden_is_refused(project: Path, tmp_path: 
         with pytest.raises(SandboxUnavailable) as refused:
             refuse_hidden_cwd(policy, str(cwd))
         assert refused.value.detail == f"the working directory {cwd} is hidden from commands"
+
+
+# --- hidden paths that do not exist --------------------------------------------------------
+
+
+def test_a_hidden_link_whose_target_a_command_could_create_is_refused(project: Path) -> None:
+    link = project.parent / "config.toml"
+    link.symlink_to(project / "parley.toml")
+    why = f"{quoted(str(link))} is a link to {quoted(f'{project}/parley.toml')}, which does not exist"
+
+    assert refusal(sandbox_policy(project, hidden=(link,))) == (
+        f"{quoted(str(project))} may not be written to: {why}; create the file or remove the link"
+    )
+    link.unlink()
+    link.symlink_to(project.parent / "elsewhere.toml")
+    assert resolve(sandbox_policy(project, hidden=(link,))).roots == (str(project),)
+    assert resolve(sandbox_policy(project, hidden=(project / "missing",))).roots == (str(project),)

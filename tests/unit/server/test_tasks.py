@@ -8,8 +8,13 @@ from uuid import uuid4
 import pytest
 
 from kit.servers.local_server import LocalClient, LocalServer
+from kit.servers.orphaned_turns import settle
+from kit.servers.remote_owner import FollowedTurn
 from kit.servers.slow_store import SlowStore
+from parley.conversation.state import Phase
 from parley.server.context import Principal, Role
+from parley.server.errors import UnknownTask
+from parley.server.tasks import last_task, task_of_turn
 from parley.wire.mcp import PLAIN_VERSION
 from parley.wire.tasks import RELATED_TASK, TaskStatusChanged
 
@@ -197,3 +202,19 @@ async def test_a_call_that_cannot_begin_a_turn_fails_as_without_a_task(home: str
 
         assert failed["isError"]
         assert failed["structuredContent"]["code"] == "unknown_conversation"
+
+
+async def test_a_turn_that_this_process_has_not_received_yet_is_no_task(home: str) -> None:
+    async with FollowedTurn(home, does="run a") as two:
+        await settle(two.there, "approved")
+        await two.first.until(two.there, Phase.IDLE)
+        await two.first.send(two.there, "run b")
+        await two.first.until(two.there, Phase.ASKING)
+        event_id = two.there.state.event_id
+        assert event_id is not None
+
+        with pytest.raises(UnknownTask):
+            await task_of_turn(two.here, event_id)
+        task = await last_task(two.there)
+        assert task is not None
+        assert (await task_of_turn(two.there, event_id)).id == task.id

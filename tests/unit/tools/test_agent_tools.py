@@ -30,7 +30,8 @@ async def test_an_environment_is_forgotten_when_its_tool_servers_are_idle() -> N
     watched = [weakref.ref(environ) for environ in environments]
     async with asyncio.timeout(PATIENCE_SECONDS):
         for environ in environments:
-            (failure,) = await tools.start_servers(settings_of(environ))
+            ((name, failure),) = await tools.start_servers(settings_of(environ))
+            assert name == "broken"
             assert "No such file" in failure
         del environments, environ
         while any(one() is not None for one in watched):

@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from parley.wire.framing import MAX_LINE_BYTES, PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong, SseFramer
+from parley.wire.framing import MAX_LINE_BYTES, PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong
+from parley.wire.sse import DataFramer
 
 LIMIT = PREFIX_BYTES
 
@@ -96,7 +97,7 @@ def test_an_endless_line_is_not_kept() -> None:
 
 
 def test_an_event_ends_with_a_blank_line() -> None:
-    framer = SseFramer()
+    framer = DataFramer()
 
     assert framer.feed(b'data: {"a":1}\n') == []
     assert framer.feed(b"\n") == [b'{"a":1}']
@@ -105,12 +106,12 @@ def test_an_event_ends_with_a_blank_line() -> None:
 def test_only_data_matters() -> None:
     stream = b": comment\nevent: message\nid: 7\nretry: 5\ndata: one\n\nevent: ping\n\n\ndata:two\r\n\r\n"
 
-    assert SseFramer().feed(stream) == [b"one", b"two"]
+    assert DataFramer().feed(stream) == [b"one", b"two"]
 
 
 def test_data_over_several_lines_is_joined() -> None:
-    assert SseFramer().feed(b"data: one\ndata:\ndata\ndata:  two\n\n") == [b"one\n\n\n two"]
+    assert DataFramer().feed(b"data: one\ndata:\ndata\ndata:  two\n\n") == [b"one\n\n\n two"]
 
 
 def test_an_event_that_the_end_of_the_stream_cut_off_is_not_an_event() -> None:
-    assert SseFramer().feed(b"data: one\n\ndata: two\n") == [b"one"]
+    assert DataFramer().feed(b"data: one\n\ndata: two\n") == [b"one"]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.wire.sse import EventFramer, EventTooLong, ServerSentEvent
+from parley.errors import ReplyTooLarge
+from parley.wire.sse import DataFramer, ErrorData, EventFramer, EventTooLong, ServerSentEvent
 
 STREAM = (
     b": a comment\n\n"
@@ -60,3 +61,80 @@ def test_a_delay_that_makes_no_sense_is_ignored() -> None:
     framer.feed(b"retry: soon\nretry: -1\nretry: 99999999999999\n\n")
 
     assert framer.retry_seconds is None
+
+
+def test_a_byte_order_mark_is_skipped_at_the_beginning_of_each_stream() -> None:
+    framer = EventFramer()
+    assert framer.feed(b"\xef\xbb\xbfdata: a\n\n") == [ServerSentEvent(b"a", None)]
+    assert framer.feed(b"\xef\xbb\xbfdata: b\n\n") == []
+    framer.restart()
+
+    assert [framer.feed(piece) for piece in (b"\xef", b"\xbb", b"\xbfdata: c\n\n")] == [
+        [],
+        [],
+        [ServerSentEvent(b"c", None)],
+    ]
+
+
+# --- data without ids ----------------------------------------------------------------------------
+
+LINE_ENDS = [b"\n", b"\r", b"\r\n"]
+DATA_STREAM = (
+    b": comment\nevent: message\nid: 7\nretry: 5\ndata: one\n\n"
+    b"event: error\n\n\ndata:two\ndata:\ndata\ndata:  three\n\n"
+    b"event: error\ndata: four\n\ndata: five\nevent:error\n\ndata: six\n\ndata: unfinished\n"
+)
+DATA = [b"one", b"two\n\n\n three", ErrorData(b"four"), ErrorData(b"five"), b"six"]
+
+
+@given(data=st.data(), end=st.sampled_from(LINE_ENDS), mark=st.sampled_from([b"", b"\xef\xbb\xbf"]))
+def test_data_does_not_depend_on_the_cuts(data: st.DataObject, end: bytes, mark: bytes) -> None:
+    stream = mark + DATA_STREAM.replace(b"\n", end)
+    places = sorted({0, len(stream), *data.draw(st.lists(st.integers(0, len(stream))))})
+    framer, found = DataFramer(), list[bytes]()
+    for begin, stop in itertools.pairwise(places):
+        found += framer.feed(stream[begin:stop])
+
+    assert found == DATA
+    assert list(map(type, found)) == list(map(type, DATA))
+
+
+pieces = st.lists(
+    st.sampled_from(
+        [
+            b"data: ",
+            b"data",
+            b": ping",
+            b"event: error",
+            b"x",
+            b" ",
+            b"\n",
+            b"\r",
+            b"\r\n",
+            b"\xef\xbb\xbf",
+            b"\xef",
+        ]
+    ),
+    max_size=30,
+)
+
+
+@given(pieces=pieces, data=st.data())
+def test_any_stream_means_the_same_wherever_it_is_cut(pieces: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(pieces)
+    places = sorted({0, len(stream), *data.draw(st.lists(st.integers(0, len(stream))))})
+    whole, cut = DataFramer(), DataFramer()
+
+    assert [one for begin, end in itertools.pairwise(places) for one in cut.feed(stream[begin:end])] == whole.feed(
+        stream
+    )
+
+
+@pytest.mark.parametrize("stream", [b"data: " + b"x" * 20, b"data: 123456\ndata: 12345\n", b"data\n" * 12])
+@pytest.mark.parametrize("end", LINE_ENDS)
+def test_data_over_the_limit_is_refused(stream: bytes, end: bytes) -> None:
+    framer = DataFramer(10)
+    assert framer.feed(b"data: 1234567890\n\n".replace(b"\n", end) * 3) == [b"1234567890"] * 3
+
+    with pytest.raises(ReplyTooLarge):
+        framer.feed(stream.replace(b"\n", end))

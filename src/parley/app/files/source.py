@@ -56,7 +56,7 @@ class SourceFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if the file has no entries except the settings that the import adds."""
+        """True if the file has no entries of its own. The import adds one entry with the settings."""
         return self._is_rollout and self.count == 1
 
     def why_not_importable(self) -> str | None:

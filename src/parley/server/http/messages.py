@@ -34,6 +34,10 @@ overloaded.
 """
 MOST_MESSAGES: Final = 1000
 """The maximum number of messages in one array."""
+MOST_ID_LENGTH: Final = 1024
+"""The maximum length of a request id, in characters. Event ids contain the ids of requests that opened streams."""
+MOST_INITIALIZE_BYTES: Final = 64 * 1024
+"""The maximum size of an `initialize` request, in bytes. The session keeps its parameters."""
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
 """The tools whose calls are answered by a stream, because they take a long time and send notifications."""
 
@@ -105,6 +109,10 @@ def _read(frame: bytes) -> PostedMessage:
     has_method = isinstance(message.method, str)
     if not has_method and message.id is UNSET:
         raise BadBody("the body is not a JSON-RPC message")
+    if isinstance(message.id, str) and len(message.id) > MOST_ID_LENGTH:
+        raise BadBody(f"the id of a message has at most {MOST_ID_LENGTH} characters")
+    if message.method == InitializeParams.METHOD and len(frame) > MOST_INITIALIZE_BYTES:
+        raise BadBody(f"`initialize` has at most {MOST_INITIALIZE_BYTES} bytes")
     name = _name(message)
     return PostedMessage(
         frame,

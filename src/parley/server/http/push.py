@@ -127,7 +127,7 @@ class PushOutbox:
                 stream.when_writable(lambda: self._wake(stream))
 
     def _wake(self, stream: MessageStream) -> None:
-        """Wake the senders that are waiting until the outbox is writable, one after another, until it is full."""
+        """Wake the senders that are waiting for space, one after another, until the outbox is full."""
         if self._asked is stream:
             self._asked = None
         for _ in range(len(self._waiting)):

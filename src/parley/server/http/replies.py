@@ -71,7 +71,7 @@ class _WhileOpen:
 
 
 class StreamReply:
-    """Sends everything that belongs to the requests on one stream. The stream ends with the last answer."""
+    """Answers requests on one stream, and sends their other messages on it. The last answer ends the stream."""
 
     def __init__(
         self, stream: MessageStream, requests: int, server_requests: Outbox, *, ids: EventIds, session: str

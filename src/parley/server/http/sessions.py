@@ -319,13 +319,14 @@ class HttpSessions:
         await self._begin(session)
         session.is_restoring = True
         try:
-            await session.client.restore(
-                state.initialize,
-                log_level=state.log_level,
-                streams=state.streams,
-                resources=state.resources,
-                has_listed_resources=state.has_listed_resources,
-            )
+            with session.in_use():  # otherwise another session could replace the session, which has no streams yet
+                await session.client.restore(
+                    state.initialize,
+                    log_level=state.log_level,
+                    streams=state.streams,
+                    resources=state.resources,
+                    has_listed_resources=state.has_listed_resources,
+                )
         except BaseException as error:
             self._sessions.pop(session.id, None)  # the session remains in the store, complete, for the next attempt
             session.cut_off()
@@ -333,7 +334,7 @@ class HttpSessions:
                 raise SessionNotRestored(error) from error
             raise
         session.is_restoring = False
-        return session
+        return session if session.id in self._sessions else None  # its token may have been revoked meanwhile
 
     def _save_soon(self, session: HttpSession) -> None:
         if self._stores and not session.is_restoring and not session.client.session.has_left:

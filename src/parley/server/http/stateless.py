@@ -65,7 +65,7 @@ _answer_decoder: Final = msgspec.json.Decoder(_Answer)
 
 
 class StatelessRequests:
-    """Answers POST requests at version 2026-07-28."""
+    """Answers POST requests at protocol version 2026-07-28."""
 
     def __init__(self, core: ServerCore, *, on_ended: Callable[[], None] = lambda: None) -> None:
         """Create the set of requests. `on_ended` is called when a request has ended."""

@@ -28,7 +28,7 @@ REFRESH_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 1.0
 """The minimum time in seconds between a reload that failed and the next one."""
 USE_SECONDS: Final = 600.0
-"""The minimum time in seconds between two writes of the last use of a token."""
+"""The minimum time, in seconds, between two writes of a token's time of last use."""
 
 
 class TokenStore(Protocol):

@@ -33,7 +33,7 @@ def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
 
 
 def checked_meta(params: Raw | UnsetType) -> ModernMeta:
-    """Return the `_meta` of a request at version 2026-07-28. Raises the errors of `meta_of`."""
+    """Return the `_meta` of a request at protocol version 2026-07-28. Raises the errors of `meta_of`."""
     try:
         meta = read_meta(params)
     except BadMeta as error:
@@ -44,7 +44,7 @@ def checked_meta(params: Raw | UnsetType) -> ModernMeta:
 
 
 def modern_context(meta: ModernMeta, principal: Principal, reply: Reply, loader: Loader) -> RequestContext:
-    """Return the context of a request at version 2026-07-28."""
+    """Return the context of a request at protocol version 2026-07-28."""
     features = features_of(MODERN_VERSION, meta.client_name, mcp_settings(loader))
     return RequestContext(principal=principal, features=features, reply=reply, meta=meta)
 

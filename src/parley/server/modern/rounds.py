@@ -70,7 +70,7 @@ _canonical: Final = msgspec.json.Encoder(order="sorted")
 
 
 class RequestStates:
-    """Seals and opens states with a key."""
+    """Seals and opens the states of calls (`RoundState`) with a key."""
 
     def __init__(self, key: bytes, *, now: Callable[[], float] = time.time) -> None:
         self._sealer, self.now = Sealer(key, b"request state"), now

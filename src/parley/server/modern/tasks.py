@@ -51,7 +51,7 @@ def created_task(task: TurnTask) -> bytes:
 
 
 def modern_task_methods(server: ServerContext) -> Mapping[str, Handler]:
-    """Return the handlers of the methods for tasks at version 2026-07-28."""
+    """Return the handlers of the methods for tasks at protocol version 2026-07-28."""
 
     async def find(context: RequestContext, task_id: str, role: Role) -> TurnTask:
         if not wants_tasks(context):

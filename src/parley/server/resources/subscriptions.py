@@ -81,8 +81,11 @@ class ResourceSubscriptions:
         except BaseException:
             self._remove(uri)
             raise
-        if self._session.has_left or self._subscribed.get(uri) != (updated, None):
+        is_subscribed = self._subscribed.get(uri) == (updated, None)
+        if self._session.has_left or not is_subscribed:
             watch.close()  # the client has left or unsubscribed meanwhile
+            if is_subscribed:
+                self._remove(uri)
             return
         self._subscribed[uri] = updated, watch
         self._register()

@@ -27,7 +27,7 @@ _JSON: Final = "application/json"
 
 
 class ResourceKind(Enum):
-    """The kinds of resources. The value of each kind is its MIME type and the end of its address."""
+    """The kinds of resources. Each value is a MIME type and the suffix of the resource's address."""
 
     ATTENTION = _JSON, "attention"
     CONVERSATIONS = _JSON, ""

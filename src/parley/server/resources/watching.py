@@ -45,7 +45,7 @@ class CoalescedNotification:
         self._closed = False
 
     def send(self) -> None:
-        """Send the notification now, or as soon as it may be sent."""
+        """Send the notification now, or as soon as the interval has passed and the outbox is writable."""
         self._is_due = True
         if self._timer is None and not self._waits_for_room:
             self._send_if_due()
@@ -138,7 +138,11 @@ class _ConversationWatch:
         log = conversation.log
         only = _DIFF if kind is ResourceKind.DIFF else None
         self._reader = _ChangeReader(
-            log, Cursor.of_records(log.durable), _NO_OUTBOX, _ChangeEncoder(changed, only), on_dropped=changed
+            log,
+            Cursor.of_records(log.durable),
+            _NO_OUTBOX,
+            _ChangeEncoder(changed, only),
+            on_dropped=lambda error: changed(),
         )
         conversation.attach(self._reader)
         self._reader.pump()

@@ -30,7 +30,11 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
         after=decode_cursor(args.cursor, CONVERSATIONS) if args.cursor is not None else None,
         limit=args.limit or DEFAULT_LIMIT,
     )
-    found = await call.server.conversations.page(query)
+    if query.text is None:
+        found = await call.server.conversations.page(query)
+    else:
+        async with call.server.searches.of(call.principal.key):
+            found = await call.server.conversations.page(query)
     result = ConversationsListResult(
         conversations=tuple(summary_of(one, call.features) for one in found.items),
         next_cursor=encode_cursor(found.items[-1].cursor) if found.more else UNSET,

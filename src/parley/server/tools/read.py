@@ -78,7 +78,8 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
                         await read_more()
         except TimeoutError:
             await read_more()  # an entry may have been appended at the time of the timeout
-        call.call.finished()
+        finally:
+            call.call.finished()
     note_poll()  # an approval may have been requested meanwhile
     events: list[PositionedEvent] = []
     page = 0

@@ -34,13 +34,16 @@ async def search(call: ToolCall, args: ConversationSearchArguments) -> CallToolR
         conversation = call.visible(args.conversation_id)
     before = None if args.cursor is None else decode_cursor(args.cursor, _POSITIONS)
     limit, found = args.limit or DEFAULT_LIMIT, list[SearchHit]()
-    for _ in range(MOST_STEPS):
-        query = SearchQuery(text=args.text, conversation=conversation, before=before, limit=limit - len(found))
-        page = await call.server.conversations.search(query)
-        found += page.hits
-        before = page.next
-        if before is None or len(found) == limit or call.server.conversations.closing:
-            break
+    async with call.server.searches.of(call.principal.key):
+        for _ in range(MOST_STEPS):
+            if call.call.cancelled or call.session.has_left:
+                break
+            query = SearchQuery(text=args.text, conversation=conversation, before=before, limit=limit - len(found))
+            page = await call.server.conversations.search(query)
+            found += page.hits
+            before = page.next
+            if before is None or len(found) == limit or call.server.conversations.closing:
+                break
     result = ConversationSearchResult(
         messages=tuple(map(_found, found)), next_cursor=UNSET if before is None else encode_cursor(before)
     )

@@ -76,6 +76,9 @@ async def _hold(
     if call.rounds is not None and (state := call.rounds.previous) is not None:
         require_conversation(call.principal, ConversationId(state.conversation))
         await call.rounds.settle(conversation)
+        if call.call.cancelled:
+            call.call.drop()
+            return
         start = replace(start, resumes_at=Seq(state.seq))
         exclusive = False  # a client that has taken over meanwhile keeps its stream
     if not call.features.event_notifications:  # a client that ignores events would wait for nothing

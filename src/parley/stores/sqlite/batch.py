@@ -35,7 +35,7 @@ Older releases of SQLite allow only 999 variables.
 
 BYTES_AT_ONCE: Final = 64 * 1024
 LONG: Final = BYTES_AT_ONCE // 4
-"""The size from which a value is written with a separate statement, in bytes."""
+"""The minimum size, in bytes, of a value that is written with a separate statement."""
 
 _ROW_BYTES: Final = 64
 """The approximate size of a row without its body, in bytes."""

@@ -30,7 +30,7 @@ class ChangeDetector:
         self._versions: dict[int, int] = {}
         """The data version of each connection at its last comparison, by the identity of the connection."""
         self._current: Mapping[ConversationId, Seq] = {}
-        """The last position of each conversation that the last comparison found unchanged."""
+        """The end position of each conversation that was unchanged at the most recent comparison."""
 
     def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
         """Return the conversations whose log now ends after the position in `ends`, and the conversations that no

@@ -125,7 +125,7 @@ class Database:
             self._free.put(reader)
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Run the query `ask` on a connection for reading. Must be called in a thread of the pool."""
+        """Run the query `ask` on a connection for reading. The caller must be in a thread of the pool."""
         db = self._free.get()
         try:
             self.refuse_when_lost(db)
@@ -136,7 +136,7 @@ class Database:
             self._free.put(db)
 
     def check(self) -> None:
-        """Check that the database files are in place. Must be called in a thread of the pool.
+        """Check that the database files are in place. The caller must be in a thread of the pool.
 
         Raises:
             HomeLost: a file was removed or replaced.

@@ -35,7 +35,7 @@ allow it.
 
 
 class Saved(NamedTuple):
-    """The location and number of saved conversations."""
+    """The location and the number of the saved conversations."""
 
     place: str | None
     """The path of the saved file, or of a directory if there are several; None if nothing was saved."""

@@ -22,7 +22,9 @@ _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def store_error(home: str, error: Exception) -> Exception:
-    """Return the error for the caller. Errors of Parley, and errors that are bugs, are returned unchanged."""
+    """Convert an error of SQLite or of the operating system, or a `MemoryError`, to an error of Parley. Return any
+    other error unchanged.
+    """
     if isinstance(error, MemoryError):
         return StoreFailed(OUT_OF_MEMORY)
     if isinstance(error, OSError):

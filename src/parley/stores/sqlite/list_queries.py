@@ -29,7 +29,7 @@ def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> Conv
         values.append(query.archived)
     if query.asked is not None:
         where.append(_ASKS)
-        values.append(query.asked.encode())
+        values.append(query.asked)
     if query.conversation is not None:
         where.append("id = ?")
         values.append(query.conversation)
@@ -67,7 +67,7 @@ _UNREAD: Final = """state = 'idle' AND ended_seq > read_seq AND ended_at > ? AND
 )"""
 _ASKS: Final = f"""EXISTS (
     SELECT 1 FROM entries
-    WHERE entries.row = conversations.row AND type = '{record_type(ApprovalRequest)}' AND instr(body, ?)
+    WHERE entries.row = conversations.row AND type = '{record_type(ApprovalRequest)}' AND key = ?
 )"""
 _MENTIONS: Final = f"""(title_contains(?, CAST(title AS BLOB)) OR EXISTS (
     SELECT 1 FROM entries

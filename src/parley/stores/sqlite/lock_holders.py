@@ -75,7 +75,7 @@ def _holder(line: str, inodes: set[int]) -> int | None:
 
 
 def _inheritors(inodes: set[int]) -> Iterator[int]:
-    """Yield the PIDs of the processes that hold a lock on one of these files through an open file."""
+    """Yield the PIDs of the processes that have a descriptor with a lock on one of the files in `inodes`."""
     for name in os.listdir("/proc"):
         if not name.isdecimal() or int(name) == os.getpid():
             continue

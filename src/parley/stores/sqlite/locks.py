@@ -18,7 +18,6 @@ from typing import Final, Protocol
 from parley.stores.sqlite.lock_holders import holder_of
 
 __all__ = [
-    "LOCKS",
     "WRITE_LOCK",
     "ByteRangeLocks",
     "LeaseLocks",
@@ -32,8 +31,6 @@ GATE_LOCK: Final = "gate.lock"
 WRITE_LOCK: Final = "write.lock"
 OWNERS_LOCK: Final = "owners.lock"
 OWNERS_DIRECTORY: Final = "owners"
-LOCKS: Final = (GATE_LOCK, WRITE_LOCK, OWNERS_LOCK, OWNERS_DIRECTORY)
-"""The files and directories that this module creates in a home."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o600
@@ -90,8 +87,8 @@ class WriteLock:
 
 
 def write_lock_holder(home: str) -> str | None:
-    """Describe another process that holds the write lock of a home or its gate; None if no such process
-    is found.
+    """Return a description of another process that holds the write lock of a home or its gate; None if no such
+    process is found.
     """
     return holder_of(os.path.join(home, WRITE_LOCK)) or holder_of(os.path.join(home, GATE_LOCK))
 

@@ -87,7 +87,7 @@ def _empty_pages(db: Connection) -> int:
 # --- copy --------------------------------------------------------------------------------
 
 STEP_PAGES: Final = 1000
-"""The number of pages that are copied between two checks for cancellation: a few megabytes."""
+"""The number of pages that are copied between two checks for cancellation. They are a few megabytes."""
 
 
 def copy_to(db: Connection, path: str, cancelled: Event) -> bool:

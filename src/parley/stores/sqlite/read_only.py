@@ -66,7 +66,7 @@ class ReadOnlyHome:
         self.pool: ThreadPoolExecutor = home.pool
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Return the result of the query `ask`. Must be called in a thread of the pool.
+        """Return the result of the query `ask`. The caller must be in a thread of the pool.
 
         Raises:
             WriteLockHeld: the database does not exist yet, and another process holds the write lock.

@@ -97,7 +97,9 @@ def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
 
 
 def _keys_of_entries(db: Connection) -> Iterator[tuple[str, int]]:
-    """Yield the key and the row id of each entry that had a key when migration 2 was written."""
+    """Yield the key and the row id of each entry with a key. Only the entry types that had keys when migration 2
+    was written are read.
+    """
     types = ("user_message", "turn_started", "question_asked", "question_settled")
     entries = db.execute(
         f"SELECT rowid, type, is_event, CAST(body AS BLOB) FROM entries WHERE type IN {types} ORDER BY rowid"

@@ -119,9 +119,9 @@ class Writer:
         self._named = ""
         """The last description of the write lock's holder that was logged; empty if none was logged."""
         self.home: Home | None = None
-        """The locks of the home. The thread sets it before it first waits for the write lock."""
+        """The locks of the home. The thread sets this field before it first waits for the write lock."""
         self.opened: Database | None = None
-        """The open database. The thread sets it before it completes the first job."""
+        """The open database. The thread sets this field before it completes the first job."""
 
     @property
     def waiting_seconds(self) -> float:

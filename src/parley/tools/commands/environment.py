@@ -223,7 +223,7 @@ _RESTRICTED_GIT_SETTINGS: Final[Mapping[str, str]] = {
     "log.showSignature": "false",
     "safe.bareRepository": "explicit",
 }
-"""Git settings that override the settings of a repository, which could name programs for Git to run."""
+"""Git settings that override those settings of a repository that can name programs for Git to run."""
 
 _RESTRICTED_GIT: Final[Mapping[str, str]] = {
     "GIT_ALLOW_PROTOCOL": "none",

@@ -76,7 +76,7 @@ class ForkServerLink:
         return True
 
     async def close(self) -> None:
-        """End the fork server, which kills all processes that it started."""
+        """End the fork server. All processes that the fork server started are then killed."""
         if not self.lost.done():
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)

@@ -50,7 +50,7 @@ LAST_DESCRIPTOR: Final = 2**32 - 1
 INSTRUCTION_BYTES: Final = 8
 """The size of one `struct sock_filter` in bytes."""
 MOST_INSTRUCTIONS: Final = 4096
-"""The kernel's limit on the instructions of a seccomp program."""
+"""The kernel's limit on the number of instructions in a seccomp program."""
 
 RULESET_STEP, CLOSE_STEP, PRIVILEGE_STEP, LANDLOCK_STEP, SECCOMP_STEP = range(len(STEPS))
 

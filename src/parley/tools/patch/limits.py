@@ -16,7 +16,7 @@ turn reads.
 """
 
 MAX_FILES: Final = 2000
-"""The maximum number of files in a patch. The same number limits its hunks and its new directories."""
+"""The maximum number of files in a patch. The same limit applies separately to hunks and to new directories."""
 
 MAX_LINES: Final = 2_000_000
 """The maximum number of lines in a file or in a patch. Each line takes at least fifty bytes of memory."""

@@ -62,7 +62,7 @@ class UpdateFile(Struct, frozen=True):
     path: str
     move_to: str | None
     chunks: tuple[Chunk, ...]
-    """The changes of the file. There may be none if the file is moved."""
+    """The changes to the file; empty if the patch only moves the file."""
 
 
 Hunk = AddFile | DeleteFile | UpdateFile

@@ -66,7 +66,7 @@ class PathResolver:
         # A directory name in which `..` follows a symbolic link is left out. `normpath` changes its meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
-        """The names of the two working directories, which may contain symbolic links, and their real paths."""
+        """The normalised path and the real path of each working directory; the longest path is first."""
 
     def shown(self, written: str) -> str:
         """Return a path of the patch in the form that is shown to the model: absolute, but otherwise as written."""

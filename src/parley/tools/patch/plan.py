@@ -353,7 +353,7 @@ class _StagedFiles:
         return False
 
     def _add_new_folders(self, folder: str, first: str) -> None:
-        """Record the directories from `first` down to `folder`, which the patch creates."""
+        """Record that the patch creates the directories from `first` down to `folder`."""
         while len(folder) >= len(first) and folder not in self._new_folders:
             self._new_folders.add(folder)
             folder = os.path.dirname(folder)

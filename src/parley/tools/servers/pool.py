@@ -121,14 +121,14 @@ class ServerPool:
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    async def start(self, servers: Sequence[ToolServer]) -> tuple[str, ...]:
+    async def start(self, servers: Sequence[ToolServer]) -> tuple[tuple[str, str], ...]:
         """Start the servers that are not running, concurrently. Wait for the servers that start for the first time.
 
         The maximum wait is the time limit for one answer plus `SLACK_SECONDS`, counted from the start of the last
         server. A server that takes longer continues to start, and no message is returned for this server.
 
-        Returns a message for each server that failed to start, in the order of `servers`. A failed server that is
-        being started again still gets a message.
+        Returns the name of each server that failed to start and a message, in the order of `servers`. A failed
+        server that is being started again still gets a message.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -140,7 +140,7 @@ class ServerPool:
                 for settings, server in zip(servers, found, strict=True)
             ]
         return tuple(
-            start_failure(settings, detail)
+            (settings.name, start_failure(settings, detail))
             for settings, detail in zip(servers, details, strict=True)
             if detail is not None
         )

@@ -64,7 +64,9 @@ def _reduced_object(schema: Mapping[str, Any], *, depth: int) -> dict[str, Any]:
 
 
 def _of_union(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first branch of a union that has a known type, with the description of the union."""
+    """Replace a union with its first branch that has a known type, and keep the description of the union. Return
+    any other schema unchanged.
+    """
     if "type" in schema:
         return schema
     for keyword in ("anyOf", "oneOf"):

@@ -150,7 +150,7 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def may_open(self, limited_as: str) -> bool:
-        """Return whether a principal has less than half of all connections."""
+        """Return whether a principal has fewer than half of the connections that the settings allow."""
         most = self._options.max_connections // 2
         return len(self._open) < most or sum(one.limited_as == limited_as for one in self._open) < most
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from kit.builders.entries import FIRST
 from kit.servers.local_server import LocalClient, LocalServer
+from kit.servers.slow_store import SlowStore
 from parley.errors import StoreFailed
 from parley.ports.store import ConversationPage, Query
 from parley.server.context import Principal, Role
@@ -223,3 +225,32 @@ async def test_an_unknown_conversation_changes_no_list(home: str) -> None:
         await client.answer_to(client.call("conversationStatus", conversation_id=FIRST))
 
         assert client.number_of(LIST_CHANGED) == 0
+
+
+class SlowlyReadStore(SlowStore):
+    """A store that reads conversations when `may_read` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_read = asyncio.Event()
+
+    async def read(self, *args: Any, **options: Any) -> Any:
+        await self.may_read.wait()
+        return await super().read(*args, **options)
+
+
+@pytest.mark.promises("resources.left")
+async def test_a_subscription_that_begins_after_its_client_has_left_is_not_counted(home: str) -> None:
+    store = SlowlyReadStore()
+    async with LocalServer(home, store=store) as server:
+        conversation_id = (await server.create()).id
+    async with LocalServer(home, store=store) as server:
+        client = await server.client()
+        client.request("resources/subscribe", {"uri": f"{LIST}/{conversation_id}"})
+        await server.settle_down()
+        assert sum(server.context.subscribed.values()) == 1
+        client.leave()
+        store.may_read.set()
+        await server.settle_down()
+
+        assert sum(server.context.subscribed.values()) == 0

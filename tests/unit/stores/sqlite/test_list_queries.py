@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.builders.approvals import approval_id
 from kit.builders.entries import FIRST, OTHER, said, summary
 from parley.errors import StoreFailed
 from parley.ports.store import Query, Viewer
@@ -59,15 +60,26 @@ async def test_a_look_that_fails_does_not_keep_the_log_from_being_folded_in(
 async def test_conversations_that_need_attention_are_found_by_an_index(
     tmp_path: Path, query: Query, index: str
 ) -> None:
-    store = SqliteStore(str(tmp_path))
+    plan = await plan_of(tmp_path, query)
+
+    assert f"INDEX {index}" in plan
+    assert "TEMP B-TREE" not in plan
+
+
+async def test_the_conversation_of_an_approval_is_found_by_an_index(tmp_path: Path) -> None:
+    plan = await plan_of(tmp_path, Query(asked=approval_id(1), archived=None))
+
+    assert "COVERING INDEX entries_by_key (row=? AND type=? AND key=?)" in plan
+
+
+async def plan_of(home: Path, query: Query) -> str:
+    """Return how SQLite executes a query."""
+    store = SqliteStore(str(home))
     await store.create(FIRST, [], summary())
     await store.close()
-    with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as db:
+    with closing(sqlite3.connect(home / DATABASE, isolation_level=None)) as db:
         asked: list[str] = []
         db.set_trace_callback(asked.append)
         list_queries.find(db, query, lambda row: False)
         db.set_trace_callback(None)
-        plan = " ".join(str(row) for row in db.execute(f"EXPLAIN QUERY PLAN {asked[0]}"))
-
-    assert f"INDEX {index}" in plan
-    assert "TEMP B-TREE" not in plan
+        return " ".join(str(row) for row in db.execute(f"EXPLAIN QUERY PLAN {asked[0]}"))

@@ -1,0 +1,25 @@
+"""Limits how many searches of one principal run at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+from weakref import WeakValueDictionary
+
+__all__ = ["SearchLimit"]
+
+MOST_SEARCHES: Final = 2
+"""The maximum number of searches that one principal runs at the same time. All reads share the four threads of the
+store, and the limit leaves threads for other principals.
+"""
+
+
+class SearchLimit:
+    """The running searches of all principals."""
+
+    def __init__(self) -> None:
+        self._running: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, principal: str) -> asyncio.Semaphore:
+        """Return the semaphore that the searches of a principal hold while they run. `principal` is its key."""
+        return self._running.setdefault(principal, asyncio.Semaphore(MOST_SEARCHES))
