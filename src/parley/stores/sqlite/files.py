@@ -132,11 +132,13 @@ def _mounts() -> str:
 
 # --- the database ------------------------------------------------------------------------
 
-SETTLING_NS: Final = 3_000_000_000
-"""The time for which the modification time of a changed directory is not trusted, in nanoseconds. A second change
-within the resolution of the file system's clock would leave the same modification time. `SETTLING_NS` is longer
-than the resolution in any file system.
+SECOND_NS: Final = 1_000_000_000
+SETTLING_NS: Final = SECOND_NS // 10
+"""The time after a change of a directory in which a second change may leave the same modification time, in
+nanoseconds. It is longer than a tick of the kernel's clock.
 """
+COARSE_SETTLING_NS: Final = 3 * SECOND_NS
+"""The same time for a file system that records only whole seconds, in nanoseconds."""
 
 
 class DatabaseFiles:
@@ -176,7 +178,9 @@ class DatabaseFiles:
             if changed := [name for name, path, identity in self._files if not _is_in_place(path, identity)]:
                 return changed
             if directory is not None:
-                is_settled = time.time_ns() - max(directory[2:]) > SETTLING_NS
+                is_coarse = not any(changed_at % SECOND_NS for changed_at in directory[2:])
+                settling = COARSE_SETTLING_NS if is_coarse else SETTLING_NS
+                is_settled = time.time_ns() - max(directory[2:]) > settling
                 self._unchanged = directory if is_settled else None
         return [LOG] if has_written and not os.lseek(self._log, 0, os.SEEK_END) else []
 

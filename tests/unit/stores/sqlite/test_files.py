@@ -9,10 +9,10 @@ import pytest
 
 from parley.errors import BadHome
 from parley.stores.sqlite.files import (
+    COARSE_SETTLING_NS,
     DATABASE,
     LOG,
     NETWORK_FILE_SYSTEMS,
-    SETTLING_NS,
     SHARED_MEMORY,
     DatabaseFiles,
     file_system,
@@ -66,7 +66,7 @@ def unchanged(tmp_path: Path) -> Iterator[DatabaseFiles]:
     os.utime(tmp_path, (hours_ago, hours_ago))
     now = time.time_ns
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(time, "time_ns", lambda: now() + 2 * SETTLING_NS)  # setting times is a change, too
+        patched.setattr(time, "time_ns", lambda: now() + 2 * COARSE_SETTLING_NS)  # setting times is a change, too
         files = DatabaseFiles(str(tmp_path))
         assert files.changed(has_written=True) == []
         yield files
