@@ -44,13 +44,20 @@ async def test_every_command_names_the_stopped_process(stopped: ResidentProcess)
 async def test_a_signal_ends_a_relay_that_waits_for_the_stopped_process(
     stopped: ResidentProcess, number: signal.Signals
 ) -> None:
-    relay = await start_parley("mcp", env=stopped.environ)
+    code, errors = await _signalled(stopped, number)
+    while "served without it" in errors:  # on a slow computer, the signal may come after the relay has given up
+        code, errors = await _signalled(stopped, number)
+
+    assert code in (-number, 128 + number)
+
+
+async def _signalled(resident: ResidentProcess, number: signal.Signals) -> tuple[int | None, str]:
+    """Start a relay, signal it while it waits for the resident server, and return its exit code and its errors."""
+    relay = await start_parley("mcp", env=resident.environ)
     await until(lambda: _has_socket(relay.pid))
     relay.send_signal(number)
     code, _, errors = await outcome_of(relay)
-
-    assert code in (-number, 128 + number)
-    assert "served without it" not in errors
+    return code, errors
 
 
 def _has_socket(pid: int) -> bool:

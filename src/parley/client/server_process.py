@@ -28,7 +28,7 @@ to run after it has closed its output.
 
 
 class ServerProcess(asyncio.SubprocessProtocol):
-    """A server as a child process. `connect` uses this transport by default."""
+    """A transport that runs the server as a child process. `connect` uses this transport by default."""
 
     exit_grace_seconds: float = 3.0
     """The number of seconds that the program has to exit after its stdin has been closed. A server promises to exit

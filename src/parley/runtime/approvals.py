@@ -306,7 +306,7 @@ class OpenApprovals:
             self.recheck()
 
     def note_poll(self, *, can_answer: bool = True) -> None:
-        """Count a client that has polled as a reader for `POLL_SECONDS`.
+        """Record that a client has polled. The client counts as a reader for the next `POLL_SECONDS`.
 
         `can_answer` is True if the client may call `approvalAnswer`.
         """

@@ -112,8 +112,8 @@ class ConversationRegistry:
         self._is_shared = peers is not None
         self._polling: asyncio.Task[None] | None = None
         self._newest: tuple[ConversationId, str, float] | None = None
-        """The conversation with the latest activity in the store at the last query, its title, and the time of
-        the activity.
+        """The conversation that the last query found to be the most recently active, its title, and the time of its
+        last activity in seconds since the epoch. None if no query has found a conversation.
         """
         self._touched: set[ConversationId] = set()
         """The conversations that a call or another process has used since they were last examined."""

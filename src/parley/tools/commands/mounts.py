@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
 FINAL: Final = (b"/", b"/dev")
-"""Mount points that no other process can replace with a link. A launcher enters its new root in its last step. When
-the expected mounts exist at both of these points, all other mounts therefore exist.
+"""The mount points which show that a launcher has made all its mounts. No other process can replace them by a link.
+A launcher enters its new root in its last step, so all other mounts exist when the expected mounts exist at both.
 """
 CREATED: Final = (b"tmpfs", b"proc")
 """The types of file systems that a launcher creates for a command."""
