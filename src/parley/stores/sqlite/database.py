@@ -180,6 +180,10 @@ class Database:
         )
         return f"{saved} {lost}" if lost else saved
 
+    def log_bytes(self) -> int:
+        """Return the size of the write-ahead log, in bytes."""
+        return os.path.getsize(os.path.join(self.home, LOG))
+
     def refuse_newer(self) -> None:
         """Check that this version of Parley knows the format of the database. Must be called inside a write
         transaction.

@@ -373,6 +373,8 @@ class Writer:
         from parley.stores.sqlite.database import open_database
 
         self.opened = open_database(home, on_lost=partial(self._tell, self._lost))
+        # Processes that write little would otherwise never checkpoint, and the log would grow with each of them.
+        self._grown += self.opened.log_bytes()
         return self.opened
 
     def _do(self, jobs: Sequence[_Job]) -> None:
