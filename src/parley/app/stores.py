@@ -18,8 +18,8 @@ __all__ = ["on_changes", "open_store", "server_store", "why_postgres_fails"]
 def server_store(loader: Loader) -> Store:
     """Create the store of a server. The store is opened when it is first used.
 
-    If config.toml cannot be read now, the server uses the home, and refuses to do so if the file names a database
-    when the store is first used.
+    If config.toml cannot be read now, the store is in the home. If the file names a database when the store is
+    first used, the call that uses the store raises `BadSetting`.
     """
     try:
         url = loader.store_url()
@@ -44,7 +44,10 @@ class _Listening(Protocol):
 
 
 def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
-    """Call `changed` with each conversation that another process has changed, if the store learns this."""
+    """Call `changed` with each conversation that another process has changed.
+
+    Do nothing if the store does not report such changes.
+    """
     if isinstance(store, _Listening):
 
         def callback(conversations: list[ConversationId]) -> None:
@@ -90,8 +93,9 @@ async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator
 
 
 async def why_postgres_fails(url: str) -> tuple[str, str | None]:
-    """Connect to a database. Return its name without the password, and the reason why it cannot be used; None if it
-    can be used.
+    """Connect to a database. Return its location without the password, and the reason why it cannot be used.
+
+    The reason is None if the database can be used.
     """
     from parley.errors import StoreError
     from parley.stores.postgres.database import location_of

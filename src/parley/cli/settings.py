@@ -26,6 +26,12 @@ def settings_loader(overrides: Sequence[str] = ()) -> Loader:
 
 
 def refuse_database(loader: Loader, instead: str) -> None:
-    """Raise `CommandFailed` if the conversations are in a PostgreSQL database. `instead` says what to do there."""
+    """Refuse the command if the conversations are in a PostgreSQL database.
+
+    `instead` is the part of the error message that tells the user what to do instead of the command.
+
+    Raises:
+        CommandFailed: the conversations are in a PostgreSQL database.
+    """
     if loader.store_url() is not None:
         raise CommandFailed(f"the conversations are in a PostgreSQL database (`store.url`); {instead}")

@@ -1,7 +1,8 @@
 """Blobs: long runs of base64 that are cut out of the bodies of entries, such as images and command output.
 
-Each blob is stored only once, compressed, under the hash of its bytes. A cut records the position of a blob in a
-body. A restored body is identical to the original.
+A blob is stored compressed, under the hash of its bytes. The SQLite store keeps one copy of each blob; the
+PostgreSQL store keeps one copy for each conversation. A cut records the position of a blob in a body. A restored
+body is identical to the original.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def cut(body: bytes) -> tuple[bytes, list[Cut]]:
 
 def restore(body: bytes, runs: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the original body. `runs` contains the offset and the decoded bytes of each cut, in ascending
-    order.
+    order of the offsets.
     """
     return b"".join(_pieces(body, runs))
 
@@ -105,7 +106,11 @@ def _packed(data: bytes) -> Blob:
 
 
 def decompress(data: bytes) -> bytes:
-    """Return the original bytes of a blob. Raises ValueError if the blob is damaged."""
+    """Return the original bytes of a blob.
+
+    Raises:
+        ValueError: the blob is damaged.
+    """
     try:
         return zlib.decompress(data)
     except zlib.error as error:

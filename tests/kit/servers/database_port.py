@@ -13,7 +13,7 @@ Direction = Literal["request", "answer"]
 
 
 class DatabasePort:
-    """Connections to a database: `async with DatabasePort(url) as port: ... PostgresStore(port.url) ...`."""
+    """A port of a database: `async with DatabasePort(url) as port: ... PostgresStore(port.url) ...`."""
 
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
@@ -26,7 +26,7 @@ class DatabasePort:
         self._marked: asyncio.StreamWriter | None = None
         """The connection whose bytes are counted."""
         self.refuses = False
-        """True: new connections are closed at once."""
+        """True if new connections are closed at once."""
         self.cuts = 0
 
     async def __aenter__(self) -> Self:
@@ -47,7 +47,7 @@ class DatabasePort:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Cut all connections. What was passed on to the server still arrives there."""
+        """Cut all connections. Bytes that were already passed on still reach the server."""
         self.cuts += 1
         self._cut_at = None
         for writer in tuple(self._writers):
@@ -55,14 +55,14 @@ class DatabasePort:
         self._writers.clear()
 
     def cut_after(self, direction: Direction, size: int, *, marker: bytes) -> None:
-        """Cut all connections after some bytes of requests or of answers.
+        """Cut all connections after `size` bytes of requests or of answers.
 
         The bytes are counted from the next request that contains `marker`, on the connection of this request.
         """
         self._cut_at, self._marker, self._marked = (direction, size), marker, None
 
     def hold(self) -> None:
-        """Pass nothing on until `flow`."""
+        """Pass no bytes on until `flow` is called."""
         self._flows.clear()
 
     def flow(self) -> None:

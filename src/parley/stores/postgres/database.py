@@ -1,4 +1,4 @@
-"""The connections to the database: a small pool, and connections for one purpose.
+"""The connections to the database: a small pool, and connections that serve a single purpose.
 
 A call that loses its connection is repeated on a new one until its deadline. The call learns that an earlier
 attempt may have been committed. Cancelling a caller does not stop its work in the database.
@@ -24,24 +24,27 @@ __all__ = ["Backoff", "Database", "close", "location_of"]
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 4
-"""The maximum number of connections in the pool. The writer, the lease and the notifications have their own."""
+"""The maximum number of connections in the pool. The writer, the leases and the notifications use
+separate connections.
+"""
 
 CONNECT_SECONDS: Final = 5.0
 """The maximum time for opening a connection, in seconds."""
 
 FIRST_PAUSE_SECONDS: Final = 0.02
 LONGEST_PAUSE_SECONDS: Final = 1.0
-"""The time between two attempts to connect, in seconds. It begins with `FIRST_PAUSE_SECONDS` and doubles each time.
+"""The maximum pause between two attempts to connect, in seconds. The pause begins with `FIRST_PAUSE_SECONDS` and
+doubles each time.
 """
 
 CLOSE_SECONDS: Final = 1.0
-"""The time that a connection has to say goodbye, in seconds."""
+"""The maximum time for closing a connection cleanly, in seconds."""
 
 T = TypeVar("T")
 
 Work = Callable[[Connection, bool], Awaitable[T]]
-"""Statements that are repeated if the connection is lost. The flag is True if an earlier attempt may have been
-committed.
+"""A function that executes statements. It is called again if the connection is lost. The flag is True if an earlier
+attempt may have been committed.
 """
 
 
@@ -53,7 +56,7 @@ def location_of(url: str) -> str:
 
 
 class Backoff:
-    """Pauses between attempts, which become longer."""
+    """Increasingly long pauses between attempts."""
 
     def __init__(self) -> None:
         self._seconds = FIRST_PAUSE_SECONDS
@@ -68,7 +71,7 @@ class Backoff:
 
 
 class Database:
-    """The connections of one process to a database of PostgreSQL."""
+    """The connections of one process to a PostgreSQL database."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -80,10 +83,10 @@ class Database:
         self._closed = False
 
     async def connect(self) -> Connection:
-        """Open a connection to a database with the current format. The caller closes it.
+        """Open a connection to a database with the current format. The caller closes the connection.
 
         Raises:
-            BadHome: connecting will always fail, such as with a wrong password or a newer format.
+            BadHome: a new attempt would also fail, for example because of a wrong password or a newer format.
             Exception: an error for which `is_lost` is true.
         """
         connection: Connection | None = None
@@ -105,7 +108,7 @@ class Database:
             raise
 
     async def _migrated(self) -> None:
-        """Migrate the database with a connection of its own, because this may take longer than a call may wait."""
+        """Migrate the database on a separate connection, because this may take longer than a call may wait."""
         if self._migrating is None or self._migrating.done():
             self._migrating = asyncio.ensure_future(self._migrate())
             self._tasks.add(self._migrating)
@@ -122,7 +125,7 @@ class Database:
     async def run(self, work: Work[T], *, until: float | None = None) -> T:
         """Run `work` with a connection of the pool, and return its result.
 
-        Without `until`, a time on the event loop's clock, the call takes at most `CALL_SECONDS`.
+        `until` is the deadline on the event loop's clock. Without it, the call takes at most `CALL_SECONDS`.
 
         Raises:
             StoreFailed: the database cannot be reached, or refuses a statement.
@@ -131,7 +134,7 @@ class Database:
         return await self.keep(self._run(work, until))
 
     async def keep(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end, even if the caller is cancelled. `close` waits for it."""
+        """Run `work` to its end, even if the caller is cancelled. `close` waits for the work."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -187,7 +190,10 @@ class Database:
         return None
 
     def _return(self, connection: Connection, lost: bool) -> None:
-        """Return a connection after an error. When one connection is lost, the idle ones are lost as well."""
+        """Put a connection back into the pool after an error.
+
+        If the connection is lost, terminate it and all idle connections.
+        """
         if not lost and not connection.is_closed():
             self._idle.append(connection)
             return

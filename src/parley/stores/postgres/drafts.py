@@ -1,7 +1,7 @@
 """New logs: conversations that are created with one statement, and drafts that are written page by page.
 
-A draft counts as deleted until it is finished: the table `removed` names its holder, and its entries are removed
-when that process has ended.
+Until a draft is finished, it counts as deleted: the table `removed` contains the draft and the process that holds
+it. After that process has ended, any process may remove the entries of the draft.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of asyncpg that the store uses, with types, and what its errors mean.
+"""The parts of asyncpg that the store uses, with types, and functions that classify the errors of asyncpg.
 
 asyncpg is imported when the first connection is opened, because most processes do not use PostgreSQL.
 """
@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 __all__ = ["Connection", "connect", "is_lost", "is_permanent", "is_rolled_back", "reason_of"]
 
 STATEMENT_SECONDS: Final = 120
-"""The time after which the server cancels a statement, in seconds. Calls give up earlier; this limit is for
-statements of connections that are gone.
+"""The time after which the server cancels a statement, in seconds. Calls give up earlier. The limit ends
+statements whose client is gone.
 """
 
 SETTINGS: Final = {
@@ -106,7 +106,10 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_rolled_back(error: BaseException) -> bool:
-    """Return whether the server has rolled the transaction back because of another one. It may be repeated."""
+    """Return whether the server has rolled the transaction back because of a conflict with another transaction.
+
+    The transaction may then be repeated.
+    """
     from asyncpg import exceptions
 
     return isinstance(error, exceptions.TransactionRollbackError)

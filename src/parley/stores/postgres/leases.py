@@ -35,10 +35,10 @@ RENEWALS: Final = 5
 """The number of renewals in one lease time."""
 
 GIVE_UP: Final = 2 / 3
-"""The part of the lease time after which a process without a renewal gives its leases up."""
+"""The fraction of the lease time after which a process gives up leases that it could not renew."""
 
 FORGET_SECONDS: Final = 3600.0
-"""The time after which the row of an expired holder is removed, in seconds."""
+"""The time between the expiry of a holder and the removal of its row, in seconds."""
 
 LOCKS: Final = 730_693
 """The first half of the key of the advisory locks. The second half is the number of the holder."""
@@ -48,9 +48,9 @@ RELOCK_SECONDS: Final = 0.02
 ALIVE: Final = f"""(h.expires_at > clock_timestamp() AND (
     h.server <> pg_postmaster_start_time() OR NOT pg_try_advisory_xact_lock_shared({LOCKS}, h.number)
 ))"""
-"""A condition for a row `h` of the table `holders`: its process is running and connected.
+"""An SQL condition that is true if the process of the row `h` of the table `holders` is running and connected.
 
-A lock says nothing if its process had it on another server, before a failover.
+The condition ignores the lock if the process acquired the lock on another server, before a failover.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"
@@ -84,7 +84,7 @@ class HeldLease:
         self.summary: Summary | None = None
         """The summary that was written last; None if this process has not written one."""
         self.is_lost = False
-        """True if the lease was given up or taken. Appends under it fail."""
+        """True if this process gave the lease up or another process took it. Appends under the lease then fail."""
         self.is_deleting = False
         """True while this process deletes the conversation."""
 
@@ -111,15 +111,15 @@ class LeaseKeeper:
 
     @property
     def may_steal(self) -> bool:
-        """False for two lease times after a lost connection."""
+        """False while the connection is lost, and for two lease times after the reconnection."""
         return asyncio.get_running_loop().time() >= self._steals_after
 
     async def register(self) -> int:
         """Register this process as a lease holder, if necessary, and return its number.
 
         Raises:
-            StoreFailed: the database refuses.
-            Exception: an error for which `is_lost` is true.
+            BadHome: the database cannot be used.
+            Exception: any other error of the database or of the connection.
         """
         if self.number is not None:
             return self.number
@@ -171,7 +171,10 @@ class LeaseKeeper:
         connection.add_termination_listener(lambda _: cut.set())
 
     def _renewed(self, sent: float) -> None:
-        """Note that the row was renewed by a statement that was sent at a time on the event loop's clock."""
+        """Note that the row was renewed.
+
+        `sent` is the time, on the event loop's clock, at which the renewal was sent.
+        """
         if self._expiry is not None:
             self._expiry.cancel()
         loop = asyncio.get_running_loop()
@@ -241,8 +244,9 @@ class LeaseKeeper:
         self._renewed(sent)
 
     async def _lock(self, connection: Connection) -> None:
-        """Try to acquire the advisory lock again. Until the server has ended the lost connection, the lock is held
-        by that connection, which has the same effect.
+        """Try to acquire the advisory lock again.
+
+        The lost connection holds the lock until the server ends that connection. This has the same effect.
         """
         for _ in range(5):  # another process that examines the lock holds it for a moment
             if await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCKS, self.number):
@@ -296,7 +300,7 @@ class LeaseKeeper:
                 self.lose(held)
 
     async def close(self) -> None:
-        """Release all leases. Do not call any callbacks."""
+        """Release all leases without calling their callbacks."""
         number, connection = self.number, self._connection
         self.held.clear()
         if self._registering is not None and not self._registering.done():

@@ -20,10 +20,10 @@ class ReadMarks(NamedTuple):
 
 
 async def begin_migration(db: Connection, source: str, location: str) -> None:
-    """Begin to copy conversations from `source`, or continue.
+    """Begin or continue a migration from the home with the name `source`.
 
     Raises:
-        BadHome: the database is not empty, and no migration from `source` has begun.
+        BadHome: a migration from `source` is complete, or none has begun and the database is not empty.
     """
     async with db.transaction():
         await db.execute("LOCK TABLE migrated_from IN EXCLUSIVE MODE")

@@ -1,8 +1,8 @@
-"""Tells other processes which conversations have changed, and learns it from them.
+"""Tells other processes which conversations this process has changed, and receives their notifications.
 
-The notifications have a connection of their own and are sent after the commit, because NOTIFY inside of a
-transaction would make the commits of all processes wait for each other. A notification may be lost. The processes
-therefore also ask the database once a second.
+The notifications have a connection of their own and are sent after the commit, because NOTIFY inside a
+transaction would make the commits of all processes wait for each other. Notifications can be lost. The processes
+therefore also query the database once a second.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BATCH_SECONDS: Final = 0.01
 """The time for which changes are collected before they are sent, in seconds."""
 
 PAYLOAD_BYTES: Final = 7500
-"""The maximum size of a notification. PostgreSQL accepts less than 8000 bytes."""
+"""The maximum size of a notification, in bytes. PostgreSQL accepts less than 8000 bytes."""
 
 LONGEST_ID: Final = 100
 """The maximum length of the id of a conversation in a notification, in bytes. A longer id is not sent."""
 
 
 class Notifications:
-    """Sends the changes of this process, and calls back for those of others."""
+    """Sends notifications of this process's changes, and calls callbacks for the changes of other processes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -104,7 +104,7 @@ class Notifications:
             callback(changed)
 
     async def close(self) -> None:
-        """Send what is left, and close the connection."""
+        """Send the remaining notifications, and close the connection."""
         running, connection = self._running, self._connection
         if running is None:
             return
@@ -121,7 +121,7 @@ class Notifications:
 
 
 def _payloads(changed: Iterable[ConversationId]) -> Iterator[str]:
-    """Join ids to texts that fit into notifications."""
+    """Join ids to payloads that fit into notifications. Leave out the ids that a notification cannot contain."""
     joined: list[str] = []
     size = 0
     for one in changed:

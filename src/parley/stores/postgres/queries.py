@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 IN_THREAD_BYTES: Final = 256 * 1024
-"""The size of blobs from which they are restored in a thread, in bytes."""
+"""The minimum total size, in bytes, of compressed blobs that are restored in a thread."""
 
 _ASKED: Final = record_type(ApprovalRequest)
 _OUTPUT: Final = record_type(CommandOutput).encode()
@@ -59,9 +59,10 @@ async def number_of(db: Connection, conversation_id: ConversationId) -> int:
 
 
 def _page_sql(bounds: str, order: str, visible: str = "true") -> str:
-    """Return SQL for a page of entries, up to and including the entry with which they exceed `$4` bytes.
+    """Return SQL for a page of entries. The page ends with the entry whose size makes the total exceed `$4` bytes.
 
-    A conversation without such entries is one row with the number alone.
+    If no entry matches, the result is one row that contains only the number and the last position of the
+    conversation.
     """
     return f"""
     SELECT c.number, c.last, e.seq, e.at, e.type, e.is_event, e.is_cut, e.body FROM conversations c
@@ -113,7 +114,7 @@ async def entries_before(
 
 
 def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tuple[int, int, list[Sequence[Any]]]:
-    """Return the number and the last position of a conversation, and the columns of entries."""
+    """Return the number and the last position of a conversation, and the columns of the entries in `rows`."""
     if not rows:
         raise UnknownConversation(conversation_id)
     number, last, *_ = rows[0]
@@ -123,7 +124,7 @@ def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tu
 async def _restored(
     db: Connection, conversation_id: ConversationId, number: int, rows: Sequence[Sequence[Any]]
 ) -> list[Entry]:
-    """Return entries with their blobs."""
+    """Return the entries in `rows`, with their blobs restored."""
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     size = 0
     if cut := [row[0] for row in rows if row[4]]:
@@ -248,7 +249,7 @@ async def find(db: Connection, query: Query) -> ConversationPage:
     limit = values.add(query.limit + 1, "bigint")
     order = f"ORDER BY updated_at DESC, id DESC LIMIT {limit}"
     columns = f"c.id, c.archived, c.holder, {unread} AS is_unread, {SUMMARY}"
-    # The index begins with `archived`, so a list of both is two lists that are merged.
+    # The index begins with `archived`, so archived and other conversations are listed separately and merged.
     lists = " UNION ALL ".join(
         f"(SELECT {columns} FROM conversations c WHERE {' AND '.join((one, *where))} {order})"
         for archived, one in ((False, "NOT c.archived"), (True, "c.archived"))
@@ -274,7 +275,7 @@ async def find(db: Connection, query: Query) -> ConversationPage:
 
 
 def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
-    """Return the conditions of a query, and the SQL for whether a conversation is unread."""
+    """Return the conditions of a query, and an SQL expression that is true if a conversation is unread."""
     where: list[str] = []
     viewer, unread = query.viewer, "false"
     if viewer is not None or query.unread is not None:

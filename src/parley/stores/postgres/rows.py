@@ -1,4 +1,4 @@
-"""The columns of the tables, as values of Parley: summaries, keys, and texts to search."""
+"""Converts summaries, keys and searchable texts to columns of the tables, and columns to summaries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUMMARY: Final = "c.state, c.updated_at, c.details, c.ended_seq, c.ended_at"
 
 SEPARATOR: Final = "\x01"
 NUL_REPLACEMENT: Final = "\x02"
-"""The character that replaces NUL in searchable texts. Searched texts get the same replacement."""
+"""The character that replaces NUL in searchable texts. The text of a search gets the same replacement."""
 
 _REASONS: Final = frozenset(get_args(TurnEndReason))
 
@@ -90,7 +90,7 @@ class SummaryColumns(NamedTuple):
 
 def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...] | None:
     """Return the columns `details`, `title`, `directory`, `ended_seq`, `ended_at` and `has_failed`; None if they
-    are as in the summary `before`.
+    are the same for the summary `before`.
     """
     is_same = (
         before is not None

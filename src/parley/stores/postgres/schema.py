@@ -1,7 +1,7 @@
 """The schema of the database, as numbered migrations. A released migration is never edited.
 
-All tables are in the schema `parley` of the database. Texts that clients choose are stored as bytes, because a text
-of PostgreSQL cannot contain NUL.
+All tables are in the schema `parley` of the database. Texts that clients choose are stored as bytes, because the
+type `text` of PostgreSQL cannot contain NUL.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ async def format_of(db: Connection) -> int:
 
 
 async def migrate(db: Connection) -> None:
-    """Apply the migrations that the database lacks. Of several processes, one applies them and the others wait.
+    """Apply the migrations that the database lacks.
+
+    If several processes do this at the same time, one process applies the migrations and the others wait.
 
     Raises:
-        NewerFormat: the format is newer than this version of Parley.
+        NewerFormat: a newer version of Parley has migrated the database.
     """
     found = await format_of(db)
     if found < len(MIGRATIONS):

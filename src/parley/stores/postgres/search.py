@@ -1,7 +1,7 @@
 """Searches in messages. Each search examines a window of messages, beginning with the message that was stored last.
 
 Messages are numbered in the order of their arrival. A window is a range of these numbers or, in one conversation,
-of positions. If the database has a trigram index, it tells where the next candidate after the window is.
+of positions. A trigram index, if the database has one, tells where the next candidate after the window is.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ SHORTEST_INDEXED: Final = 3
 """The minimum length of a text that the index can find, in characters."""
 
 MOST_CANDIDATES: Final = 5000
-"""The number of messages with a text from which the index is not used, because windows find such a text as well."""
+"""The minimum number of matching messages for which the index is not used. Windows find such a frequent text as
+well.
+"""
 
 
 def _window_sql(number: str, table: str, condition: str) -> str:
-    """Return SQL for the hits in a window, the latest first, and for its last row.
+    """Return SQL for the hits in a window, the latest first.
 
-    The window ends after `$3` messages, or with the message with which they exceed `$4` bytes.
+    One more row contains the lowest number in the window and the number of examined messages. The window ends after
+    `$3` messages, or with the message whose size makes the total exceed `$4` bytes.
     """
     return f"""
     WITH numbered AS (
@@ -91,9 +94,10 @@ async def search(db: Connection, query: SearchQuery) -> SearchPage:
 
 
 async def _following(db: Connection, pattern: str, before: int) -> int | None:
-    """Return the end of the next window: after the next message that contains the text; None if there is none.
+    """Return the upper bound of the next window.
 
-    Return `before` if the index cannot tell.
+    The window begins with the next message that contains the text. Return None if there is no such message, and
+    `before` if the index cannot be used.
     """
     if await db.fetchval("SELECT to_regclass('entries_by_words')") is None:
         return before

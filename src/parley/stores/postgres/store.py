@@ -54,10 +54,10 @@ class PostgresStore:
     """
 
     def __init__(self, url: str | Callable[[], str], *, lease_seconds: float = LEASE_SECONDS) -> None:
-        """Create the store. `url` is the URL of the database, or a function that returns it when it is first
-        needed.
+        """Create the store. `url` is the URL of the database, or a function that returns the URL.
 
-        If the function raises an error, the call that needs the database raises the same error.
+        The function is called when the database is first needed. If the function raises an error, the call
+        that needs the database raises the same error.
         """
         self._url = url
         self._lease_seconds = lease_seconds
@@ -83,7 +83,7 @@ class PostgresStore:
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
         """Call `callback` in the event loop with the conversations that other processes have changed.
 
-        Some changes may be left out.
+        Some changes may not be reported.
         """
         self._listeners.append(callback)
         if self._parts is not None:
@@ -173,7 +173,7 @@ class PostgresStore:
         """Wait until the database can be reached.
 
         Raises:
-            StoreFailed: the database could not be reached until the time `until`.
+            StoreFailed: the database could not be reached before the time `until`, on the event loop's clock.
         """
         parts = self._open
         if parts.writer.is_stalled:
@@ -239,10 +239,10 @@ class PostgresStore:
     # --- migration from a home ---------------------------------------------------------
 
     async def begin_migration(self, source: str) -> None:
-        """Begin to copy the conversations of a home, which is named `source`, or continue.
+        """Begin or continue a migration from the home with the name `source`.
 
         Raises:
-            BadHome: the database is not empty, and no migration from `source` has begun.
+            BadHome: a migration from `source` is complete, or none has begun and the database is not empty.
         """
         location = self._open.database.location
         await self._read(lambda db: migration.begin_migration(db, source, location))
@@ -261,7 +261,11 @@ class PostgresStore:
         """Do nothing, because this store has no files that could be lost."""
 
     async def check(self) -> None:
-        """Find leases that were lost. Raises `StoreFailed` if the database cannot be reached."""
+        """Find the leases that this process has lost, and call their callbacks.
+
+        Raises:
+            StoreFailed: the database cannot be reached.
+        """
         if self._parts is not None and not self._closed:
             await self._parts.keeper.verify()
 

@@ -1,10 +1,11 @@
 """The task that writes to logs. It combines all waiting requests of one kind into one statement.
 
-While a statement is being executed, further requests wait, and share the next statement and its commit. A statement
-whose connection is lost may have been committed: every write to a log changes the id of its last batch, so the
-writer looks the id up on the next connection, and repeats only the writes that did not happen.
+While a statement is being executed, further requests wait, and share the next statement and its commit. If the
+connection is lost, the statement may have been committed. Every write to a log changes the id of the log's last
+batch. The writer therefore looks the id up on the next connection, and repeats only the writes that were not
+committed.
 
-The SQL is in `writes.py`. This module knows the order of requests, their deadlines, and lost connections.
+The SQL is in `writes.py`. This module handles the order of requests, their deadlines, and lost connections.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Job:
 
 
 class Writer:
-    """Executes requests in order, as few statements on one connection."""
+    """Executes requests in order on one connection, combined into few statements."""
 
     def __init__(
         self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
@@ -81,8 +82,8 @@ class Writer:
     def submit(self, request: Request, *, until: float | None = None) -> Future[Any]:
         """Execute a request after the requests that were submitted before, and return a future for its result.
 
-        Without `until`, a time on the event loop's clock, an append waits for `TURN_SECONDS` and any other request
-        for `CALL_SECONDS`. Cancelling the future does not stop the request.
+        `until` is the deadline on the event loop's clock. Without a deadline, an append waits for `TURN_SECONDS`
+        and any other request for `CALL_SECONDS`. Cancelling the future does not stop the request.
         """
         loop = asyncio.get_running_loop()
         future: Future[Any] = loop.create_future()
@@ -122,7 +123,8 @@ class Writer:
     def fail_lost(self) -> None:
         """Fail the requests whose lease was lost, even if they may have been executed.
 
-        The holder of a lost lease reads the log again before it continues, so it finds out.
+        The holder of a lost lease reads the log again before it continues, and so finds out whether they were
+        executed.
         """
         for job in (*self._begun, *self._waiting):
             held = job.request.held
@@ -189,7 +191,7 @@ class Writer:
                     await group.prepare()
                     connection = await self._connected(group)
                     if any(job.has_failed for job in jobs):
-                        continue  # while the connection was opened
+                        continue  # a job has failed while the connection was opened
                     sent = True
                     for job in jobs:
                         job.is_begun = True

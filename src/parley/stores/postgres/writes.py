@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 TRIES: Final = 5
-"""The number of attempts to acquire a lease that other processes acquire and release at the same time."""
+"""The maximum number of attempts to acquire a lease that other processes acquire and release at the same time."""
 
 
 class Group:
@@ -44,21 +44,24 @@ class Group:
     """True if this process must be registered as a lease holder."""
 
     def __init__(self, requests: Sequence[Any], keeper: LeaseKeeper, token: bytes) -> None:
-        """Create the group. `token` is new for each group, and the same if the group is repeated."""
+        """Create the group. `token` identifies the group, and stays the same if the group is repeated."""
         self._requests, self._keeper, self._token = requests, keeper, token
 
     async def prepare(self) -> None:
         """Do the work that needs no connection."""
 
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
-        """Execute the requests, and return the result or the error for each.
+        """Execute the requests, and return the result or the error of each request.
 
         `may_be_done` is True if an earlier attempt may have been committed.
         """
         raise NotImplementedError
 
     def done(self, request: Any, outcome: Any, *, is_unwanted: bool) -> Request | None:
-        """Note that a request was executed. Return a request to undo it, if its caller has given up."""
+        """Note that a request was executed. Return a request that undoes it; None if nothing must be undone.
+
+        `is_unwanted` is True if the caller was told that the request has failed.
+        """
         return None
 
     def lost(self, request: Any) -> None:
@@ -89,16 +92,15 @@ def active_at(given: str, is_active: str, place: str) -> str:
 
 
 def _unnest(columns: Mapping[str, str], first: int) -> str:
-    """Return SQL for arrays as rows `n`. `first` is the number of the first parameter."""
+    """Return SQL that turns arrays into rows with the alias `n`. `first` is the number of the first parameter."""
     arrays = ", ".join(f"${first + place}::{kind}" for place, kind in enumerate(columns.values()))
     return f"unnest({arrays}) WITH ORDINALITY AS n({', '.join(columns)}, place)"
 
 
 def insertions(target: str, first: int, shape: Shape) -> str:
-    """Return CTEs that insert entries, and their blobs, into the conversations that the CTE `target` has as
-    `number`.
+    """Return CTEs that insert entries and their blobs into the conversations whose numbers are in the CTE `target`.
 
-    `first` is the number of the first parameter: the arrays of `arrays_of`.
+    The parameters from number `first` on are the arrays that `arrays_of` returns.
     """
     columns = shape.entry_columns
     values = {name: name for name in columns}
@@ -140,8 +142,8 @@ _CHANGED_COLUMNS: Final = {
     "ended_at": "double precision[]",
     "has_failed": "boolean[]",
 }
-"""The columns of a summary that seldom change. They are NULL where they have not changed, and left out if none of
-the summaries has changed.
+"""The columns of a summary that seldom change. They are NULL for a conversation in which none of them has changed.
+The statement leaves them out if they have not changed in any conversation.
 """
 
 
@@ -179,7 +181,7 @@ class _Change:
         self.summary: Summary | None = None
 
     def refusal(self, first: int | None) -> ParleyError | None:
-        """Return why entries from a position on cannot be appended; None if they can."""
+        """Return why entries that begin at the position `first` cannot be appended; None if they can be."""
         if self.held.is_lost or (first is not None and first <= self.last):
             return LeaseLost()
         if first is not None and first != self.last + 1:
@@ -235,7 +237,7 @@ class AppendGroup(Group):
         if rest := [change for number, change in changes.items() if number not in written]:
             written |= await self._append(db, rest)
             if may_be_done and len(written) < len(changes):
-                written |= await self._written(db, changes)  # the earlier attempt was executed in this moment
+                written |= await self._written(db, changes)  # the earlier attempt was executed meanwhile
         for number in written:
             held, change = changes[number].held, changes[number]
             held.last, held.batch, held.summary = change.last, self._token, change.summary
@@ -271,7 +273,7 @@ class AppendGroup(Group):
 
 
 class Append(Request):
-    """Append entries under a lease, and replace the summary."""
+    """A request to append entries under a lease, and to replace the summary."""
 
     kind = AppendGroup
 
@@ -318,7 +320,7 @@ class AcquireGroup(Group):
         ]
 
     async def _try(self, db: Connection, wanted: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
-        """Acquire leases. Conversations that another process has changed meanwhile are missing in the result."""
+        """Acquire leases. The result lacks the conversations whose lease another process took meanwhile."""
         rows = await db.fetch(_STATE, [request.id.encode() for request in wanted], not self._keeper.may_steal)
         state = {row[0]: row[1:] for row in rows}
         outcomes: dict[ConversationId, Lease | ParleyError] = {}
@@ -373,7 +375,7 @@ def _owned_by(owner: Owner, asking: Owner) -> OwnedElsewhere:
 
 
 class Acquire(Request):
-    """Acquire a lease."""
+    """A request to acquire a lease."""
 
     kind = AcquireGroup
 
@@ -397,7 +399,7 @@ class ReleaseGroup(Group):
 
 
 class Release(Request):
-    """Release a lease. The request must not be among the held leases any more, or was not wanted."""
+    """A request to release a lease. `LeaseKeeper.held` must not contain the lease when the request is submitted."""
 
     kind = ReleaseGroup
 
@@ -426,7 +428,9 @@ class CheckpointGroup(Group):
         return outcomes
 
     def lost(self, request: SaveCheckpoint) -> None:
-        """Do nothing, because the checkpoint may also be after the end of the log."""
+        """Do nothing, because the lease may still be held. The error also occurs if the checkpoint is after the end
+        of the log.
+        """
 
 
 _SAVE_CHECKPOINT: Final = """
@@ -442,7 +446,7 @@ _SAVE_CHECKPOINT: Final = """
 
 
 class SaveCheckpoint(Request):
-    """Replace the checkpoint of a log."""
+    """A request to replace the checkpoint of a log."""
 
     kind = CheckpointGroup
 
@@ -479,7 +483,7 @@ _DELETE: Final = """
 
 
 class Delete(Request):
-    """Delete a conversation. Its entries are removed later."""
+    """A request to delete a conversation. The entries of the conversation are removed later."""
 
     kind = DeleteGroup
 
