@@ -258,7 +258,7 @@ async def test_what_was_acknowledged_survives_a_crash_of_the_server(
     import tempfile
 
     server = PostgresServer(Path(tempfile.mkdtemp()) / "server", fsync=True)
-    server._directory.parent.chmod(0o755)
+    server.directory.parent.chmod(0o755)
     server.create()
     server.start()
     try:
@@ -281,4 +281,4 @@ async def test_what_was_acknowledged_survives_a_crash_of_the_server(
         await store.close()
     finally:
         server.remove()
-        server._directory.parent.rmdir()
+        server.directory.parent.rmdir()

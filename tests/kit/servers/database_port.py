@@ -28,6 +28,8 @@ class DatabasePort:
         self.refuses = False
         """True if new connections are closed at once."""
         self.cuts = 0
+        self.accepted = 0
+        """The number of connections so far."""
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -61,6 +63,10 @@ class DatabasePort:
         """
         self._cut_at, self._marker, self._marked = (direction, size), marker, None
 
+    def target(self, url: str) -> None:
+        """Pass new connections on to another server, as a load balancer does after a failover."""
+        self._target = urlsplit(url)
+
     def hold(self) -> None:
         """Pass no bytes on until `flow` is called."""
         self._flows.clear()
@@ -69,6 +75,7 @@ class DatabasePort:
         self._flows.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         if self.refuses:
             writer.close()
             return

@@ -90,8 +90,10 @@ class PostgresServer:
     def __init__(self, directory: Path, *, fsync: bool = False) -> None:
         found = programs()
         assert found is not None, no_postgres()
-        self._programs, self._data, self._fsync = found, directory / "data", fsync
-        self._directory, self.port = directory, free_port()
+        self._programs, self._fsync = found, fsync
+        self.directory, self.data, self.port = directory, directory / "data", free_port()
+        self.options: dict[str, str] = {}
+        """More settings of the server, which `start` uses."""
         # initdb refuses to run as root.
         self._user = "nobody" if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,22 +105,36 @@ class PostgresServer:
 
     def create(self) -> None:
         """Create the files of the server."""
-        self._directory.mkdir(mode=0o700)
-        if self._user is not None:
-            user = pwd.getpwnam(self._user)
-            os.chown(self._directory, user.pw_uid, user.pw_gid)
-        secret = self._directory / "password"
+        self.directory.mkdir(mode=0o700)
+        self.own(self.directory)
+        secret = self.directory / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)  # the directory is closed to others
         words = ("-N", "--locale=C", "--encoding=UTF8", "-A", "password", "-U", "parley", f"--pwfile={secret}")
         subprocess.run(
-            (self._programs / "initdb", "-D", self._data, *words),
+            (self._programs / "initdb", "-D", self.data, *words),
             user=self._user,
             cwd="/",
             check=True,
             capture_output=True,
             timeout=START_SECONDS,
         )
+
+    def own(self, path: Path) -> None:
+        """Let the user of the server own a file."""
+        if self._user is not None:
+            user = pwd.getpwnam(self._user)
+            os.chown(path, user.pw_uid, user.pw_gid)
+
+    def standby(self, directory: Path) -> PostgresServer:
+        """Copy the files of this server, which must not be running, and return a standby that follows it."""
+        copy = PostgresServer(directory, fsync=self._fsync)
+        subprocess.run(("cp", "-a", self.directory, directory), check=True, timeout=START_SECONDS)
+        signal_file = copy.data / "standby.signal"
+        signal_file.touch()
+        copy.own(signal_file)
+        copy.options["primary_conninfo"] = f"host=127.0.0.1 port={self.port} user=parley password={PASSWORD}"
+        return copy
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
@@ -132,13 +148,14 @@ class PostgresServer:
             "max_connections": 200,
             "autovacuum": "off",
             "jit": "off",
+            **self.options,
         }
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         # The standard input is the reading end of the lifeline: `read` returns when the processes of the run ended.
         script = 'exec 3<&0; "$@" 3<&- & pid=$!; (read -r _ <&3; kill -INT $pid) & wait $pid; kill $!'
-        with Path(self._directory, "log").open("ab") as log:
+        with Path(self.directory, "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ("sh", "-c", script, "sh", self._programs / "postgres", "-D", self._data, *words),
+                ("sh", "-c", script, "sh", self._programs / "postgres", "-D", self.data, *words),
                 user=self._user,
                 cwd="/",
                 stdin=_LIFELINE[0],
@@ -150,20 +167,42 @@ class PostgresServer:
 
     def _wait_until_ready(self) -> None:
         until = time.monotonic() + START_SECONDS
-        pid_file = self._data / "postmaster.pid"
+        pid_file = self.data / "postmaster.pid"
         while time.monotonic() < until:
             with suppress(OSError):
                 lines = pid_file.read_text().splitlines()
-                if len(lines) > 7 and lines[7].strip() == "ready":
+                if len(lines) > 7 and lines[7].strip() in ("ready", "standby"):
                     return
             if self._process is not None and self._process.poll() is not None:
                 break
             time.sleep(0.01)
-        raise AssertionError(f"PostgreSQL does not start:\n{Path(self._directory, 'log').read_text()}")
+        raise AssertionError(f"PostgreSQL does not start:\n{Path(self.directory, 'log').read_text()}")
+
+    @property
+    def pid(self) -> int:
+        """The id of the server's main process."""
+        return int((self.data / "postmaster.pid").read_text().split()[0])
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to all processes of the server."""
+        main = self.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        for pid in (main, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the server."""
-        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), number)
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill all processes of the server. They can do nothing more."""
+        shared_memory = (self.data / "postmaster.pid").read_text().splitlines()[6].split()
+        self.signal_all(signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(START_SECONDS)
+        # A server removes its shared memory when it stops or starts again. This server may do neither.
+        subprocess.run(("ipcrm", "-m", shared_memory[-1]), check=False, capture_output=True)
 
     def crash(self) -> None:
         """End the server at once. The next start recovers from its log, as after a crash of the computer."""
@@ -182,7 +221,7 @@ class PostgresServer:
     def remove(self) -> None:
         """Stop the server and remove its files."""
         self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def shared_server() -> str:

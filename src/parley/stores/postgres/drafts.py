@@ -16,7 +16,7 @@ from parley.errors import StoreFailed
 from parley.ports.store import PAGE, Checkpoint, Summary
 from parley.stores.postgres.batch import Batch, Shape, arrays_of, pack
 from parley.stores.postgres.database import Database
-from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.driver import Connection, replicated
 from parley.stores.postgres.leases import ALIVE
 from parley.stores.postgres.migration import ReadMarks
 from parley.stores.postgres.rows import SummaryColumns
@@ -72,6 +72,7 @@ async def create(
         written = await db.fetchval("SELECT batch FROM conversations WHERE id = $1", conversation_id.encode())
         if not may_be_done or written != token:
             raise StoreFailed(f"conversation {conversation_id} already exists")
+        await replicated(db)
 
     await database.run(work)
 
@@ -163,6 +164,7 @@ class PostgresDraft:
                     return
             written = await db.fetchval("SELECT batch FROM conversations WHERE id = $1", conversation_id.encode())
             if may_be_done and written == token:
+                await replicated(db)
                 return
             if written is not None:
                 raise StoreFailed(f"conversation {conversation_id} already exists")

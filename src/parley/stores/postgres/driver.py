@@ -5,21 +5,27 @@ asyncpg is imported when the first connection is opened, because most processes 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["Connection", "connect", "is_lost", "is_permanent", "is_rolled_back", "reason_of"]
+__all__ = ["Connection", "connect", "is_lost", "is_permanent", "is_rolled_back", "reason_of", "replicated"]
 
 STATEMENT_SECONDS: Final = 120
 """The time after which the server cancels a statement, in seconds. Calls give up earlier. The limit ends
 statements whose client is gone.
 """
 
+LOCK_SECONDS: Final = 10
+"""The time after which the server cancels a statement that waits for a lock, in seconds. Calls give up earlier."""
+
 SETTINGS: Final = {
     "application_name": "parley",
     "search_path": "parley, public",
     "statement_timeout": f"{STATEMENT_SECONDS}s",
+    "lock_timeout": f"{LOCK_SECONDS}s",
     "idle_in_transaction_session_timeout": f"{STATEMENT_SECONDS}s",
     "jit": "off",
     "client_encoding": "UTF8",
@@ -53,18 +59,59 @@ class Connection(Protocol):
 
 
 async def connect(url: str, *, seconds: float) -> Connection:
-    """Open a connection.
+    """Open a connection. If the URL names several hosts, connect to all of them at the same time, and use the first
+    that accepts writes. A host that does not answer therefore causes no delay.
 
     Raises:
         ImportError: asyncpg is not installed.
         Exception: any error of asyncpg or of the operating system.
     """
+    connection: Connection | None = None
+    attempts = [asyncio.ensure_future(_connect_to(one, seconds)) for one in _each_host(url)]
+    try:
+        for attempt in asyncio.as_completed(attempts):
+            try:
+                connection = await attempt
+            except Exception:
+                continue  # another host may accept the connection
+            return connection
+        errors = [error for one in attempts if (error := one.exception()) is not None]
+        raise next((error for error in errors if not is_permanent(error)), errors[0])
+    finally:
+        for one in attempts:
+            one.add_done_callback(lambda done: _discard(done, unless=connection))
+            one.cancel()
+
+
+def _discard(attempt: asyncio.Future[Connection], *, unless: Connection | None) -> None:
+    """Cut the connection of an attempt that is no longer needed."""
+    if not attempt.cancelled() and attempt.exception() is None and attempt.result() is not unless:
+        attempt.result().terminate()
+
+
+async def _connect_to(url: str, seconds: float) -> Connection:
     import asyncpg
 
     connection: Connection = await asyncpg.connect(
         url, timeout=seconds, server_settings=SETTINGS, target_session_attrs="read-write"
     )
     return connection
+
+
+def _each_host(url: str) -> list[str]:
+    """Return a URL for each host of a URL."""
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    return [urlunsplit(parts._replace(netloc=f"{login}{at}{host}")) for host in hosts.split(",")]
+
+
+async def replicated(connection: Connection) -> None:
+    """Wait until the synchronous standbys, if there are any, have everything that was committed before.
+
+    A transaction whose connection was lost may be visible on the primary before a standby has it. The commit of a
+    later transaction waits for the standby, if the transaction has written something.
+    """
+    await connection.execute("SELECT pg_logical_emit_message(true, 'parley', '')")
 
 
 def is_lost(error: BaseException, connection: Connection | None) -> bool:
@@ -119,5 +166,7 @@ def reason_of(error: BaseException) -> str:
     """Describe an error on one line. asyncpg never puts the password into a message."""
     if isinstance(error, TimeoutError):
         return "no answer"
+    if type(error).__name__ == "TargetServerAttributeNotMatched":
+        return "the server does not accept writes"
     text = " ".join(str(error).split())
     return text or type(error).__name__

@@ -52,7 +52,7 @@ async def migrate(db: Connection) -> None:
     found = await format_of(db)
     if found < len(MIGRATIONS):
         async with db.transaction():
-            await db.execute("SET LOCAL statement_timeout = 0")
+            await db.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
             await db.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
             found = await format_of(db)
             for step in MIGRATIONS[found:]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from parley.ports.store import StoredSession, StoredToken
-from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.driver import Connection, replicated
 from parley.wire.ids import ConversationId
 
 __all__ = [
@@ -36,6 +36,7 @@ async def add_token(db: Connection, token: StoredToken, may_be_done: bool) -> bo
     )
     if added is None and may_be_done:
         found = await db.fetchval("SELECT digest FROM tokens WHERE name = $1", token.name.encode())
+        await replicated(db)
         return bool(found == token.digest)
     return added is not None
 
@@ -63,6 +64,8 @@ async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
     """Remove a token and the read marks of its principal. Return False if no token has this name."""
     token = next((one for one in await all_tokens(db) if one.name == name), None)
     if token is None:
+        if may_be_done:
+            await replicated(db)
         return may_be_done
     await db.execute(
         "WITH gone AS (DELETE FROM tokens WHERE name = $1) DELETE FROM read_marks WHERE reader = $2",

@@ -15,8 +15,8 @@ import logging
 import os
 from asyncio import Future, Task
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.errors import LeaseLost, ParleyError, StoreFailed
@@ -29,6 +29,8 @@ from parley.stores.postgres.writes import Append, Group, Request
 __all__ = ["Writer"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GROUP_BYTES: Final = 16 * 1024 * 1024
 """The maximum size of the entries in one statement, in bytes, unless a single append is larger."""
@@ -195,8 +197,7 @@ class Writer:
                     sent = True
                     for job in jobs:
                         job.is_begun = True
-                    async with asyncio.timeout(CALL_SECONDS):
-                        outcomes = await group.execute(connection, may_be_done)
+                    outcomes = await _in_time(group.execute(connection, may_be_done), connection)
                     self._settle(group, jobs, outcomes)
                     return
                 except Exception as error:
@@ -271,6 +272,27 @@ class Writer:
         if self._connection is not None:
             await close(self._connection)
             self._connection = None
+
+
+async def _in_time(work: Coroutine[Any, Any, T], connection: Connection) -> T:
+    """Wait for a statement for `CALL_SECONDS`, and then cut the connection.
+
+    The statement is not cancelled. If PostgreSQL cancels a commit that waits for a standby, other processes see
+    the transaction although no standby has it.
+
+    Raises:
+        TimeoutError: the connection was cut.
+        Exception: the error of the statement.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        if (await asyncio.wait((task,), timeout=CALL_SECONDS))[0]:
+            return task.result()
+        raise TimeoutError
+    finally:
+        if not task.done():
+            connection.terminate()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:

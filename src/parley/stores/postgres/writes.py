@@ -6,6 +6,7 @@ last position and the id of the last batch must be those that this process knows
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Final
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Final
 from parley.errors import LeaseLost, OwnedElsewhere, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import CHECKPOINT_ENTRIES, Checkpoint, Lease, Owner, Summary
 from parley.stores.postgres.batch import BLOB_COLUMNS, Batch, Shape, arrays_of, pack
-from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.driver import Connection, replicated
 from parley.stores.postgres.leases import ALIVE, HeldLease, LeaseKeeper
 from parley.stores.postgres.rows import changed_columns
 from parley.stores.search import SLACK_SECONDS, STEP_SECONDS
@@ -35,7 +36,7 @@ TRIES: Final = 5
 """The maximum number of attempts to acquire a lease that other processes acquire and release at the same time."""
 
 
-class Group:
+class Group(ABC):
     """Requests of one kind that are executed together."""
 
     order: ClassVar[int]
@@ -47,15 +48,15 @@ class Group:
         """Create the group. `token` identifies the group, and stays the same if the group is repeated."""
         self._requests, self._keeper, self._token = requests, keeper, token
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> None:  # noqa: B027 - most kinds need no preparation
         """Do the work that needs no connection."""
 
+    @abstractmethod
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
         """Execute the requests, and return the result or the error of each request.
 
         `may_be_done` is True if an earlier attempt may have been committed.
         """
-        raise NotImplementedError
 
     def done(self, request: Any, outcome: Any, *, is_unwanted: bool) -> Request | None:
         """Note that a request was executed. Return a request that undoes it; None if nothing must be undone.
@@ -258,12 +259,14 @@ class AppendGroup(Group):
         return {row[0] for row in await db.fetch(sql, *heads, *summaries, self._token, *arrays)}
 
     async def _written(self, db: Connection, changes: dict[int, _Change]) -> set[int]:
-        """Return the numbers of the conversations to which this group was already written."""
+        """Return the numbers of the conversations to which this group was already written and replicated."""
         rows = await db.fetch(
             "SELECT number FROM conversations WHERE number = ANY($1::bigint[]) AND batch = $2",
             list(changes),
             self._token,
         )
+        if rows:
+            await replicated(db)
         return {row[0] for row in rows}
 
     def lost(self, request: Append) -> None:
@@ -466,6 +469,7 @@ class DeleteGroup(Group):
             if gone is None and may_be_done:
                 exists = "SELECT EXISTS (SELECT 1 FROM conversations WHERE number = $1)"
                 gone = not await db.fetchval(exists, held.number) or None
+                await replicated(db)
             outcomes.append(LeaseLost() if gone is None else None)
         return outcomes
 

@@ -1,0 +1,263 @@
+"""The primary of PostgreSQL is killed and its synchronous standby is promoted: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kit.builders.entries import FIRST, OTHER, everything_in, said, summary
+from kit.servers.database_port import DatabasePort
+from kit.servers.postgres import NEEDS_POSTGRES, with_connection
+from kit.servers.postgres_pair import PostgresPair, postgres_pair
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.printed import PRINTED
+from kit.system.waiting import until
+from parley.errors import LeaseLost, OwnedElsewhere
+from parley.ports.store import Lease
+from parley.stores.postgres.store import PostgresStore
+from parley.wire.ids import ConversationId
+
+pytestmark = [NEEDS_POSTGRES, pytest.mark.waits]
+
+PRODUCERS = 8
+BEFORE, AFTER = 20, 5
+"""How many events each producer appends at least before and after the failover."""
+SHORT_LEASE = 2.0
+LATE = {"recovery_min_apply_delay": "1h"}
+"""Settings of a standby that has everything on its disk and applies nothing until it is promoted."""
+
+
+class Producer:
+    """Appends events to one conversation, and counts the acknowledgements."""
+
+    def __init__(self, store: PostgresStore, number: int) -> None:
+        self._store = store
+        self.id = ConversationId(f"00000000-0000-4000-8000-{number:012}")
+        self.acknowledged = 0
+        self.lost = 0
+        """The number of leases that the producer has lost."""
+        self.last_at = 0.0
+        """The time of the last acknowledgement."""
+
+    async def run(self) -> None:
+        await self._store.create(self.id, [], summary())
+        while True:
+            lease = await self._acquired()
+            seq = int(lease.last)
+            assert seq >= self.acknowledged
+            try:
+                while True:
+                    seq += 1
+                    await self._store.append(lease, [said(seq, f"{self.id} {seq}")], summary(state="running"))
+                    self.acknowledged, self.last_at = seq, time.monotonic()
+            except LeaseLost:
+                self.lost += 1
+
+    async def _acquired(self) -> Lease:
+        while True:
+            try:
+                return await self._store.acquire(self.id, address="")
+            except OwnedElsewhere:
+                await asyncio.sleep(0.05)
+
+    async def check(self, store: PostgresStore) -> None:
+        """Check that the log has each acknowledged event once, in order, and at most one more."""
+        log = await everything_in(store, self.id)
+        assert log == [said(seq, f"{self.id} {seq}") for seq in range(1, len(log) + 1)]
+        assert self.acknowledged <= len(log) <= self.acknowledged + 1
+        assert (await store.head(self.id)).last == len(log)
+
+
+@asynccontextmanager
+async def producing(store: PostgresStore, count: int = PRODUCERS) -> AsyncIterator[list[Producer]]:
+    """Run producers. Their errors are raised at the end of the block."""
+    producers = [Producer(store, number) for number in range(count)]
+    tasks = [asyncio.ensure_future(one.run()) for one in producers]
+    try:
+        yield producers
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in ended:
+        if not isinstance(error, asyncio.CancelledError):
+            raise error if isinstance(error, BaseException) else AssertionError("a producer has ended")
+
+
+async def until_acknowledged(producers: list[Producer], more: int) -> None:
+    """Wait until each producer has got `more` acknowledgements from now on."""
+    wanted = {one.id: one.acknowledged + more for one in producers}
+    await until(
+        lambda: all(one.acknowledged >= wanted[one.id] for one in producers),
+        lambda: f"acknowledged: {[one.acknowledged for one in producers]}",
+    )
+
+
+async def fail_over(pair: PostgresPair, producers: list[Producer]) -> float:
+    """Kill the primary during appends, and promote the standby. Return the seconds from the last acknowledgement
+    before the failover to the moment at which every producer has got another one.
+    """
+    await until_acknowledged(producers, BEFORE)
+    await pair.kill_primary()
+    last = max(one.last_at for one in producers)
+    await pair.promote()
+    await until_acknowledged(producers, 1)
+    seconds = time.monotonic() - last
+    await until_acknowledged(producers, AFTER)
+    return seconds
+
+
+async def test_a_failover_loses_and_repeats_nothing_and_the_store_continues(
+    record_property: Callable[[str, object], None],
+) -> None:
+    async with postgres_pair(**LATE) as pair:
+        store = PostgresStore(pair.url)
+        async with producing(store) as producers:
+            seconds = await fail_over(pair, producers)
+            assert [one.lost for one in producers] == [0] * PRODUCERS
+        await store.close()
+        fresh = PostgresStore(pair.url)
+        for one in producers:
+            await one.check(fresh)
+        await fresh.close()
+    record_property(PRINTED, f"failover of PostgreSQL: {seconds:.2f} s without an acknowledgement")
+
+
+@pytest.mark.long
+async def test_many_failovers_lose_and_repeat_nothing(record_property: Callable[[str, object], None]) -> None:
+    taken: list[float] = []
+    async with postgres_pair() as pair:
+        for number in range(6):
+            if number:
+                await pair.add_standby(**(LATE if number % 2 else {}))
+            store = PostgresStore(pair.url)
+            async with producing(store, 32) as producers:
+                if number % 3 == 2:
+                    await pause_replay(pair)
+                taken.append(await fail_over(pair, producers))
+            for one in producers:
+                await one.check(store)
+                await store.delete(await one._acquired())
+            await store.close()
+    record_property(
+        PRINTED, f"failovers of PostgreSQL, seconds without an acknowledgement: {[round(one, 2) for one in taken]}"
+    )
+
+
+async def pause_replay(pair: PostgresPair) -> None:
+    assert pair.standby is not None
+    await with_connection(pair.standby.url, lambda db: db.execute("SELECT pg_wal_replay_pause()"))
+
+
+async def test_a_write_that_only_the_primary_has_is_not_acknowledged_after_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.stores.postgres.writer.CALL_SECONDS", 0.3)
+    async with postgres_pair() as pair, DatabasePort(pair.primary.url) as port:
+        store = PostgresStore(port.url, lease_seconds=3600)
+        await store.create(FIRST, [], summary())
+        lease = await store.acquire(FIRST, address="")
+        await store.append(lease, [said(1, "one")], summary())
+        assert pair.standby is not None
+        pair.standby.signal_all(signal.SIGSTOP)
+        append = store.append(lease, [said(2, "two")], summary())
+        connections = port.accepted
+        await until(lambda: port.accepted >= connections + 2)  # the store has looked twice
+        await with_connection(pair.primary.url, lambda db: db.execute(CANCEL))
+        await until(lambda: append.done() or port.accepted >= connections + 5)
+
+        assert not append.done()
+        pair.standby.signal_all(signal.SIGCONT)
+        await append
+        await pair.kill_primary()
+        await pair.promote()
+        fresh = PostgresStore(pair.url)
+        assert await everything_in(fresh) == [said(1, "one"), said(2, "two")]
+        await fresh.close()
+        monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.1)
+        await store.close()
+
+
+CANCEL = """
+    SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'parley'
+"""
+"""Makes the primary commit the writes that wait for the standby."""
+
+
+async def test_after_a_failover_a_holder_keeps_its_lease_and_a_frozen_holder_is_fenced() -> None:
+    async with postgres_pair(**LATE) as pair:
+        alive = PostgresStore(pair.url, lease_seconds=SHORT_LEASE)
+        frozen_port = DatabasePort(pair.primary.url)
+        async with frozen_port:
+            frozen = PostgresStore(frozen_port.url, lease_seconds=3600)
+            for one in (FIRST, OTHER):
+                await alive.create(one, [], summary())
+            kept = await alive.acquire(FIRST, address="")
+            lease = await frozen.acquire(OTHER, address="")
+            await set_expiry(pair, SHORT_LEASE * 3)
+            frozen_port.hold()
+            late = frozen.append(lease, [said(1, "late")], summary())
+            await pair.kill_primary()
+            await pair.promote()
+            await alive.append(kept, [said(1, "one")], summary())
+            # A new process finds no locks on the new primary. The rows of both holders have not expired.
+            new = PostgresStore(pair.url, lease_seconds=SHORT_LEASE)
+            for one in (FIRST, OTHER):
+                with pytest.raises(OwnedElsewhere):
+                    await new.acquire(one, address="")
+            taken = await until_acquired(new, OTHER)
+            with pytest.raises(OwnedElsewhere):
+                await new.acquire(FIRST, address="")
+            await new.append(taken, [said(1, "of the new holder")], summary())
+            frozen_port.target(pair.primary.url)
+            frozen_port.flow()
+            frozen_port.cut()
+
+            with pytest.raises(LeaseLost):
+                await late
+            with pytest.raises(LeaseLost):
+                await frozen.append(lease, [said(2, "later")], summary())
+            assert await everything_in(new, OTHER) == [said(1, "of the new holder")]
+            await alive.append(kept, [said(2, "two")], summary())
+            assert await everything_in(new) == [said(1, "one"), said(2, "two")]
+            for store in (alive, frozen, new):
+                await store.close()
+
+
+async def set_expiry(pair: PostgresPair, seconds: float) -> None:
+    """Let the leases of processes that do not renew them expire after some seconds."""
+    await with_connection(
+        pair.primary.url,
+        lambda db: db.execute(
+            "UPDATE parley.holders SET expires_at ="
+            " least(expires_at, clock_timestamp() + make_interval(secs => $1))",
+            seconds,
+        ),
+    )
+
+
+async def until_acquired(store: PostgresStore, conversation_id: ConversationId) -> Lease:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                return await store.acquire(conversation_id, address="")
+            except OwnedElsewhere:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_host_that_does_not_answer_delays_nothing() -> None:
+    """The computer of the old primary is off, so connections to it are neither accepted nor refused."""
+    async with postgres_pair() as pair, DatabasePort(pair.primary.url) as silent:
+        silent.hold()
+        hosts = [silent.url.rpartition("@")[2].partition("/")[0], f"127.0.0.1:{pair.primary.port}"]
+        store = PostgresStore(pair.url_of(*hosts))
+        async with asyncio.timeout(4):
+            await store.create(FIRST, [], summary())
+
+        assert await everything_in(store) == []
+        await store.close()
