@@ -109,7 +109,9 @@ async def test_doctor_checks_the_database(tmp_path: Path, databases: Databases) 
     works = await parley(tmp_path, "doctor", url=databases.url())
     fails = await parley(tmp_path, "doctor", url=databases.url() + "_missing")
 
-    assert f"database    {location}: ok\n" in works.stdout
+    assert f"database    {location}: ok\ndatabase    the server is PostgreSQL " in works.stdout
+    assert "database    the connection is not encrypted\n" in works.stdout
+    assert "database    unsafe: fsync is off, " in works.stdout
     missing = f'database    {location}_missing: database "{parts.path[1:]}_missing" does not exist\n'
     assert missing in fails.stdout
     assert fails.exit_code == 1

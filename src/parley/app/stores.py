@@ -12,7 +12,7 @@ from parley.ports.store import Store
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
-__all__ = ["on_changes", "open_store", "server_store", "why_postgres_fails"]
+__all__ = ["inspect_postgres", "on_changes", "open_store", "server_store"]
 
 
 def server_store(loader: Loader) -> Store:
@@ -92,19 +92,19 @@ async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator
         await store.close()
 
 
-async def why_postgres_fails(url: str) -> tuple[str, str | None]:
-    """Connect to a database. Return its location without the password, and the reason why it cannot be used.
+async def inspect_postgres(url: str) -> tuple[bool, list[str]]:
+    """Connect to a database. Return whether it can be used, and sentences about it.
 
-    The reason is None if the database can be used.
+    If it cannot be used, the only sentence gives the reason. No sentence contains the password.
     """
     from parley.errors import StoreError
     from parley.stores.postgres.database import location_of
+    from parley.stores.postgres.store import PostgresStore
 
-    store = _postgres_store(url)
+    store = PostgresStore(url)
     try:
-        await store.tokens()
+        return True, [f"{location_of(url)}: ok", *await store.describe()]
     except StoreError as error:
-        return location_of(url), str(error)
+        return False, [str(error)]
     finally:
         await store.close()
-    return location_of(url), None

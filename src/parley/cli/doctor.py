@@ -166,7 +166,7 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
 
 async def _look_at_database(overrides: Sequence[str]) -> bool:
     """Check the PostgreSQL database of the home. Return False if it cannot store conversations."""
-    from parley.app.stores import why_postgres_fails
+    from parley.app.stores import inspect_postgres
 
     try:
         url = settings_loader(overrides).store_url()
@@ -174,9 +174,10 @@ async def _look_at_database(overrides: Sequence[str]) -> bool:
         return True  # the error was reported with the other settings
     if url is None:
         return True
-    location, fault = await why_postgres_fails(url)
-    _line("database", f"{location}: ok" if fault is None else fault)
-    return fault is None
+    is_usable, sentences = await inspect_postgres(url)
+    for sentence in sentences:
+        _line("database", sentence)
+    return is_usable
 
 
 def _look_at_webhook(loader: Loader) -> None:

@@ -6,6 +6,7 @@ asyncpg is imported when the first connection is opened, because most processes 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
@@ -144,6 +145,7 @@ def is_permanent(error: BaseException) -> bool:
 
     permanent = (
         ImportError,
+        ssl.SSLCertVerificationError,
         exceptions.InvalidAuthorizationSpecificationError,  # also a wrong password
         exceptions.InvalidCatalogNameError,
         exceptions.InsufficientPrivilegeError,
@@ -166,6 +168,8 @@ def reason_of(error: BaseException) -> str:
     """Describe an error on one line. asyncpg never puts the password into a message."""
     if isinstance(error, TimeoutError):
         return "no answer"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of the server is not accepted: {error.verify_message}"
     if type(error).__name__ == "TargetServerAttributeNotMatched":
         return "the server does not accept writes"
     text = " ".join(str(error).split())

@@ -31,7 +31,7 @@ from parley.ports.store import (
     StoredToken,
     Summary,
 )
-from parley.stores.postgres import drafts, migration, queries, search, tokens
+from parley.stores.postgres import drafts, inspection, migration, queries, search, tokens
 from parley.stores.postgres.batch import Batch
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.drafts import PostgresDraft
@@ -259,6 +259,10 @@ class PostgresStore:
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
         """Do nothing, because this store has no files that could be lost."""
+
+    async def describe(self) -> list[str]:
+        """Return sentences about the version, the encryption and the durability of the database."""
+        return await self._read(inspection.describe)
 
     async def check(self) -> None:
         """Find the leases that this process has lost, and call their callbacks.

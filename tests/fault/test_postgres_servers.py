@@ -1,0 +1,127 @@
+"""PostgreSQL servers with TLS, and servers whose disk is full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from kit.builders.entries import FIRST, everything_in, said, summary
+from kit.servers.postgres import NEEDS_POSTGRES, PostgresServer, with_connection
+from kit.system.certificates import make_certificate
+from parley.app.stores import inspect_postgres
+from parley.errors import StoreFailed
+from parley.stores.postgres.store import PostgresStore
+
+pytestmark = [NEEDS_POSTGRES, pytest.mark.waits]
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """The files of a server that is not running."""
+    with tempfile.TemporaryDirectory(prefix="parley-postgres-") as directory:
+        os.chmod(directory, 0o755)  # the server may run as another user
+        server = PostgresServer(Path(directory, "server"), fsync=True)
+        server.create()
+        yield server
+        server.remove()
+
+
+async def test_a_server_with_a_certificate_of_another_authority_is_refused(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    cert, key = await make_certificate(tmp_path)
+    other, _ = await make_certificate(tmp_path / "other")
+    for path in (cert, key):
+        copy = server.directory / path.name
+        copy.write_bytes(path.read_bytes())
+        copy.chmod(0o600)
+        server.own(copy)
+    server.options |= {
+        "ssl": "on",
+        "ssl_cert_file": str(server.directory / cert.name),
+        "ssl_key_file": str(server.directory / key.name),
+    }
+    server.start()
+    url = server.url.replace("127.0.0.1", "localhost") + "?sslmode=verify-full&sslrootcert="
+    accepted = await inspect_postgres(url + quote(str(cert)))
+    refused = await inspect_postgres(url + quote(str(other)))
+    wrong_name = await inspect_postgres(url.replace("localhost", "127.0.0.1") + quote(str(cert)))
+
+    location = f"PostgreSQL at localhost:{server.port}/postgres"
+    assert accepted[0]
+    assert accepted[1][0] == f"{location}: ok"
+    assert "the connection is encrypted with TLSv1.3" in accepted[1]
+    assert refused == (
+        False,
+        [f"{location}: the certificate of the server is not accepted: self-signed certificate"],
+    )
+    assert not wrong_name[0]
+    assert "is not accepted: IP address mismatch" in wrong_name[1][0]
+
+
+@pytest.fixture
+def small_disk(server: PostgresServer) -> Iterator[Path]:
+    """A small file system that the server may write to."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    disk = server.directory / "disk"
+    disk.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=48m", "none", disk)
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"needs a mount: {mounted.stderr.strip()}")
+    try:
+        server.own(disk)
+        yield disk
+    finally:
+        server.stop()
+        subprocess.run(("umount", "-l", disk), check=True)
+
+
+async def test_a_full_disk_fails_appends_and_appends_succeed_when_there_is_space(
+    server: PostgresServer, small_disk: Path
+) -> None:
+    server.start()
+    store = PostgresStore(server.url)
+    await store.create(FIRST, [], summary())
+
+    async def move(db: Any) -> None:
+        await db.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
+        await db.execute("ALTER TABLE parley.entries SET TABLESPACE small")
+
+    await with_connection(server.url, move)
+    lease = await store.acquire(FIRST, address="")
+    await store.append(lease, [said(1, "one")], summary())
+    filler = small_disk / "filler"
+    filler.touch()
+    await asyncio.get_running_loop().run_in_executor(None, fill, filler)
+    large = os.urandom(50_000).hex()  # PostgreSQL cannot compress it much
+    with pytest.raises(StoreFailed, match="No space left on device"):
+        await store.append(lease, [said(seq, f"{seq} {large}") for seq in range(2, 50)], summary())
+    assert await everything_in(store) == [said(1, "one")]
+    filler.unlink()
+    await store.append(lease, [said(2, "two")], summary())
+
+    assert await everything_in(store) == [said(1, "one"), said(2, "two")]
+    assert (await store.head(FIRST)).last == 2
+    await store.close()
+
+
+def fill(path: Path) -> None:
+    """Write to a file until its file system is full."""
+    with path.open("wb", buffering=0) as filler:
+        for size in (65536, 4096):
+            try:
+                while True:
+                    filler.write(b"x" * size)
+            except OSError:
+                continue
