@@ -8,33 +8,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from bench.appending import BODY, PRODUCERS, SECONDS, Appended, append_events, names, summary, who
 from bench.report import NotAvailable, Row
 from bench.servers import ON_DISK, Parley
-from bench.store import BODY
-from parley.conversation.log import Entry
-from parley.ports.store import Lease, Summary
 from parley.stores.postgres.rows import searchable
 from parley.stores.postgres.store import PostgresStore
-from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["postgres"]
 
-PRODUCERS: Final = (1, 100)
-SECONDS: Final = 3.0
 SHARE: Final = {1: None, 100: 0.6}
 """The part of the events of asyncpg that Parley has to write, by the number of producers."""
 ASYNCPG: Final = "bare asyncpg"
 TESTS: Final = Path(__file__).parents[1] / "tests"
-
-
-class _Run(NamedTuple):
-    a_second: float
-    p50: float
-    p99: float
-    """Seconds from handing an event over to knowing that it is committed."""
 
 
 def postgres(*, repetitions: int) -> list[Row]:
@@ -67,10 +54,9 @@ async def _measured(url: str, producers: int, repetitions: int) -> list[Row]:
         runs.append(await _run(url, producers))
         bare.append(await _bare(url, producers))
     run, most, share = max(runs), max(bare), SHARE[producers]
-    who = "1 producer" if producers == 1 else f"{producers} producers"
     return [
         Row(
-            what=f"durable events in PostgreSQL, {who}",
+            what=f"durable events in PostgreSQL, {who(producers)}",
             unit="/s",
             values={Parley.name: run.a_second, ASYNCPG: most},
             budget=None if share is None else f"≥ {share} × {ASYNCPG}",
@@ -84,39 +70,13 @@ async def _measured(url: str, producers: int, repetitions: int) -> list[Row]:
     ]
 
 
-async def _run(url: str, producers: int) -> _Run:
+async def _run(url: str, producers: int) -> Appended:
     opened = PostgresStore(url)
-    leases: list[Lease] = []
-    for name in _names(producers):
-        await opened.create(name, [], _summary(0.0))
-        leases.append(await opened.acquire(name, address=""))
-    began = time.perf_counter()
-    taken = await asyncio.gather(*(_produce(opened, lease, until=began + SECONDS) for lease in leases))
-    ended = time.perf_counter()
+    appended, leases = await append_events(opened, producers)
     for lease in leases:
         await opened.delete(lease)
     await opened.close()
-    seconds = sorted(one for each in taken for one in each)
-    return _Run(len(seconds) / (ended - began), median(seconds), seconds[len(seconds) * 99 // 100])
-
-
-def _names(producers: int) -> list[ConversationId]:
-    return [ConversationId(f"00000000-0000-4000-8000-{number:012}") for number in range(producers)]
-
-
-async def _produce(opened: PostgresStore, lease: Lease, *, until: float) -> list[float]:
-    taken: list[float] = []
-    seq, now = lease.last, time.perf_counter()
-    while now < until:
-        seq = Seq(seq + 1)
-        await opened.append(lease, [Entry(seq, now, "agent_message", True, BODY)], _summary(now))
-        before, now = now, time.perf_counter()
-        taken.append(now - before)
-    return taken
-
-
-def _summary(updated_at: float) -> Summary:
-    return Summary(title="A title", cwd="/work", model="gpt-5", state="running", updated_at=updated_at)
+    return appended
 
 
 _APPEND: Final = """
@@ -135,8 +95,8 @@ _APPEND: Final = """
 async def _bare(url: str, producers: int) -> float:
     """Return the events a second that asyncpg writes alone: each statement has one of every producer."""
     opened = PostgresStore(url)
-    for name in _names(producers):
-        await opened.create(name, [], _summary(0.0))
+    for name in names(producers):
+        await opened.create(name, [], summary(0.0))
     db: Any = await opened._open.database.connect()
     rows = await db.fetch("SELECT number FROM conversations ORDER BY number")
     numbers = [row[0] for row in rows]

@@ -8,21 +8,16 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
+from bench.appending import BODY, PRODUCERS, SECONDS, Appended, append_events, summary, who
 from bench.report import BARE, Row
 from bench.servers import ON_DISK, Parley
-from parley.conversation.log import Entry
-from parley.ports.store import Lease, Summary
 from parley.stores.sqlite.database import open_home
 from parley.stores.sqlite.store import SqliteStore
-from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["store", "sync_seconds"]
 
-PRODUCERS: Final = (1, 100)
-SECONDS: Final = 3.0
-BODY: Final = b'{"type":"agent_message","message":"%b"}' % (b"Some words of an agent. " * 8)
 SHARE: Final = {1: None, 100: 0.5}
 """The minimum rate by the number of producers, as a share of the rate of the baseline. None means that there is no
 budget."""
@@ -32,15 +27,6 @@ SYNCED: Final = 4096
 CHECKPOINT_PAGES: Final = 2000
 """The size of the write-ahead log at which the baseline checkpoints the database, in pages. The store uses the same
 size, about 8 MB."""
-
-
-class _Run(NamedTuple):
-    a_second: float
-    """The number of durable events per second."""
-    p50: float
-    """The median time from the call of `append` to its acknowledgement, in seconds."""
-    p99: float
-    """The 99th percentile of the same time, in seconds."""
 
 
 def store(*, repetitions: int) -> list[Row]:
@@ -60,8 +46,7 @@ def store(*, repetitions: int) -> list[Row]:
     return rows
 
 
-def _rows(producers: int, run: _Run, bare: float, sync_ms: float, repetitions: int) -> list[Row]:
-    who = "1 producer" if producers == 1 else f"{producers} producers"
+def _rows(producers: int, run: Appended, bare: float, sync_ms: float, repetitions: int) -> list[Row]:
     share = SHARE[producers]
     notes = (
         f"{run.a_second / bare:.2f} × {BARE}, which writes the same rows in transactions of {producers} events",
@@ -70,41 +55,26 @@ def _rows(producers: int, run: _Run, bare: float, sync_ms: float, repetitions: i
     )
     return [
         Row(
-            what=f"durable events, {who}",
+            what=f"durable events, {who(producers)}",
             unit="/s",
             values={Parley.name: run.a_second, BARE: bare},
             budget=None if share is None else f"≥ {share} × {BARE}",
             kept=None if share is None else run.a_second >= share * bare,
             notes=notes,
         ),
-        Row(what=f"acknowledgement of an event, {who}, p50", unit="ms", values={Parley.name: run.p50 * 1000}),
+        Row(
+            what=f"acknowledgement of an event, {who(producers)}, p50",
+            unit="ms",
+            values={Parley.name: run.p50 * 1000},
+        ),
     ]
 
 
-async def _run(home: Path, producers: int) -> _Run:
+async def _run(home: Path, producers: int) -> Appended:
     opened = SqliteStore(str(home))
-    leases: list[Lease] = []
-    for number in range(producers):
-        name = ConversationId(f"00000000-0000-4000-8000-{number:012}")
-        await opened.create(name, [], _summary(0.0))
-        leases.append(await opened.acquire(name, address=""))
-    began = time.perf_counter()
-    taken = await asyncio.gather(*(_produce(opened, lease, until=began + SECONDS) for lease in leases))
-    ended = time.perf_counter()
+    appended, _ = await append_events(opened, producers)
     await opened.close()
-    seconds = sorted(one for each in taken for one in each)
-    return _Run(len(seconds) / (ended - began), median(seconds), seconds[len(seconds) * 99 // 100])
-
-
-async def _produce(opened: SqliteStore, lease: Lease, *, until: float) -> list[float]:
-    taken: list[float] = []
-    seq, now = lease.last, time.perf_counter()
-    while now < until:
-        seq = Seq(seq + 1)
-        await opened.append(lease, [Entry(seq, now, "agent_message", True, BODY)], _summary(now))
-        before, now = now, time.perf_counter()
-        taken.append(now - before)
-    return taken
+    return appended
 
 
 def _bare(home: Path, producers: int) -> float:
@@ -144,12 +114,8 @@ def _bare(home: Path, producers: int) -> float:
 
 
 def _shown(updated_at: float) -> tuple[str, str, str, str, float]:
-    shown = _summary(updated_at)
+    shown = summary(updated_at)
     return shown.title, shown.cwd, shown.model, shown.state, shown.updated_at
-
-
-def _summary(updated_at: float) -> Summary:
-    return Summary(title="A title", cwd="/work", model="gpt-5", state="running", updated_at=updated_at)
 
 
 def sync_seconds(path: Path) -> float:
