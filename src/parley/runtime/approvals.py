@@ -106,7 +106,7 @@ class OpenApprovals:
 
     @property
     def _open_limit(self) -> PendingApproval | None:
-        """The open approval if it is about a limit; otherwise None."""
+        """The open approval if it asks whether a turn may exceed a limit; otherwise None."""
         return self.open if self.open is not None and self.open.request.kind == "limit" else None
 
     @property
@@ -423,7 +423,7 @@ class OpenApprovals:
         try:
             await self._settle_by_timeout(pending.approval_id, "abort" if aborts else "timed_out")
         except (ApprovalIsSettled, UnknownApproval, LeaseLost, HomeLost):
-            pass  # a client answered in time, or another process owns the turn
+            pass  # a client answered just before the timeout, or another process owns the turn
         except Exception:  # a bug: the approval stays open, and a client may still answer it
             log.exception("failed to settle an approval after its timeout")
 

@@ -27,8 +27,9 @@ async def bulk_create(
 ) -> None:
     """Create a conversation completely or not at all.
 
-    This holds even if reading the pages fails, the caller is cancelled or the process is killed. Without `summary`,
-    a summary is computed from the entries. A long conversation gets a checkpoint, so it loads quickly. With
+    No part of the conversation is stored if reading the pages fails, the caller is cancelled or the process is
+    killed. Without `summary`, a summary is computed from the entries. A long conversation gets a checkpoint, so it
+    loads quickly. With
     `archived`, the new conversation is archived.
 
     Raises:
@@ -56,7 +57,7 @@ async def bulk_create(
 
 
 async def pages_of(entries: Iterable[Entry]) -> AsyncIterator[Sequence[Entry]]:
-    """Yield entries in pages of limited size."""
+    """Yield entries in pages. A page ends with the entry that makes it larger than `PAGE_BYTES`."""
     page: list[Entry] = []
     size = 0
     for entry in entries:

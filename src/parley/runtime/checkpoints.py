@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory."""
 LACKING_ENTRIES: Final = 10_000
-"""The number of folded entries above which a log gets a checkpoint after loading, even if the log is only read."""
+"""The number of entries after the last checkpoint above which a log gets a new checkpoint when it is loaded, even
+if the log is only read.
+"""
 SMALL: Final = 4000
 """The maximum number of items in projections that are encoded on the event loop. Encoding so many items takes a few
 milliseconds. Larger projections are encoded in a thread.
@@ -85,11 +87,11 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether there are enough entries after the newest copy for another copy."""
+        """Return whether the position `last` is far enough after the newest copy for another copy."""
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:
-        """Add a copy of projections that are settled and durable."""
+        """Add a copy of projections. All entries in the projections must be durable."""
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
@@ -107,7 +109,7 @@ class Checkpoints:
 
     @property
     def is_lacking(self) -> bool:
-        """True if the next process that loads the log would have to fold too many entries."""
+        """True if the next process that loads the log would have to read more than `LACKING_ENTRIES` entries."""
         return self.newest_position - self._stored > LACKING_ENTRIES
 
     # --- storing -----------------------------------------------------------------------

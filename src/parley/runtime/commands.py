@@ -1,4 +1,4 @@
-"""The commands of one conversation, and their effects in the process that owns it.
+"""The commands of one conversation, and their effects in the process that owns the conversation.
 
 A command is repeated if the owner has not answered it, so each command is idempotent: messages and answers have
 ids, an interrupt names its turn, and a title replaces the previous title. `Command.apply` never waits. The future
@@ -68,7 +68,7 @@ OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
 
 
 class Local(Struct, frozen=True):
-    """The parts of a conversation that commands change in the process that owns it."""
+    """The parts of a conversation that commands change in the process that owns the conversation."""
 
     log: DurableLog
     runner: TurnRunner
@@ -142,14 +142,17 @@ class Command:
         return False
 
     async def look_up(self, local: Local) -> None:
-        """Load from the store the entry that the command refers to. Raises StoreError."""
+        """Load the entry that the command refers to from the store.
+
+        Raise StoreError if the store cannot be read.
+        """
 
     def needs_files(self, local: Local) -> bool:
         """Return whether files must be read before the command is applied."""
         return False
 
     async def read_files(self, local: Local) -> None:
-        """Read the files that the command names. Raises InvalidRequest, ConfigError."""
+        """Read the files that the command names. Raise InvalidRequest or ConfigError."""
 
 
 class Observe(Command):
@@ -212,7 +215,7 @@ class SubmitMessage(Command):
         return ids
 
     def _needs_fold(self, local: Local) -> bool:
-        """Return whether the message would begin a branch at a message that the projections do not know."""
+        """Return whether the message would begin a branch at a message that is not in the projections in memory."""
         parent, log = self.message.parent_id, local.log
         if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
             return False

@@ -333,8 +333,9 @@ class Conversation:
         `limit_reached`. `waits_for_turn` is True if the reader is a call that waits for the end of the turn. The
         client of such a call cannot answer until the turn ends.
 
-        `may_answer` and `may_interrupt` are True if the role of the principal allows it to answer approvals and to
-        interrupt the turn. A reader that may not interrupt the turn does not affect how long an approval waits.
+        `may_answer` is True if the role of the principal allows it to answer approvals, and `may_interrupt` is True
+        if the role allows it to interrupt the turn. A reader that may not interrupt the turn does not affect how
+        long an approval waits.
         """
         self._approvals.register_reader(
             reader,
@@ -553,7 +554,7 @@ class Conversation:
         await self._execute(Continue(principal, deadline, began=began, resolve=resolve))
 
     async def interrupt_unfinished(self, *, principal: PrincipalRef, deadline: Deadline | None = None) -> None:
-        """Interrupt the unfinished turn, which may be running in any process. Do nothing if there is none.
+        """Interrupt the unfinished turn, which may be running in any process. Do nothing if there is no such turn.
 
         Raises:
             StoreError: the conversation cannot be taken over.
@@ -772,7 +773,7 @@ class Conversation:
         self._on_deleted[owner] = call
 
     def cancel_on_deleted(self, owner: Hashable) -> None:
-        """Remove an owner's callback. Do nothing if there is none."""
+        """Remove an owner's callback. Do nothing if the owner has no callback."""
         self._on_deleted.pop(owner, None)
 
     def mark_deleted(self) -> None:

@@ -138,7 +138,10 @@ class DurableLog:
 
     @property
     def lacks_checkpoint(self) -> bool:
-        """True if the log is long and has no checkpoint near its end. In this case, `acquire` stores one."""
+        """True if the log is long and has no checkpoint near its end.
+
+        In this case, `acquire` stores a checkpoint.
+        """
         return self._checkpoints.is_lacking
 
     # --- the lease ---------------------------------------------------------------------
@@ -209,7 +212,7 @@ class DurableLog:
                 self.apply_remote(page)
 
     async def fold_whole(self) -> None:
-        """Fold the log from its first entry, so that a branch can begin at any message.
+        """Compute the projections from the first entry of the log, so that a branch can begin at any message.
 
         Raises:
             UnknownConversation: the conversation has been deleted.

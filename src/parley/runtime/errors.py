@@ -47,7 +47,7 @@ class QueueFull(InvalidRequest):
 
 
 class NothingToContinue(InvalidRequest):
-    """Raised when the last turn did not fail and was not interrupted."""
+    """Raised when there is no turn to continue, because the last turn neither failed nor was interrupted."""
 
     code = "nothing_to_continue"
 

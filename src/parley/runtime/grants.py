@@ -39,7 +39,7 @@ class SessionGrants:
         return self.resolver.has_secrets or not self.roots.is_empty
 
     def holds(self, action: RunCommand, settings: Settings, approvals: ApprovalState, *, now: float) -> bool:
-        """Return whether a session approval for an action exists, has not expired and applies to the turn.
+        """Return whether a session grant for an action exists, has not expired and applies to the turn.
 
         The approver must be allowed to answer approvals of the turn. If messages of other principals have joined
         the turn, the approver must also be allowed to answer approvals of turns that these principals begin.
@@ -60,7 +60,7 @@ class SessionGrants:
     ) -> SessionGranted | None:
         """Return the record of an approval for the session; None if the approval is valid only once.
 
-        An approval by an unknown principal is valid only once.
+        An approval without a known principal is valid only once.
         """
         if principal is None or not settings.approvals.session_hours or (key := _key(action, settings)) is None:
             return None

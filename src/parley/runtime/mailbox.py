@@ -71,7 +71,9 @@ class Mailbox:
         self._watched: LocalTurn | None = None
         """The turn whose end makes this mailbox check its commands again; None if there is none."""
         self._has_tried_queue = False
-        """True if the next queued message has failed to begin a turn since the last command or turn."""
+        """True if the next queued message has failed to begin a turn, and no command or turn has come after the
+        failure.
+        """
         self._answers = asyncio.Event()
         self._trouble = ""
         """The text of the last `Observe` failure that was logged; empty if there is none."""
@@ -227,7 +229,7 @@ class Mailbox:
             # The owner that received the command may still execute it.
             error = command.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
         if isinstance(command, Observe) and command.is_fresh and isinstance(error, ParleyError):
-            # The log is current; only the turn of another process can be neither followed nor recovered.
+            # The log is current. Only the unfinished turn of another process cannot be followed or recovered.
             if str(error) != self._trouble and not self._closing.is_set():
                 log.warning(
                     "%s: an unfinished turn is neither followed nor recovered: %s", self._local.log.id, error

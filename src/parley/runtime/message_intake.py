@@ -329,7 +329,7 @@ class MessageIntake:
         try:
             change = history.after(message.parent_id, self._log.id)
         except EarlierEntriesNeeded as error:
-            raise ParentUnknown(error.message_id) from None  # the message is not in the store either
+            raise ParentUnknown(error.message_id) from None  # the parent is not in the store either
         before = self._resolver.resolved(change)
         overrides = _overrides(message)
         chosen = before if overrides is None else self._resolver.resolve(overrides, before)

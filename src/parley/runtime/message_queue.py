@@ -79,7 +79,7 @@ class MessageQueue:
         return next(iter(self._log.queue.waiting.items()), None)
 
     def takes(self) -> bool:
-        """Return whether a new message would be queued now instead of beginning a turn."""
+        """Return whether a new message would be queued now. Otherwise the message would begin a turn."""
         return self._log.projections.state.phase is not Phase.IDLE or bool(self._log.queue.waiting)
 
     async def read(self, message_id: MessageId, place: QueuedMessage) -> Waiting:
@@ -129,7 +129,7 @@ class MessageQueue:
         asked = None
         if message.wanted is not None:
             wanted = convert(message.wanted, SettingsOverrides)
-            # A relative path is relative to the client's directory, not to that of the owner.
+            # A relative path is relative to the client's directory, not to the directory of the owner.
             asked = stored_arguments(wanted if wanted.cwd is None else replace(wanted, cwd=chosen.settings.cwd))
         principal = message.principal
         record = MessageQueued(

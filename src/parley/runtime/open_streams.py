@@ -39,8 +39,7 @@ class OpenStreams:
     def end(self, by: str, *, opened_before: float) -> None:
         """End the streams that were opened before the principal `by` took over in another process.
 
-        A stream that was opened later is not ended. Such a stream has itself taken over, or may be open together
-        with the exclusive stream.
+        Streams that were opened later are not ended.
         """
         for stream, (opened_at, _) in tuple(self._streams.items()):
             if opened_at < opened_before:

@@ -125,7 +125,7 @@ class PermissionGate:
         decision = decide(action, settings, policy=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
         asks = isinstance(decision, Ask)
         if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
-            return RejectedByPolicy(why="it contains a NUL character")  # an approval request cannot show it
+            return RejectedByPolicy(why="it contains a NUL character")  # not displayable
         return decision
 
     def _is_granted(self, action: RunCommand, settings: Settings) -> bool:
@@ -166,7 +166,7 @@ def _paths(policy: SandboxPolicy) -> tuple[str, ...]:
 def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy | None) -> bool:
     """Return whether a command is known to be safe.
 
-    Return False without a check if the result makes no difference.
+    Return False without a check if the result would not change the decision.
     """
     if policy is None and settings.approval_policy != "untrusted":
         return False

@@ -147,7 +147,7 @@ class Recipients:
     def can_answer_limit(self, approval: PendingApproval | None) -> bool:
         """Return whether a client can be asked about a limit.
 
-        `approval` is the open approval if it is about a limit; otherwise None.
+        `approval` is the open approval if it asks whether a turn may exceed a limit; otherwise None.
         """
         is_delivered = approval is not None and approval.approval_id in self.delivered_ids
         return is_delivered or any(one.can_answer(approval) and one.knows_limits for one in self._readers.values())

@@ -484,7 +484,10 @@ class ConversationRegistry:
             self._deps.activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
 
     async def _is_newest_changed(self) -> bool:
-        """Query the store for the conversation with the latest activity. Return whether the answer has changed."""
+        """Query the store for the conversation with the latest activity.
+
+        Return whether the result differs from the last query.
+        """
         found = await self._store.find(Query(archived=None, limit=1))
         before = self._newest
         self._newest = next(

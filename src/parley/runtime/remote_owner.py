@@ -217,7 +217,7 @@ class RemoteOwner:
 
 def _refusal(error: ErrorObject) -> ParleyError:
     if error.code == REFUSED and error.name == ApprovalIsSettled.code and error.data is not UNSET:
-        with suppress(msgspec.DecodeError):  # an older version sends no facts
+        with suppress(msgspec.DecodeError):  # an older version sends other data
             return ApprovalIsSettled(**asdict(msgspec.json.decode(error.data, type=PeerSettlement)))
     if error.code == REFUSED:
         return RemoteRefusal(error.message, error.name)

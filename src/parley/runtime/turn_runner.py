@@ -284,7 +284,7 @@ class TurnRunner:
             self._approvals.drop(principal)  # drop the approval now, so that no late answer settles it
 
     def hand_over(self) -> None:
-        """Hand the unfinished turn over to another process. Do nothing if there is none."""
+        """Hand the unfinished turn over to another process. Do nothing if there is no unfinished turn."""
         if self.turn is not None:
             self.turn.handed_over = True
             self._approvals.leave_open()

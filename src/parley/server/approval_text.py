@@ -83,7 +83,8 @@ def elicitation(
     """Return the parameters of `elicitation/create`.
 
     `request` is the id of the client's first request that concerned the conversation. `task_id` is the id of the
-    task that the approval belongs to, or None. With `session_first`, the form offers approval for the session
+    task that the approval belongs to; None if it belongs to no task. With `session_first`, the form offers approval
+    for the session
     before approval for a single action, because the client cannot be asked again for this call.
     """
     fields = _fields(approval, conversation, request=request, features=features)

@@ -1,4 +1,4 @@
-"""Finds the conversations that need the attention of a person: those that are waiting for an answer, have failed,
+"""Finds the conversations that need the attention of a person, because they are waiting for an answer, have failed,
 or are unread.
 
 The store finds them by an index. Only waiting conversations are loaded, because approvals are not in the index.
@@ -42,7 +42,7 @@ class AttentionPage(NamedTuple):
 
     items: tuple[AttentionItem, ...]
     rest: AttentionPosition | None
-    """The position of the next page; None if there is none."""
+    """The position of the next page; None if this is the last page."""
 
 
 async def attention(

@@ -2,8 +2,8 @@
 
 The messages of a client take effect in the order of arrival. Each request runs as its own task, so reading never
 waits for a handler. A request is answered exactly once, or dropped when a cancellation has ended it. A request can
-be cancelled while a part of it, such as a stream or a turn, is active. The request may have been answered long
-before. An answer from the client is passed to the code that sent the request.
+be cancelled while its stream or its turn is active, even if the request was answered earlier. An answer from the
+client is passed to the code that sent the request.
 """
 
 from __future__ import annotations

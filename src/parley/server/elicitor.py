@@ -33,7 +33,7 @@ class Elicitor(Protocol):
 
     @property
     def can_ask(self) -> bool:
-        """True if the client can be asked at all."""
+        """True if the client supports approval requests."""
         ...
 
     def ask(

@@ -44,7 +44,7 @@ def encoded_event(entry: Entry, features: Features) -> bytes:
 
 
 class StreamEncoder:
-    """Encodes the events of a streamed conversation as `{"msg"}`, with `_meta` if the client wants or needs it."""
+    """Encodes the events of a streamed conversation as `{"msg"}`, with `_meta` if `event_meta` is True."""
 
     sends_records = False
 

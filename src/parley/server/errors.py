@@ -86,7 +86,7 @@ class TooManySubscriptions(InvalidRequest):
 
 
 class AccessTooNarrow(InvalidRequest):
-    """Raised when the principal is bound to one conversation and the request needs access to others."""
+    """Raised when the principal is bound to one conversation and the request needs other conversations."""
 
     code = "access_too_narrow"
 

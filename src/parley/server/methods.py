@@ -111,7 +111,7 @@ def negotiate(session: Session, params: InitializeParams) -> None:
 def methods(
     session: Session, streams: Streams, subscriptions: ResourceSubscriptions, server: ServerContext
 ) -> Mapping[str, Handler]:
-    """Return the handlers of all request methods, for one client."""
+    """Return the handlers of all request methods, by method name, for one client."""
 
     async def initialize(call: Call) -> None:
         params = params_of(_initialize_decoder, call)

@@ -1,4 +1,4 @@
-"""The view that one client has of one conversation. Streams and `codex` calls use this module."""
+"""Subscriptions, each of which sends one conversation to one client. Streams and `codex` calls use this module."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ class Subscription:
         return START if self._reader is None else self._reader.position
 
     def _asks_later(self, position: Seq) -> bool:
-        """Return whether the client must be asked for the open approval only when the reader reaches the approval.
+        """Return whether the server must ask the client for the open approval only when the reader reaches the
+        approval.
 
         At version 2026-07-28, an approval request ends the call, so earlier events must be sent first.
         """

@@ -1,7 +1,7 @@
 """Turns as MCP tasks. Any turn of any conversation is a task, identified by the position where it begins.
 
-A task has no state of its own. Its status and its result are computed from the log, so they are available to every
-process and in every later session.
+No state is stored for a task. Its status and its result are computed from the log, so every process and every later
+session can read them.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ class TurnWaiter:
             self._fail(str(error), error.code)
 
     def _dropped(self, error: Exception) -> None:
-        """Answer the call with the error because of which an entry cannot be sent."""
+        """Answer the call with the error that prevents an entry from being sent."""
         if isinstance(error, MemoryError):
             self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT)
         elif isinstance(error, VisibleError):

@@ -1,1 +1,3 @@
-"""The stores for conversations: in memory, or in one SQLite database that all processes of a home share."""
+"""The stores for conversations: in memory, in one SQLite database that all processes of a home share, or in a
+PostgreSQL database that several computers share.
+"""

@@ -20,8 +20,8 @@ SHORTEST: Final = 4096
 """The minimum length of a run of base64 that is cut out, in characters."""
 
 _FAST: Final = 1
-"""The fastest compression level of zlib. It is used because images are already compressed, and because other writes
-have to wait during the compression.
+"""The fastest compression level of zlib. Images are already compressed, so a higher level would save little, and
+other writes have to wait during the compression.
 """
 
 _RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % SHORTEST)
@@ -91,9 +91,9 @@ def _may_hold_a_run(body: bytes) -> bool:
 
 
 def _exact(run: memoryview) -> int:
-    """Return the number of characters of a base64 run that stay the same when they are decoded and encoded again.
+    """Return the number of leading characters of a base64 run that stay the same when they are decoded and encoded.
 
-    These are all characters, or all but the last few.
+    Only the last few characters can change.
     """
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:

@@ -1,6 +1,6 @@
 """The store in memory, for `--ephemeral` and for tests. Its logs are lost when the process ends.
 
-An append is fast, because it does not encode, copy or wait.
+An append is fast, because this store does not encode or copy entries and waits for no disk.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Conversation:
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
-        """The position of the first entry with each type and key."""
+        """The position of the first entry for each combination of type and key."""
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None
         self.epoch = 0

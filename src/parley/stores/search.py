@@ -29,7 +29,10 @@ SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
 
 BEFORE_MATCH: Final = 60
 AFTER_MATCH: Final = 140
-"""The maximum number of characters in a snippet after a match; `BEFORE_MATCH` is the number before it."""
+"""The maximum number of characters in a snippet after a match.
+
+`BEFORE_MATCH` is the maximum number before the match.
+"""
 BLOCK: Final = 4096
 """The number of characters that are casefolded at a time to find the position of a match."""
 
@@ -79,8 +82,8 @@ def contains_text(text: str, body: bytes) -> bool:
 
 
 def match_in(text: str, body: bytes) -> Match | None:
-    """Return the first place where an event of a type in `SEARCHED` contains a text; None if there is none. The
-    text must be casefolded.
+    """Return the first match of a text in an event of a type in `SEARCHED`; None if there is no match. The text
+    must be casefolded.
     """
     for words in words_of(body):
         folded = words.casefold()
@@ -140,8 +143,8 @@ def normalize_path(path: str) -> str:
 
 
 def active_at(summary: Summary, newest: object) -> float:
-    """Return the time that the store records as the time of a conversation's last activity. `newest` is the latest
-    recorded time of any conversation; None if there is none.
+    """Return the time that the store records as the time of a conversation's last activity, in seconds since the
+    epoch. `newest` is the latest recorded time of any conversation; None if no time is recorded.
 
     A conversation that is active now gets a time with which it is listed first, even if the clock was set back.
     """

@@ -262,7 +262,7 @@ class HttpEndpoint:
     # --- sessions ----------------------------------------------------------------------
 
     async def _session(self, request: HttpRequest, principal: Principal) -> HttpSession:
-        """Return the session of a request. The version of the request must be that of the session."""
+        """Return the session of a request. The request must name the protocol version of the session."""
         ids, versions = request.header(SESSION_ID), request.header(PROTOCOL_VERSION)
         if len(versions) > 1 or any(version not in KNOWN_VERSIONS for version in versions):
             is_version = len(versions) == 1 and _VERSION.fullmatch(versions[0])

@@ -32,7 +32,7 @@ class CallCursor(Struct, frozen=True, array_like=True):
 class SessionCursors(Struct, frozen=True, array_like=True):
     """The positions that the client has reached on one HTTP stream.
 
-    They are either the cursor of a call, or the position in each conversation that the client streams.
+    An object contains either the cursor of a call, or the position in each conversation that the client streams.
     """
 
     call: CallCursor | None = None

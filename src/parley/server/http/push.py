@@ -1,7 +1,7 @@
 """The messages of a session that belong to no request: events of streams, and requests of the server.
 
 They are sent on the GET stream that the client opened last. While the client has no GET stream, readers of
-conversations stay at their positions, and the few other messages are kept.
+conversations stay at their positions, and other messages are kept for the next GET stream.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PushOutbox:
         self._kept: deque[bytes] = deque(maxlen=MOST_KEPT)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that will call `_wake`; None if there is none."""
+        """The stream that will call `_wake` when it is writable; None if there is no such stream."""
         self.closed = False
 
     @property

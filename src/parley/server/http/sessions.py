@@ -251,7 +251,7 @@ class HttpSessions:
             self.delete(session)
 
     async def find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Return a session of a principal; None if there is none.
+        """Return a session of a principal; None if the principal has no session with this id.
 
         A session of an earlier server process is restored from the store.
 
@@ -350,7 +350,7 @@ class HttpSessions:
                 if (stored := self._stored(session)) is not None:
                     await self._store.save_session(stored)
         except StoreError as error:
-            session.is_changed = True  # `_look_again` stores it
+            session.is_changed = True  # `_look_again` stores the session later
             self._log.warning("a session cannot be stored, and would end with the server: %s", error)
         finally:
             session.saving = None

@@ -96,7 +96,9 @@ async def watch_resource(
 
 
 class ListWatch:
-    """Watches the list of all conversations that a principal may see, and the list of those that need attention."""
+    """Watches the list of all conversations that a principal may see, and the list of the conversations that need
+    attention.
+    """
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
     state, phase = conversation.state, conversation.phase
     approval = conversation.open_approval
     if phase is Phase.IDLE:
-        owner = None  # the owner is about to release the lease
+        owner = None  # the turn has ended, and its owner is about to release the lease
     result = ConversationStatusResult(
         state=phase.value,
         seq=conversation.log.durable,

@@ -21,7 +21,10 @@ event loop.
 
 
 class Shape(NamedTuple):
-    """The columns that entries need. asyncpg examines each value, so columns that would be empty are left out."""
+    """The columns that a group of entries needs.
+
+    Columns that would be empty are left out, because asyncpg examines each value.
+    """
 
     has_keys: bool
     has_blobs: bool
@@ -70,7 +73,7 @@ class Batch:
         """The blobs of the entries, each with the position of its entry."""
 
     def pack(self) -> None:
-        """Encode the entries, and find their keys, texts and blobs. Doing this again has no effect."""
+        """Encode the entries, and find their keys, texts and blobs. A second call has no effect."""
         if self.packed is None:
             cuts: list[tuple[int, Cut]] = []
             packed = [_columns(entry, cuts) for entry in self.entries]
@@ -97,7 +100,7 @@ def _columns(entry: Entry, cuts: list[tuple[int, Cut]]) -> tuple[Any, ...]:
 
 
 _KEY: Final = 7
-"""The place of the key among the columns of an entry."""
+"""The index of the key in the tuple of an entry's columns."""
 _IS_CUT: Final = 8
 _SIZE: Final = 9
 

@@ -1,7 +1,7 @@
 """The connections to the database: a small pool, and connections that serve a single purpose.
 
-A call that loses its connection is repeated on a new one until its deadline. The call learns that an earlier
-attempt may have been committed. Cancelling a caller does not stop its work in the database.
+A call that loses its connection is repeated on a new connection until its deadline. A flag tells the repeated call
+that an earlier attempt may have been committed. Cancelling a caller does not stop its work in the database.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CLOSE_SECONDS: Final = 1.0
 T = TypeVar("T")
 
 Work = Callable[[Connection, bool], Awaitable[T]]
-"""A function that executes statements. It is called again if the connection is lost. The flag is True if an earlier
-attempt may have been committed.
+"""A function that executes statements. The function is called again if the connection is lost. The flag is True if
+an earlier attempt may have been committed.
 """
 
 
@@ -62,7 +62,10 @@ class Backoff:
         self._seconds = FIRST_PAUSE_SECONDS
 
     async def pause(self, until: float | None = None) -> None:
-        """Wait before the next attempt, but not longer than until a time on the event loop's clock."""
+        """Wait before the next attempt.
+
+        The wait ends at the time `until`, on the event loop's clock, at the latest.
+        """
         seconds = self._seconds * random.uniform(0.5, 1.0)
         self._seconds = min(self._seconds * 2, LONGEST_PAUSE_SECONDS)
         if until is not None:
@@ -108,7 +111,7 @@ class Database:
             raise
 
     async def _migrated(self) -> None:
-        """Migrate the database on a separate connection, because this may take longer than a call may wait."""
+        """Migrate the database on a separate connection, because a migration may take longer than a call waits."""
         if self._migrating is None or self._migrating.done():
             self._migrating = asyncio.ensure_future(self._migrate())
             self._tasks.add(self._migrating)
@@ -125,7 +128,8 @@ class Database:
     async def run(self, work: Work[T], *, until: float | None = None) -> T:
         """Run `work` with a connection of the pool, and return its result.
 
-        `until` is the deadline on the event loop's clock. Without it, the call takes at most `CALL_SECONDS`.
+        `until` is the deadline on the event loop's clock. Without a deadline, the call takes at most
+        `CALL_SECONDS`.
 
         Raises:
             StoreFailed: the database cannot be reached, or refuses a statement.
@@ -217,7 +221,7 @@ class Database:
 
 
 async def close(connection: Connection) -> None:
-    """Close a connection, or cut it if that takes too long."""
+    """Close a connection. Terminate the connection if closing takes longer than `CLOSE_SECONDS`."""
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await connection.close()

@@ -37,7 +37,7 @@ _NEW: Final = f"""
     SELECT {{number}}, $1, $2, $2, $3, $4, $5, $6, $7, $8, {_UPDATED_AT}, $11, $12, $13
 """
 _FIRST: Final = 14
-"""The number of the first parameter after those of `_new_values`."""
+"""The number of the first SQL parameter after the parameters that `_new_values` returns."""
 
 
 def _new_values(
@@ -203,7 +203,10 @@ _FINISH: Final = (
 
 
 async def remove_some(db: Connection, _: bool) -> bool:
-    """Remove the last page of entries of a deleted conversation. Return True if there may be more to remove."""
+    """Remove the last page of entries of a deleted conversation.
+
+    Return True if there may be more entries to remove.
+    """
     async with db.transaction():
         found = await db.fetchrow(_REMOVABLE)
         if found is None:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 __all__ = ["Connection", "connect", "is_lost", "is_permanent", "is_rolled_back", "reason_of", "replicated"]
 
 STATEMENT_SECONDS: Final = 120
-"""The time after which the server cancels a statement, in seconds. Calls give up earlier. The limit ends
-statements whose client is gone.
+"""The time after which the server cancels a statement, in seconds. Calls fail earlier than this. The limit ends
+statements whose client has disconnected.
 """
 
 LOCK_SECONDS: Final = 10
@@ -116,8 +116,8 @@ async def replicated(connection: Connection) -> None:
 
 
 def is_lost(error: BaseException, connection: Connection | None) -> bool:
-    """Return whether the error means that the connection is lost. A statement that was sent may then have been
-    committed or not.
+    """Return whether the error means that the connection is lost. In this case, it is unknown whether a statement
+    that was sent has been committed.
     """
     from asyncpg import exceptions
 
@@ -140,13 +140,13 @@ def is_lost(error: BaseException, connection: Connection | None) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Return whether connecting again will fail in the same way, unless a person changes something."""
+    """Return whether connecting again will fail until a person changes the settings or the server."""
     from asyncpg import exceptions
 
     permanent = (
         ImportError,
         ssl.SSLCertVerificationError,
-        exceptions.InvalidAuthorizationSpecificationError,  # also a wrong password
+        exceptions.InvalidAuthorizationSpecificationError,  # includes a wrong password
         exceptions.InvalidCatalogNameError,
         exceptions.InsufficientPrivilegeError,
         exceptions.ClientConfigurationError,

@@ -4,9 +4,9 @@ All leases of a process share one row in the table `holders`, which expires by t
 advisory lock, which the server releases when the connection ends. Another process may take a lease if the lock is
 free or the row has expired. The epoch of the conversation then protects the log from the former holder.
 
-The process renews the row on a connection of its own. If it cannot do so for two thirds of the lease time by its
-own clock, it gives all leases up. After a reconnection it takes no leases from others during two lease times,
-because the locks of all processes vanish when the server fails over.
+The process renews the row on a separate connection. If the process cannot renew the row for two thirds of the lease
+time by its own clock, it gives up all leases. After a reconnection, the process takes no leases from other
+processes for two lease times, because the locks of all processes vanish when the server fails over.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HeldLease:
         self.summary: Summary | None = None
         """The summary that was written last; None if this process has not written one."""
         self.is_lost = False
-        """True if this process gave the lease up or another process took it. Appends under the lease then fail."""
+        """True if this process gave up the lease or another process took it. Appends under a lost lease fail."""
         self.is_deleting = False
         """True while this process deletes the conversation."""
 
@@ -95,7 +95,7 @@ class LeaseKeeper:
     def __init__(
         self, database: Database, *, node: str, lease_seconds: float, on_given_up: Callable[[], None]
     ) -> None:
-        """Create the keeper. `on_given_up` is called after all leases were given up."""
+        """Create the keeper, which calls `on_given_up` each time it has given up all leases."""
         self._database, self._node, self._seconds, self._on_given_up = database, node, lease_seconds, on_given_up
         self.held: dict[ConversationId, HeldLease] = {}
         self.number: int | None = None
@@ -154,7 +154,7 @@ class LeaseKeeper:
             if isinstance(error, Exception) and is_lost(error, connection):
                 raise ConnectionError(reason_of(error)) from None
             raise
-        if self._former is not None:  # the process has given its leases up, and is connected again
+        if self._former is not None:  # the process has given up its leases, and is connected again
             self._steals_after = loop.time() + 2 * self._seconds
         self._former = self.number = number
         self._is_locked = True
@@ -165,7 +165,9 @@ class LeaseKeeper:
         return number
 
     def _use(self, connection: Connection) -> None:
-        """Renew the leases on a connection, and notice at once when it is lost, because the lock is then lost."""
+        """Renew the leases on a connection, and detect at once when the connection is lost, because the lock is
+        lost with the connection.
+        """
         self._connection = connection
         self._is_cut = cut = asyncio.Event()
         connection.add_termination_listener(lambda _: cut.set())
@@ -181,7 +183,7 @@ class LeaseKeeper:
         self._expiry = loop.call_at(sent + self._seconds * GIVE_UP, self._give_up)
 
     def _give_up(self) -> None:
-        """Give all leases up, because they could not be renewed."""
+        """Give up all leases, because they could not be renewed."""
         log.error("%s: the leases could not be renewed in time and are given up", self._database.location)
         self._unregister()
         for held in tuple(self.held.values()):
@@ -238,7 +240,7 @@ class LeaseKeeper:
                 self._seconds,
                 self._is_locked,
             )
-        if renewed is None:  # the row has expired long ago and was removed
+        if renewed is None:  # the row expired long ago and was removed
             self._give_up()
             return
         self._renewed(sent)
@@ -246,7 +248,8 @@ class LeaseKeeper:
     async def _lock(self, connection: Connection) -> None:
         """Try to acquire the advisory lock again.
 
-        The lost connection holds the lock until the server ends that connection. This has the same effect.
+        The attempts fail as long as the server has not ended the lost connection, because that connection still
+        holds the lock. Other processes then see the lock as held, as they should.
         """
         for _ in range(5):  # another process that examines the lock holds it for a moment
             if await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCKS, self.number):

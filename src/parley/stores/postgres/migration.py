@@ -23,7 +23,8 @@ async def begin_migration(db: Connection, source: str, location: str) -> None:
     """Begin or continue a migration from the home with the name `source`.
 
     Raises:
-        BadHome: a migration from `source` is complete, or none has begun and the database is not empty.
+        BadHome: a migration from `source` is complete, or no migration from `source` has begun and the database is
+        not empty.
     """
     async with db.transaction():
         await db.execute("LOCK TABLE migrated_from IN EXCLUSIVE MODE")
@@ -38,10 +39,13 @@ async def begin_migration(db: Connection, source: str, location: str) -> None:
 
 
 async def end_migration(db: Connection, source: str) -> None:
-    """Note that all conversations were copied."""
+    """Record that all conversations were copied, so that the migration cannot be continued."""
     await db.execute("UPDATE migrated_from SET is_complete = true WHERE source = $1", source.encode())
 
 
 async def raise_epochs(db: Connection, epoch: int) -> None:
-    """Make later epochs higher than `epoch`, because ids of items in a log contain the epoch."""
+    """Make later epochs higher than `epoch`.
+
+    The ids of items in a log contain the epoch, and must not be used twice.
+    """
     await db.execute("SELECT setval('epochs', greatest($1::bigint, nextval('epochs')))", epoch)

@@ -1,8 +1,8 @@
 """Tells other processes which conversations this process has changed, and receives their notifications.
 
-The notifications have a connection of their own and are sent after the commit, because NOTIFY inside a
-transaction would make the commits of all processes wait for each other. Notifications can be lost. The processes
-therefore also query the database once a second.
+The notifications use a separate connection and are sent after the commit, because NOTIFY inside a transaction would
+make the commits of all processes wait for each other. Notifications can be lost, so each process also queries the
+database once a second.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Notifications:
         self._connection = await self._database.connect()
         await self._connection.execute("SET synchronous_commit = off")
         await self._connection.add_listener(CHANNEL, self._received)
-        # A lost connection is opened again at once, and not only when there is something to send.
+        # A lost connection is opened again at once, even if there is no notification to send.
         self._connection.add_termination_listener(lambda _: self._more.set())
 
     async def _send(self) -> None:
@@ -121,7 +121,7 @@ class Notifications:
 
 
 def _payloads(changed: Iterable[ConversationId]) -> Iterator[str]:
-    """Join ids to payloads that fit into notifications. Leave out the ids that a notification cannot contain."""
+    """Join ids into payloads of at most `PAYLOAD_BYTES`. Leave out ids that are longer than `LONGEST_ID`."""
     joined: list[str] = []
     size = 0
     for one in changed:

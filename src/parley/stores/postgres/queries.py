@@ -1,4 +1,4 @@
-"""The SQL that reads logs and lists. The SQL of searches is in `search.py`."""
+"""The SQL that reads logs and lists conversations. The SQL for searches is in `search.py`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ __all__ = [
 
 DIGEST_BYTES: Final = 16
 SUMMARY: Final = "c.state, c.updated_at, c.details, c.ended_seq, c.ended_at"
-"""The columns that `summary_in` needs."""
+"""The SQL columns that `summary_in` takes as arguments."""
 
 SEPARATOR: Final = "\x01"
 NUL_REPLACEMENT: Final = "\x02"
@@ -53,7 +53,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class SummaryColumns(NamedTuple):
-    """A summary as columns. The columns up to `directory` seldom change during a turn."""
+    """The columns of a summary. The columns up to `directory` seldom change during a turn."""
 
     details: bytes
     title: str
@@ -89,8 +89,8 @@ class SummaryColumns(NamedTuple):
 
 
 def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...] | None:
-    """Return the columns `details`, `title`, `directory`, `ended_seq`, `ended_at` and `has_failed`; None if they
-    are the same for the summary `before`.
+    """Return the columns `details`, `title`, `directory`, `ended_seq`, `ended_at` and `has_failed`; None if all of
+    them are the same as in the summary `before`.
     """
     is_same = (
         before is not None
@@ -124,7 +124,10 @@ def summary_in(state: str, updated_at: float, details: bytes, ended_seq: int, en
 
 
 def digest_of_key(kind: str, key: str) -> bytes:
-    """Return the digest by which an entry with a type and a key is found. An index cannot contain a long key."""
+    """Return the digest of a type and a key, by which an index finds an entry.
+
+    The index cannot contain the key itself, because a key can be too long.
+    """
     return _digest(kind.encode() + b"\0" + key.encode(errors="surrogatepass"))
 
 

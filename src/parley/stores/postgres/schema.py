@@ -44,7 +44,7 @@ async def format_of(db: Connection) -> int:
 async def migrate(db: Connection) -> None:
     """Apply the migrations that the database lacks.
 
-    If several processes do this at the same time, one process applies the migrations and the others wait.
+    If several processes migrate at the same time, one process applies the migrations and the others wait.
 
     Raises:
         NewerFormat: a newer version of Parley has migrated the database.
@@ -182,7 +182,9 @@ async def m001_all_tables(db: Connection) -> None:
 
 
 async def _index_words(db: Connection) -> None:
-    """Create the trigram index of messages, if the database has `pg_trgm` or this user may add it."""
+    """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
+    extension.
+    """
     from asyncpg import PostgresError
 
     try:

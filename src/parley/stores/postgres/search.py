@@ -1,7 +1,7 @@
 """Searches in messages. Each search examines a window of messages, beginning with the message that was stored last.
 
 Messages are numbered in the order of their arrival. A window is a range of these numbers or, in one conversation,
-of positions. A trigram index, if the database has one, tells where the next candidate after the window is.
+of positions. If the database has a trigram index, the index finds the next candidate after the window.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SHORTEST_INDEXED: Final = 3
 """The minimum length of a text that the index can find, in characters."""
 
 MOST_CANDIDATES: Final = 5000
-"""The minimum number of matching messages for which the index is not used. Windows find such a frequent text as
-well.
+"""The number of matching messages from which the index is not used. Windows without the index find such a frequent
+text quickly.
 """
 
 
@@ -102,7 +102,7 @@ async def _following(db: Connection, pattern: str, before: int) -> int | None:
     if await db.fetchval("SELECT to_regclass('entries_by_words')") is None:
         return before
     async with db.transaction():
-        # The number of rows is not known in advance, and a scan of all messages would take long.
+        # PostgreSQL cannot know the number of matching rows, and could choose a slow scan of all messages.
         await db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
         count, latest = await db.fetchrow(_CANDIDATES, pattern, before, MOST_CANDIDATES) or (0, None)
     if count == MOST_CANDIDATES:

@@ -1,6 +1,6 @@
 """The store in a PostgreSQL database, which processes on several computers can share.
 
-One task writes to logs (`writer.py`) on a connection of its own. Other calls use a small pool of connections. The
+One task writes to logs (`writer.py`) on a separate connection. Other calls use a small pool of connections. The
 first call opens the database.
 """
 
@@ -70,7 +70,7 @@ class PostgresStore:
 
     @property
     def _open(self) -> _Parts:
-        """The parts that use the database."""
+        """The parts of the store that use the database. The first access creates them."""
         if self._closed:
             raise StoreFailed("the store is closed")
         if self._parts is None:
@@ -147,7 +147,7 @@ class PostgresStore:
             pass  # the lease expires with this process
 
     def _held(self, lease: Lease) -> HeldLease | None:
-        """Return the lease as this process holds it; None if the lease is no longer held."""
+        """Return this process's state of a lease; None if this process no longer holds the lease."""
         held = None if self._parts is None else self._parts.keeper.held.get(lease.conversation_id)
         return held if held is not None and held.epoch == lease.epoch else None
 
@@ -242,7 +242,8 @@ class PostgresStore:
         """Begin or continue a migration from the home with the name `source`.
 
         Raises:
-            BadHome: a migration from `source` is complete, or none has begun and the database is not empty.
+            BadHome: a migration from `source` is complete, or no migration from `source` has begun and the database
+            is not empty.
         """
         location = self._open.database.location
         await self._read(lambda db: migration.begin_migration(db, source, location))
@@ -252,7 +253,7 @@ class PostgresStore:
         await self._read(lambda db: migration.raise_epochs(db, epoch))
 
     async def end_migration(self, source: str) -> None:
-        """Note that all conversations of a home were copied."""
+        """Record that all conversations of a home were copied, so that the migration cannot be continued."""
         await self._read(lambda db: migration.end_migration(db, source))
 
     # --- the state of the store --------------------------------------------------------

@@ -76,7 +76,7 @@ async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
 
 
 async def note_tokens_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record the times at which tokens were last used, by digest."""
+    """Record when tokens were last used. `used` maps the digest of a token to a time in seconds since the epoch."""
     await db.execute(_NOTE.format("tokens"), list(used), list(used.values()))
 
 
@@ -108,7 +108,10 @@ async def session_of(db: Connection, digest: bytes) -> StoredSession | None:
 
 
 async def note_sessions_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record the times at which sessions were last used, by digest."""
+    """Record when sessions were last used.
+
+    `used` maps the digest of a session to a time in seconds since the epoch.
+    """
     await db.execute(_NOTE.format("http_sessions"), list(used), list(used.values()))
 
 

@@ -1,9 +1,9 @@
 """The task that writes to logs. It combines all waiting requests of one kind into one statement.
 
 While a statement is being executed, further requests wait, and share the next statement and its commit. If the
-connection is lost, the statement may have been committed. Every write to a log changes the id of the log's last
-batch. The writer therefore looks the id up on the next connection, and repeats only the writes that were not
-committed.
+connection is lost, the writer does not know whether the statement was committed. Every write to a log changes the
+id of the log's last batch. On the next connection, the writer therefore looks up this id, and repeats only the
+writes that were not committed.
 
 The SQL is in `writes.py`. This module handles the order of requests, their deadlines, and lost connections.
 """
@@ -57,7 +57,7 @@ class _Job:
 
     @property
     def has_failed(self) -> bool:
-        """True if the caller was told that the request has failed. A cancelled caller was told nothing."""
+        """True if the future of the request has an error. A cancelled future does not count as failed."""
         return self.future.done() and not self.future.cancelled()
 
 
@@ -67,7 +67,7 @@ class Writer:
     def __init__(
         self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
     ) -> None:
-        """Create the writer. `on_written` is called with the requests that were executed."""
+        """Create the writer, which calls `on_written` with the requests that it has executed."""
         self._database, self._keeper, self._on_written = database, keeper, on_written
         self._waiting: deque[_Job] = deque()
         self._begun: Sequence[_Job] = ()
@@ -103,7 +103,7 @@ class Writer:
 
     @property
     def is_stalled(self) -> bool:
-        """True if the database has not answered for some time."""
+        """True if the current statement has waited for the database for at least `CHECK_SECONDS`."""
         since = self._stalled_since
         return since is not None and asyncio.get_running_loop().time() - since >= CHECK_SECONDS
 
@@ -116,7 +116,7 @@ class Writer:
             if not job.is_begun and job.until <= now:
                 job.future.set_exception(self._database.unreachable(self._cause))
             elif job.is_begun and not isinstance(job.request, Append) and job.until <= now:
-                # Such a request can be repeated, or has no effect on others.
+                # Failing such a request is safe: its caller can repeat it, or its late effect does no harm.
                 job.future.set_exception(self._database.unreachable(self._cause))
         self.fail_lost()
         if jobs:
@@ -125,7 +125,7 @@ class Writer:
     def fail_lost(self) -> None:
         """Fail the requests whose lease was lost, even if they may have been executed.
 
-        The holder of a lost lease reads the log again before it continues, and so finds out whether they were
+        The holder of a lost lease reads the log again before it continues. The log shows whether the requests were
         executed.
         """
         for job in (*self._begun, *self._waiting):
@@ -167,7 +167,8 @@ class Writer:
     async def _execute(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
         """Execute requests of one kind, and settle their futures.
 
-        If the database refuses them together, execute each alone, so that no request fails because of another.
+        If the database refuses the requests together, execute each request alone, so that no request fails because
+        of another.
         """
         try:
             await self._until_known(kind, jobs)
@@ -253,7 +254,7 @@ class Writer:
             self._on_written(written)
 
     async def close(self) -> None:
-        """Finish the submitted requests, and fail those that cannot be executed in time."""
+        """Finish the submitted requests. Fail the requests that cannot be executed within `CLOSE_SECONDS`."""
         self._closing = True
         if self._running is not None:
             running = self._running

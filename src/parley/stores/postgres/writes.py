@@ -1,7 +1,8 @@
 """The requests that the writer executes, and their SQL for many conversations at once.
 
-Every statement that changes a conversation is a conditional UPDATE of its row under READ COMMITTED: the epoch, the
-last position and the id of the last batch must be those that this process knows.
+Every statement that changes a conversation is a conditional UPDATE of its row under READ COMMITTED. The UPDATE has
+an effect only if the row contains the epoch, the last position and the id of the last batch that this process
+expects.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Group(ABC):
     """Requests of one kind that are executed together."""
 
     order: ClassVar[int]
-    """The position of the kind among requests that may be executed together for one conversation."""
+    """The rank of this kind of request. For one conversation, requests with a lower rank are executed first."""
     needs_holder: ClassVar[bool] = False
     """True if this process must be registered as a lease holder."""
 
@@ -59,14 +60,15 @@ class Group(ABC):
         """
 
     def done(self, request: Any, outcome: Any, *, is_unwanted: bool) -> Request | None:
-        """Note that a request was executed. Return a request that undoes it; None if nothing must be undone.
+        """Update the state after a request was executed. Return a request that undoes it; None if nothing must be
+        undone.
 
-        `is_unwanted` is True if the caller was told that the request has failed.
+        `is_unwanted` is True if the caller of the request has already received an error.
         """
         return None
 
     def lost(self, request: Any) -> None:
-        """Note that a request has failed with `LeaseLost`."""
+        """Update the state of this process after a request has failed with `LeaseLost`."""
         if (held := request.held) is not None:
             self._keeper.lose(held)
 
@@ -182,7 +184,9 @@ class _Change:
         self.summary: Summary | None = None
 
     def refusal(self, first: int | None) -> ParleyError | None:
-        """Return why entries that begin at the position `first` cannot be appended; None if they can be."""
+        """Return the error if entries that begin at the position `first` cannot be appended; None if they can be
+        appended.
+        """
         if self.held.is_lost or (first is not None and first <= self.last):
             return LeaseLost()
         if first is not None and first != self.last + 1:
@@ -238,7 +242,7 @@ class AppendGroup(Group):
         if rest := [change for number, change in changes.items() if number not in written]:
             written |= await self._append(db, rest)
             if may_be_done and len(written) < len(changes):
-                written |= await self._written(db, changes)  # the earlier attempt was executed meanwhile
+                written |= await self._written(db, changes)  # the earlier attempt was committed after all
         for number in written:
             held, change = changes[number].held, changes[number]
             held.last, held.batch, held.summary = change.last, self._token, change.summary

@@ -24,8 +24,8 @@ SHORTEST: Final = 4096
 """The minimum size of a body that can contain a blob, in bytes."""
 
 AT_ONCE: Final = 32
-"""The maximum number of rows in one statement. It is small, so that a prepared statement can be cached for each
-number of rows.
+"""The maximum number of rows in one statement. The number is small, so that a prepared statement can be cached for
+each number of rows.
 """
 
 CONVERSATIONS_AT_ONCE: Final = 256
@@ -44,7 +44,7 @@ _ROW_BYTES: Final = 64
 class Batch:
     """Entries of one conversation that are written together.
 
-    Packing them needs no lock, but writing them needs the write lock.
+    `pack` needs no lock. Writing the packed entries needs the write lock.
     """
 
     __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
@@ -123,7 +123,8 @@ def groups_of(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Split a sequence into groups of at most `CONVERSATIONS_AT_ONCE` items, for queries.
 
     The last item of a group is repeated until the length is a power of two, so that there are few different
-    statements. SQLite caches each of them, and a statement with hundreds of values needs tens of kilobytes.
+    statements. SQLite caches each different statement, and a statement with hundreds of values needs tens of
+    kilobytes.
     """
     for begin in range(0, len(items), CONVERSATIONS_AT_ONCE):
         some = [*items[begin : begin + CONVERSATIONS_AT_ONCE]]

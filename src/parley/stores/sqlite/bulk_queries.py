@@ -68,7 +68,7 @@ def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease |
 
 
 def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
-    """Append entries, and return an error or None for each append.
+    """Append entries. Return one value for each append: None if it succeeded, otherwise an error.
 
     An append that leaves the conversation idle also removes the owner, so that releasing the lease needs no write.
     Almost always, each log ends at the position that its append expects. The heads of the logs are therefore read
@@ -114,7 +114,8 @@ def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
 def _append_all(
     db: Connection, additions: Sequence[Append], heads: Mapping[int, _Head], newest: float | None
 ) -> bool:
-    """Append entries to logs with the given heads. Return False and change nothing if no log has its given head.
+    """Append entries to logs with the given heads. Return True if all logs have their given heads. Return False and
+    change nothing if no log has its given head.
 
     Raises:
         StoreFailed: only some of the logs have the given heads. The caller has to roll the transaction back.

@@ -153,7 +153,7 @@ class DatabaseFiles:
     """
 
     def __init__(self, home: str) -> None:
-        """Record the identities of the files. Raises OSError if one of them does not exist."""
+        """Record the identities of the files. Raise OSError if one of the files does not exist."""
         self._home = home
         paths = [(name, os.path.join(home, name)) for name in (DATABASE, LOG, SHARED_MEMORY)]
         self._files = [(name, path, identity_of(os.stat(path))) for name, path in paths]
@@ -171,7 +171,7 @@ class DatabaseFiles:
     def changed(self, *, has_written: bool) -> list[str]:
         """Return the names of the database files that were removed or replaced.
 
-        If `has_written` is true, this process has written, and an empty log counts as removed.
+        If `has_written` is true, this process has written to the log, so an empty log counts as removed.
         """
         directory = self._directory()
         if directory is None or directory != self._unchanged:

@@ -1,4 +1,4 @@
-"""The SQL of the store, except for the statements in the other query modules.
+"""The SQL that creates, reads and deletes conversations. The other query modules contain the remaining SQL.
 
 A function that writes makes all checks before it changes anything.
 """
@@ -175,7 +175,10 @@ def finish_draft(
 
 
 def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
-    """Remove the last page of entries of a deleted conversation. Return True if there may be more to remove."""
+    """Remove the last page of entries of a deleted conversation.
+
+    Return True if there may be more entries to remove.
+    """
     deleted = db.execute("SELECT row, last FROM removed").fetchall()
     found = next((one for one in deleted if not is_leased(one[0])), None)
     if found is None:
@@ -425,7 +428,7 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
 
 
 def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint of a conversation, unless the saved checkpoint is recent enough."""
+    """Replace the checkpoint of a conversation if the new one is at least `CHECKPOINT_ENTRIES` entries later."""
     head = db.execute("SELECT epoch, last FROM conversations WHERE row = ?", (row,)).fetchone()
     if head is None or head[0] != epoch or checkpoint.seq > head[1]:
         raise LeaseLost

@@ -1,4 +1,4 @@
-"""Reads everything that is readable in a damaged database, from a copy of it.
+"""Reads everything that is readable in a damaged database, from a copy of the database.
 
 Each entry is looked up through every index and in the table. The caller decides how to handle an incomplete
 conversation. No file in the home is changed.
@@ -254,6 +254,6 @@ class _Salvage:
             return None
 
     def _blob(self, digest: bytes) -> bytes:
-        """Return the decoded bytes of a blob. Raises ValueError or sqlite3.Error if the blob is damaged."""
+        """Return the decoded bytes of a blob. Raise ValueError or sqlite3.Error if the blob is damaged."""
         ((packed,),) = fetch_around_damage(self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         return decompress(packed)

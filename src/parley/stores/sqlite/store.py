@@ -107,7 +107,7 @@ class SqliteStore:
         self._detector = ChangeDetector()
         self._deletions: set[Future[None]] = set()
         self._background: set[Task[Any]] = set()
-        """Tasks that run to completion even if their caller was cancelled."""
+        """Tasks that run to completion even if their callers are cancelled."""
         self._opening: Future[None] | None = None
         """A future that is done when the home is open or opening it has failed; None before the first read."""
         self._closed = False

@@ -1,9 +1,9 @@
 """The thread that writes to the database. It combines all waiting jobs into one transaction, so that the disk is
 synced only once.
 
-The thread opens the home for its first job, and closes the home when the thread ends. The thread runs the jobs
-without knowing what they write. The thread also imports SQLite. A process that never uses the store therefore does
-not import SQLite.
+The thread opens the home for its first job, and closes the home when the thread ends. The thread does not depend on
+what the jobs write. SQLite is imported in this thread, so a process that never uses the store does not import
+SQLite.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Writer:
         """Submit the request `one`, as `submit` does. `work` executes the request together with other requests of
         the same kind.
 
-        Without `until`, the request waits at most `seconds` for the write lock.
+        Without `until`, the request waits at most `seconds` seconds for the write lock.
         """
         loop = self._loop or asyncio.get_running_loop()
         future: Future[T] = loop.create_future()
@@ -248,7 +248,7 @@ class Writer:
     async def close(self) -> None:
         """Finish the submitted jobs. Fail the jobs that have not begun after `CLOSE_SECONDS`.
 
-        If the caller is cancelled, fail the jobs that have not begun immediately.
+        If the caller is cancelled, immediately fail the jobs that have not begun.
         """
         if not self._closing:
             self._closing = True
@@ -304,7 +304,7 @@ class Writer:
         while not self._given_up and (jobs := self._taken()):
             try:
                 self._do(jobs)
-            except Exception as error:  # there may be no memory to load SQLite; the next jobs may need less
+            except Exception as error:  # too little memory to import SQLite; the next jobs may need less
                 self._fail(jobs, error)
             del jobs  # frees memory, because jobs may be large and the next jobs may come much later
         try:
