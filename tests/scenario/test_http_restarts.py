@@ -9,21 +9,21 @@ from typing import Self
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from kit.clients.http_client import HttpClient
 from kit.clients.http_events import last_id_of, logged, until_seen
 from kit.clients.reading import until_state
-from kit.clients.requests import ping, pong, request
+from kit.clients.requests import ping, pong, request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.servers.resident_process import ResidentProcess
 from kit.system.commands import PATIENCE_SECONDS
-from kit.system.waiting import until
 from parley.app.http_choice import HttpChoice
 from parley.errors import OwnerUnresponsive, ShuttingDown, StoreFailed, Unreadable
 from parley.ports.store import StoredSession
 from parley.runtime.conversation import Conversation
-from parley.server.http.session_state import decode_state, session_digest
+from parley.server.http.session_state import decode_state, encode_state, session_digest
 from parley.server.http.sessions import USE_SECONDS
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.ids import ConversationId
@@ -187,28 +187,144 @@ async def test_streams_of_conversations_that_are_gone_do_not_hold_a_session_up(
             assert (await client.post(ping(1))).json == pong(1)
 
 
+async def fail(self: object, what: object) -> None:
+    raise StoreFailed("the disk is busy")
+
+
+async def stored_streams(client: HttpClient, server: HttpServer) -> list[str]:
+    """Return the conversations of the streams that are stored for the session of a client."""
+    stored = await server.server.store.session(session_digest(client.session_id or ""))
+    state = None if stored is None else decode_state(stored.data)
+    assert state is not None
+    return [stream.conversation for stream in state.streams]
+
+
 @pytest.mark.promises("http.restart")
-async def test_a_stream_that_could_not_be_stored_is_stored_later(
+async def test_a_stream_whose_session_cannot_be_saved_is_not_opened(
     serving: Restarted, client: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: object, session: StoredSession) -> None:
-        raise StoreFailed("the disk is busy")
-
     async with serving() as server:
         await begin(client, server)
         conversation = await client.create()
+        open_stream = tool(1, "conversationStream", {"conversation_id": conversation})
         with monkeypatch.context() as patched:
             patched.setattr(type(server.server.store), "save_session", fail)
-            await client.call("conversationStream", conversation_id=conversation)
-            await until(lambda: server.service.sessions._sessions[client.session_id or ""].saving is None)
-        server.service.sessions._look_again()
-        await server.service.sessions._sessions[client.session_id or ""].saved()
+            failed = (await client.post(open_stream)).json["result"]
+        sessions = server.service.sessions
+        opened = sessions._sessions[client.session_id or ""].client.streams
+        stored = await stored_streams(client, server)
+        again = (await client.post(open_stream)).json["result"]
+
+        assert (failed["isError"], failed["structuredContent"]["code"]) == (True, "session_not_saved")
+        assert "the disk is busy" in failed["content"][0]["text"]
+        assert (opened, stored) == ((), [])
+        assert (again.get("isError", False), await stored_streams(client, server)) == (False, [conversation])
+
+
+@pytest.mark.promises("http.restart")
+async def test_a_stream_is_stored_before_its_call_is_answered(
+    serving: Restarted, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    async with serving() as server:
+        await begin(client, server)
+        conversation = await client.create()
+        session, save = server.service.sessions._sessions[client.session_id or ""], server.server.store.save_session
+
+        async def observed(stored: StoredSession) -> None:
+            seen.append(session.client.has_stream(conversation))
+            await save(stored)
+
+        monkeypatch.setattr(server.server.store, "save_session", observed)
+        await client.call("conversationStream", conversation_id=conversation)
+
+        assert seen == [False]  # the second save would store the same
+        assert session.client.has_stream(conversation)
+
+
+@pytest.mark.promises("http.restart")
+async def test_the_end_of_a_stream_that_cannot_be_saved_is_reported_and_can_be_repeated(
+    serving: Restarted, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as server:
+        await begin(client, server)
+        conversation = await client.create()
+        await client.post(tool(7, "conversationStream", {"conversation_id": conversation}))
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        with monkeypatch.context() as patched:
+            patched.setattr(type(server.server.store), "save_session", fail)
+            refused = await client.post(cancel)
+        again = await client.post(cancel)
+
+        assert (refused.status, refused.json["error"]["data"]["code"]) == (503, "stream_end_not_saved")
+        assert (again.status, await stored_streams(client, server)) == (202, [])
+
+
+@pytest.mark.promises("http.restart", "http.session")
+async def test_a_session_that_cannot_be_removed_continues(
+    serving: Restarted, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as server:
+        await begin(client, server)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(server.server.store), "remove_sessions", fail)
+            refused = await client.send("DELETE")
+        alive = await client.post(ping(1))
+        removed = await client.send("DELETE")
         stored = await server.server.store.session(session_digest(client.session_id or ""))
 
-    assert stored is not None
-    state = decode_state(stored.data)
-    assert state is not None
-    assert [stream.conversation for stream in state.streams] == [conversation]
+    assert (refused.status, refused.json["error"]["data"]["code"]) == (503, "session_not_removed")
+    assert (alive.json, removed.status, stored) == (pong(1), 204, None)
+
+
+@pytest.mark.promises("http.restart", "http.resume")
+async def test_streams_that_the_stored_session_lacks_are_reported(
+    serving: Restarted, client: HttpClient, parley_model: ScriptedModel
+) -> None:
+    async with serving() as server:
+        conversations, stored = await with_two_streams(client, server)
+        async with client.stream() as stream:
+            for _ in conversations:
+                await stream.hears("notifications/initial_state")
+            before = list(stream.events)
+    async with serving() as server:
+        state = decode_state(stored.data)
+        assert state is not None
+        data = encode_state(replace(state, streams=state.streams[:1]))
+        assert data is not None
+        await server.server.store.save_session(replace(stored, data=data))
+        client.url = server.url
+        async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
+            lost = (await stream.hears("notifications/stream_disconnected"))["params"]
+            parley_model.says("Now.")
+            await client.say(conversations[0], "go")
+            await stream.hears("task_complete")
+            later = last_id_of(stream.events)
+            told = [one for one in stream.events if "disconnected" in str(one.message.get("method"))]
+        async with client.stream(Last_Event_ID=later) as stream:  # this id names the first stream alone
+            parley_model.says("Again.")
+            await client.say(conversations[0], "go")
+            await stream.hears("task_complete")
+            repeated = [one for one in stream.events if "disconnected" in str(one.message.get("method"))]
+
+    assert (lost["_meta"]["conversationId"], lost["code"]) == (conversations[1], "not_open")
+    assert (len(told), repeated) == (1, [])
+
+
+@pytest.mark.promises("http.restart")
+async def test_a_client_learns_that_the_conversation_of_a_stored_stream_is_gone(
+    serving: Restarted, client: HttpClient
+) -> None:
+    async with serving() as server:
+        conversations, stored = await with_two_streams(client, server)
+        await client.call("conversationDelete", conversation_id=conversations[0])
+    async with serving() as server:
+        await server.server.store.save_session(stored)
+        client.url = server.url
+        async with client.stream() as stream:
+            lost = (await stream.hears("notifications/stream_disconnected"))["params"]
+
+    assert (lost["_meta"]["conversationId"], lost["code"]) == (conversations[0], "deleted")
 
 
 @pytest.mark.promises("http.restart")

@@ -39,6 +39,7 @@ __all__ = [
     "RequestRefused",
     "ResourceLimitReached",
     "RoleTooLow",
+    "SessionNotSaved",
     "TaskHasEnded",
     "TaskNotPossible",
     "TooManySubscriptions",
@@ -53,6 +54,17 @@ __all__ = [
 
 MOST_SHOWN: Final = 200
 """The maximum number of characters of a client's text that an error repeats."""
+
+
+class SessionNotSaved(VisibleError):
+    """Raised when a stream cannot be opened, because its session cannot be saved. Nothing was changed."""
+
+    code = "session_not_saved"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the stream was not opened, because the session cannot be saved: {reason}; try again later"
+        )
 
 
 class ToolNotOffered(InvalidRequest):

@@ -22,14 +22,15 @@ from parley.server.methods import LEGACY_METHODS, MODERN_METHODS, methods, negot
 from parley.server.modern.requests import meta_of
 from parley.server.positions import Position
 from parley.server.resources.subscriptions import ResourceSubscriptions
-from parley.server.session import Session
-from parley.server.streams import Streams, StreamStart, StreamState
+from parley.server.session import Session, StreamState
+from parley.server.streams import Streams, StreamStart
 from parley.server.toolcall import ToolCall
 from parley.server.turn_waiter import TurnWaiter
 from parley.wire.framing import Overlong
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.jsonrpc import RequestId
 from parley.wire.mcp import CallToolParams, InitializeParams, LogLevel
+from parley.wire.notifications import StreamDisconnected
 
 __all__ = ["ClientConnection", "ServerCore", "Transport"]
 
@@ -141,6 +142,10 @@ class ClientConnection:
         """The open streams of the client."""
         return self._streams.states
 
+    def has_stream(self, conversation: str) -> bool:
+        """Return whether the client has a stream of a conversation."""
+        return self._streams.is_open(ConversationId(conversation))
+
     async def restore(
         self,
         params: InitializeParams,
@@ -152,8 +157,8 @@ class ClientConnection:
     ) -> None:
         """Continue a session of an earlier server process.
 
-        Streams of conversations that no longer exist or are damaged are left out. `has_listed_resources` is True
-        if the client is notified when the list of resources changes.
+        Streams of conversations that no longer exist or are damaged are left out, and the client gets a notice
+        about them. `has_listed_resources` is True if the client is notified when the list of resources changes.
 
         Raises:
             ParleyError: a conversation cannot be read now. The session is only partly restored.
@@ -166,8 +171,14 @@ class ClientConnection:
             try:
                 require_conversation(session.principal, stream.conversation)
                 conversation = await self._context.conversations.find(stream.conversation)
-            except (UnknownConversation, Unreadable) as error:
+            except UnknownConversation as error:
                 log.info("a stream of a session cannot be continued: %s", error)
+                reason = StreamDisconnected.DELETED
+                self._streams.note_lost(session, stream, reason, StreamDisconnected.CODES[reason])
+                continue
+            except Unreadable as error:
+                log.info("a stream of a session cannot be continued: %s", error)
+                self._streams.note_lost(session, stream, str(error), error.code)
                 continue
             start = StreamStart(
                 after=Seq(min(stream.after, conversation.log.durable)),
@@ -189,7 +200,7 @@ class ClientConnection:
         `received` are messages that the client has received since it reconnected. A notice about the end of a
         stream is sent again only if `received` does not contain the notice.
         """
-        self._streams.restart(positions, received=received)
+        self._streams.restart(self.session, positions, received=received)
         self.session.reconnected()
 
     async def all_answered(self) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from parley.config.load import Loader
 from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
@@ -22,7 +25,7 @@ from parley.wire.jsonrpc import RequestId
 from parley.wire.mcp import PLAIN_VERSION, InitializeParams, LogLevel
 from parley.wire.modern import MODERN_VERSION, ModernMeta
 
-__all__ = ["SILENT", "SILENT_FRAME", "Session"]
+__all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
 MOST_FIRST_REQUESTS: Final = 1000
 """The number of conversations for which a session remembers the client's first request. Above this number, the
@@ -62,6 +65,17 @@ class _SilentFrame:
 
 SILENT_FRAME: Final = _SilentFrame()
 SILENT: Final = _SilentOutbox()
+
+
+class StreamState(Struct, frozen=True, array_like=True):
+    """The arguments of a stream, with which it can be opened again."""
+
+    conversation: ConversationId
+    request: RequestId
+    after: int
+    event_meta: bool
+    as_log: bool
+    before: int | None = None
 
 
 class StreamOutboxes(Protocol):
@@ -135,6 +149,10 @@ class Session:
         """The parameters of `initialize`; None before `initialize`."""
         self.outlives_server = False
         """True if the session is stored. Its streams continue after a restart of the server."""
+        self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[None]] = lambda stream: nullcontext()
+        """Saves the session together with a stream. The stream is opened inside the returned context. Entering the
+        context raises a ParleyError if the session cannot be saved. A session that is not stored saves nothing.
+        """
         self._on_changed: dict[Hashable, Callable[[], None]] = {}
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}
         self._first_requests: dict[ConversationId, str] = {}

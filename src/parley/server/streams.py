@@ -19,11 +19,12 @@ from parley.errors import ParleyError, Unreadable
 from parley.ports.outbox import FrameOutbox, OpenFrame
 from parley.ports.store import PAGE
 from parley.runtime.conversation import Conversation
+from parley.server.access import may_see
 from parley.server.dispatch import Call
 from parley.server.encoders import StreamEncoder
 from parley.server.modern.rounds import OnAsk, Rounds
 from parley.server.positions import Position, begin_frame_at, send_at
-from parley.server.session import SILENT, SILENT_FRAME, Session
+from parley.server.session import SILENT, SILENT_FRAME, Session, StreamState
 from parley.server.subscription import Subscription
 from parley.wire.ids import ConversationId, Seq
 from parley.wire.jsonrpc import RequestId, encode
@@ -31,7 +32,7 @@ from parley.wire.mcp import LogLevel, typed_result
 from parley.wire.notifications import StreamDisconnected
 from parley.wire.tools import StreamEnded
 
-__all__ = ["StreamStart", "StreamState", "Streams", "stream_end"]
+__all__ = ["StreamStart", "Streams", "stream_end"]
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +60,6 @@ class StreamStart(Struct, frozen=True, kw_only=True):
     """The position up to which the client has already received the conversation. The stream continues there without
     a snapshot. None if the stream begins with a snapshot.
     """
-
-
-class StreamState(Struct, frozen=True, array_like=True):
-    """The arguments of a stream, with which it can be opened again."""
-
-    conversation: ConversationId
-    request: RequestId
-    after: int
-    event_meta: bool
-    as_log: bool
-    before: int | None = None
 
 
 class _LogOutbox:
@@ -394,8 +384,24 @@ class Streams:
         """The arguments of the open streams."""
         return tuple(stream.state for stream in self._streams.values())
 
-    def restart(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
+    def is_open(self, conversation_id: ConversationId) -> bool:
+        """Return whether the client has a stream of a conversation."""
+        return conversation_id in self._streams
+
+    def note_lost(self, session: Session, stream: StreamState, reason: str, code: str) -> None:
+        """Record that a stream of an earlier server process cannot be continued. `restart` sends the notice."""
+        encoder = StreamEncoder(
+            stream.conversation, session.features, event_meta=stream.event_meta, as_log=stream.as_log
+        )
+        self._note_end(stream, session.out, encoder.disconnected(reason, code))
+
+    def restart(
+        self, session: Session, positions: Mapping[str, Position], *, received: Collection[bytes] = ()
+    ) -> None:
         """Send again the part of every stream that the client has not received. Repeat notices about ended streams.
+
+        The client also gets a notice about each conversation in `positions` that has no stream and no stored
+        notice, so that the client can open the stream again.
 
         `positions` maps conversations to the last position that the client has received. A position in an earlier
         stream of the conversation is ignored, because the client has received nothing of the current stream.
@@ -407,6 +413,12 @@ class Streams:
             is_known = known is not None and known.stream == request_id
             if (is_known or not positions) and notice not in received:
                 out.send(notice)
+        for conversation_id in map(ConversationId, positions):
+            is_noted = conversation_id in self._streams or conversation_id in self._ends
+            if not is_noted and may_see(session.principal, conversation_id):
+                encoder = StreamEncoder(conversation_id, session.features, event_meta=True, as_log=False)
+                reason = StreamDisconnected.NOT_OPEN
+                session.events_to(session.out).send(encoder.disconnected(reason, StreamDisconnected.CODES[reason]))
         for conversation_id, stream in tuple(self._streams.items()):
             position = positions.get(conversation_id)
             is_of_stream = position is not None and position.stream == stream.call.id
@@ -441,11 +453,14 @@ class Streams:
             notice = stream.encoder.disconnected(reason, code or StreamDisconnected.CODES[reason])
             stream.out.send(notice)
             if stream.session.may_reconnect:
-                self._ends[conversation_id] = stream.call.id, stream.out, notice
-                if len(self._ends) > MOST_ENDS:
-                    del self._ends[next(iter(self._ends))]
+                self._note_end(stream.state, stream.out, notice)
             if not stream.call.closed:
                 stream.call.answer(encode(typed_result(stream_end(stream.conversation, stream.position))))
+
+    def _note_end(self, stream: StreamState, out: FrameOutbox, notice: bytes) -> None:
+        self._ends[stream.conversation] = stream.request, out, notice
+        if len(self._ends) > MOST_ENDS:
+            del self._ends[next(iter(self._ends))]
 
     def _close(self, conversation_id: ConversationId) -> None:
         stream = self._streams.pop(conversation_id)

@@ -100,12 +100,14 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
     DELETED: ClassVar[str] = "Conversation deleted"
     SHUTTING_DOWN: ClassVar[str] = "Server is shutting down"
     NOT_SENT: ClassVar[str] = "An event could not be sent"
+    NOT_OPEN: ClassVar[str] = "Stream is not open; open it again"
 
     CODES: ClassVar[Mapping[str, str]] = {
         TAKEN_OVER: "taken_over",
         DELETED: "deleted",
         SHUTTING_DOWN: "shutting_down",
         NOT_SENT: "not_sent",
+        NOT_OPEN: "not_open",
     }
     """The code of each reason above. If a stream ends with an error, the code of the error is used instead."""
 

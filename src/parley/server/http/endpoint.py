@@ -40,7 +40,7 @@ from parley.server.http.replies import JsonReply, first_of
 from parley.server.http.sessions import HttpSession, HttpSessions
 from parley.server.http.stateless import StatelessRequests
 from parley.wire.http import LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID, HttpAnswer
-from parley.wire.mcp import KNOWN_VERSIONS
+from parley.wire.mcp import KNOWN_VERSIONS, Cancelled
 from parley.wire.modern import MODERN_VERSION, SERVED_VERSIONS
 
 __all__ = ["PATH", "HttpEndpoint", "HttpLimits"]
@@ -137,8 +137,7 @@ class HttpEndpoint:
                 case "GET":
                     return await self._get(request, principal)
                 case "DELETE":
-                    if (removal := self._sessions.delete(await self._session(request, principal))) is not None:
-                        await asyncio.shield(removal)
+                    await self._sessions.remove(await self._session(request, principal))
                     return HttpAnswer(status=HTTPStatus.NO_CONTENT)
                 case _:
                     return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": METHODS})
@@ -201,8 +200,12 @@ class HttpEndpoint:
             _pass_on(messages, session, streamed)
             return stream
         reply = JsonReply(requests, session.outbox)
+        may_end_stream = any(message.method == Cancelled.METHOD for message in messages)
         _pass_on(messages, session, reply)
         if not requests:
+            if may_end_stream:
+                await asyncio.sleep(0)  # the dispatcher handles a notification in the next tick
+                await self._sessions.save_ended_streams(session)
             return HttpAnswer(status=HTTPStatus.ACCEPTED)
         with session.in_use():
             await first_of(reply.done(), session.wait_ended())

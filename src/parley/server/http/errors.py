@@ -20,7 +20,9 @@ __all__ = [
     "RequestBodyTooLarge",
     "RequestBodyUnreadable",
     "SessionMissing",
+    "SessionNotRemoved",
     "SessionNotRestored",
+    "StreamEndNotSaved",
     "TooManySessions",
     "UnknownEventId",
     "UnknownSession",
@@ -112,6 +114,24 @@ class SessionNotRestored(HttpRefused):
 
     def __init__(self, reason: Exception) -> None:
         super().__init__(f"the session cannot be restored now: {reason}; try again later")
+
+
+class SessionNotRemoved(HttpRefused):
+    """Raised when a session cannot be removed from the store. The session continues."""
+
+    code, status = "session_not_removed", HTTPStatus.SERVICE_UNAVAILABLE
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(f"the session was not ended, because it cannot be removed: {reason}; try again later")
+
+
+class StreamEndNotSaved(HttpRefused):
+    """Raised when a message has ended a stream, but the session cannot be saved without the stream."""
+
+    code, status = "stream_end_not_saved", HTTPStatus.SERVICE_UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("the stream has ended, but would continue after a restart of the server; send this again")
 
 
 class TooManySessions(HttpRefused):

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from parley.server.streams import StreamState
+from parley.server.session import StreamState
 from parley.wire.mcp import InitializeParams, LogLevel
 
 __all__ = ["MOST_STATE_BYTES", "SessionState", "decode_state", "encode_state", "session_digest"]

@@ -10,23 +10,31 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 from parley.common.limited_log import LimitedLog
-from parley.errors import ParleyError, StoreError
+from parley.errors import ParleyError, ShuttingDown, StoreError, VisibleError
 from parley.ports.http import MessageStream
 from parley.ports.store import Store, StoredSession
 from parley.server.context import Principal, Role
+from parley.server.errors import SessionNotSaved
 from parley.server.http.cursors import StreamCursors
-from parley.server.http.errors import SessionNotRestored, TooManySessions
+from parley.server.http.errors import SessionNotRemoved, SessionNotRestored, StreamEndNotSaved, TooManySessions
 from parley.server.http.event_ids import CallCursor, EventIds
 from parley.server.http.push import PushOutbox
 from parley.server.http.replies import StreamReply, first_of
-from parley.server.http.session_state import SessionState, decode_state, encode_state, session_digest
+from parley.server.http.session_state import (
+    MOST_STATE_BYTES,
+    SessionState,
+    decode_state,
+    encode_state,
+    session_digest,
+)
 from parley.server.positions import Position
 from parley.server.serve import ClientConnection, ServerCore
+from parley.server.session import StreamState
 from parley.wire.framing import Overlong
 from parley.wire.ids import ConversationId, EventId
 from parley.wire.jsonrpc import RequestId
@@ -68,7 +76,15 @@ class HttpSession:
         not saved during this time. Otherwise, if the process were killed, the stored session would lack the streams
         that were not open yet.
         """
+        self.opening: list[StreamState] = []
+        """The streams that are saved now and opened then."""
+        self.saved_state: SessionState | None = None
+        """The state that the store contains; None if this is not known."""
+        self.stored_streams: set[ConversationId] = set()
+        """The conversations whose streams the store may contain."""
         self.saving: asyncio.Task[None] | None = None
+        self.save_lock: Final = asyncio.Lock()
+        """Held while the session is written to the store or removed from it."""
         self._calls: dict[RequestId, MessageStream] = {}
         """The streams of calls that can be resumed, by request id."""
         self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
@@ -102,8 +118,10 @@ class HttpSession:
         kept = self.outbox.attach(stream)
         if positions is not None or had_stream:  # the server may not have noticed that an earlier stream was lost
             self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
-            self._cursors.restart(positions or {})
-            self.client.restart_streams(positions or {}, received=kept)
+            positions = positions or {}
+            # The notices about other streams come first, so later ids need not name these streams.
+            self._cursors.restart({one: at for one, at in positions.items() if self.client.has_stream(one)})
+            self.client.restart_streams(positions, received=kept)
 
     def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
         """Return the reply to requests that are answered on a stream.
@@ -273,12 +291,50 @@ class HttpSessions:
 
         Return a task that ends when the session is removed from the store; None if the store is not changed.
         """
-        is_known = self._sessions.pop(session.id, None) is not None
-        session.end()
-        if is_known and self._stores:
+        if self._forget(session) and self._stores:
             self._removing.add(session.digest)
             return self._start(self._remove(session))
         return None
+
+    def _forget(self, session: HttpSession) -> bool:
+        """End a session without a change to the store. Return whether the session had not ended before."""
+        is_known = self._sessions.pop(session.id, None) is not None
+        session.end()
+        return is_known
+
+    async def remove(self, session: HttpSession) -> None:
+        """Remove a session from the store, and then end it. Its turns continue.
+
+        Raises:
+            SessionNotRemoved: the store failed. The session continues.
+        """
+        if self._stores:
+            error = await asyncio.shield(self._start(self._remove_first(session)))
+            if error is not None:
+                raise SessionNotRemoved(error)
+        else:
+            self.delete(session)
+
+    async def save_ended_streams(self, session: HttpSession) -> None:
+        """Wait until no stream is stored that the client has ended.
+
+        Raises:
+            StreamEndNotSaved: the session cannot be saved. The server tries again later.
+        """
+        await session.saved()
+        if not self._has_stored_end(session):
+            return
+        self._save_soon(session)  # an earlier attempt has failed
+        await session.saved()
+        if self._has_stored_end(session):
+            raise StreamEndNotSaved
+
+    def _has_stored_end(self, session: HttpSession) -> bool:
+        """Return whether the store contains a stream that has ended."""
+        if not self._stores or session.id not in self._sessions or session.client.session.has_left:
+            return False
+        opening = {stream.conversation for stream in session.opening}
+        return not all(map(session.client.has_stream, session.stored_streams - opening))
 
     # --- the store -----------------------------------------------------------------------
 
@@ -334,58 +390,111 @@ class HttpSessions:
                 raise SessionNotRestored(error) from error
             raise
         session.is_restoring = False
+        session.saved_state, session.stored_streams = state, {stream.conversation for stream in state.streams}
         return session if session.id in self._sessions else None  # its token may have been revoked meanwhile
+
+    @asynccontextmanager
+    async def _saved_with(self, session: HttpSession, stream: StreamState) -> AsyncIterator[None]:
+        """Save a session with a stream that is opened inside the context.
+
+        Raises:
+            ShuttingDown: the server is shutting down.
+            SessionNotSaved: the session cannot be saved.
+        """
+        if self._store is None:
+            yield
+            return
+        if not self._stores:
+            raise ShuttingDown
+        session.opening.append(stream)
+        try:
+            error = await asyncio.shield(self._start(self._save(session)))
+            if error is not None:
+                raise error
+            yield
+        finally:
+            session.opening.remove(stream)
+            session.is_changed = True
+        self._save_soon(session)  # the request may have been cancelled meanwhile
 
     def _save_soon(self, session: HttpSession) -> None:
         if self._stores and not session.is_restoring and not session.client.session.has_left:
             session.is_changed = True
             if session.saving is None:
-                session.saving = self._start(self._save(session))
+                session.saving = self._start(self._save_changes(session))
 
-    async def _save(self, session: HttpSession) -> None:
-        assert self._store is not None
+    async def _save_changes(self, session: HttpSession) -> None:
         try:
-            while session.is_changed and session.id in self._sessions and self._stores:
-                session.is_changed = False
-                if (stored := self._stored(session)) is not None:
-                    await self._store.save_session(stored)
-        except StoreError as error:
-            session.is_changed = True  # `_look_again` stores the session later
-            self._log.warning("a session cannot be stored, and would end with the server: %s", error)
+            while session.is_changed:
+                if (error := await self._save(session)) is not None:
+                    self._log.warning("a change to a session cannot be stored: %s", error)
+                    break  # `_look_again` stores the session later
         finally:
             session.saving = None
 
-    def _stored(self, session: HttpSession) -> StoredSession | None:
+    async def _save(self, session: HttpSession) -> VisibleError | None:
+        """Write the state of a session to the store, unless it is stored already. Return the error, if any."""
+        assert self._store is not None
+        async with session.save_lock:
+            session.is_changed = False
+            client = session.client.session
+            if session.id not in self._sessions or not self._stores or client.has_left:
+                return None
+            if (state := self._state(session)) is None:
+                return None
+            if state == session.saved_state:
+                client.outlives_server = True
+                return None
+            data = encode_state(state)
+            client.outlives_server = data is not None
+            if data is None:
+                return SessionNotSaved(f"its state has more than {MOST_STATE_BYTES} bytes")
+            now = self._wall_clock()
+            stored = StoredSession(digest=session.digest, principal=session.principal.key, data=data, used_at=now)
+            streams = {stream.conversation for stream in state.streams}
+            session.stored_streams |= streams
+            try:
+                await self._store.save_session(stored)
+            except StoreError as error:
+                session.is_changed, session.saved_state = True, None
+                return SessionNotSaved(str(error))
+            session.stored_at, session.saved_state, session.stored_streams = now, state, streams
+            return None
+
+    def _state(self, session: HttpSession) -> SessionState | None:
         client = session.client
         if client.session.initialize_params is None:
             return None
-        state = SessionState(
+        streams = {one.conversation: one for one in (*client.streams, *session.opening)}
+        return SessionState(
             initialize=client.session.initialize_params,
             log_level=client.session.log_level,
-            streams=client.streams,
+            streams=tuple(streams.values()),
             resources=client.subscriptions.uris,
             has_listed_resources=client.subscriptions.has_listed,
-        )
-        data = encode_state(state)
-        client.session.outlives_server = data is not None
-        if data is None:
-            return None
-        session.stored_at = self._wall_clock()
-        return StoredSession(
-            digest=session.digest,
-            principal=session.principal.key,
-            data=data,
-            used_at=session.stored_at,
         )
 
     async def _remove(self, session: HttpSession) -> None:
         assert self._store is not None
         try:
-            await session.saved()
-            await self._store.remove_sessions([session.digest])
+            async with session.save_lock:
+                await self._store.remove_sessions([session.digest])
             self._removing.discard(session.digest)
         except StoreError as error:
             self._log.warning("a session cannot be removed from the store: %s", error)
+
+    async def _remove_first(self, session: HttpSession) -> StoreError | None:
+        """Remove a session from the store and end it. If the store fails, return the error and change nothing."""
+        assert self._store is not None
+        async with session.save_lock:
+            try:
+                await self._store.remove_sessions([session.digest])
+            except StoreError as error:
+                session.saved_state = None
+                self._save_soon(session)
+                return error
+            self._forget(session)
+            return None
 
     async def _store_uses(self) -> None:
         """Store the times when the sessions were last used, and remove expired sessions."""
@@ -446,6 +555,7 @@ class HttpSessions:
             self._on_connected(client)
             session.connected(client)
             client.session.on_changed(self, lambda: self._save_soon(session))
+            client.session.saved_with = lambda stream: self._saved_with(session, stream)
 
         try:
             await self._core.serve_client(session, session.principal, connected=connected)

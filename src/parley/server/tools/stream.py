@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from parley.conversation.log import Entry
-from parley.errors import BadArguments
+from parley.errors import BadArguments, UnknownConversation
 from parley.ports.store import PAGE
 from parley.runtime.conversation import Conversation
 from parley.runtime.log_pages import scan_back
@@ -16,6 +16,7 @@ from parley.server.context import Role
 from parley.server.encoders import hidden_events
 from parley.server.errors import NoLogMessages, PositionBeyondEnd
 from parley.server.hosts import Features
+from parley.server.session import StreamState
 from parley.server.streams import StreamStart, stream_end
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import ConversationId, Seq
@@ -54,16 +55,24 @@ async def stream(call: ToolCall, args: PlainConversationStreamArguments) -> None
     if call.features.modern:
         await _hold(call, conversation, start, event_meta=event_meta, exclusive=exclusive)
         return
-    call.answer(typed_result(StreamStarted()))
-    call.streams.open(
-        call.session,
-        conversation,
-        call.call,
-        start,
-        event_meta=event_meta,
-        as_log=args.as_ == "log",
-        exclusive=exclusive,
-    )
+    as_log = args.as_ == "log"
+    state = StreamState(conversation.id, call.call.id, start.after, event_meta, as_log, start.before)
+    async with call.session.saved_with(state):
+        if conversation.is_deleted:
+            raise UnknownConversation(conversation.id)
+        if call.features.cancels_requests and call.call.cancelled:
+            call.call.drop()
+            return
+        call.answer(typed_result(StreamStarted()))
+        call.streams.open(
+            call.session,
+            conversation,
+            call.call,
+            start,
+            event_meta=event_meta,
+            as_log=as_log,
+            exclusive=exclusive,
+        )
 
 
 async def _hold(
