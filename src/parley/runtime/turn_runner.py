@@ -144,8 +144,8 @@ class TurnRunner:
 
     @property
     def is_ending(self) -> bool:
-        """True if there is a turn that messages can no longer join and whose end is not appended yet."""
-        return self.turn is not None and self.turn.is_ending and self._is_unfinished
+        """True if there is a turn that messages can no longer join and whose end is not durable yet."""
+        return self._is_storing_end or (self.turn is not None and self.turn.is_ending and self._is_unfinished)
 
     @property
     def _is_unfinished(self) -> bool:
@@ -153,10 +153,24 @@ class TurnRunner:
         turn, state = self.turn, self._log.projections.state
         return turn is not None and state.phase is not Phase.IDLE and state.event_id == turn.event_id
 
+    @property
+    def _is_storing_end(self) -> bool:
+        """True if there is a turn whose end has been appended and is not durable yet. The store may refuse the
+        end, and the turn is then unfinished again.
+        """
+        turn = self.turn
+        is_started = turn is not None and turn.task is not None
+        return is_started and not self._is_unfinished and self._log.phase is not Phase.IDLE and self._log.is_writing
+
     # --- starting ----------------------------------------------------------------------
 
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
-        """Return a turn whose start is about to be appended. The caller calls `start` when the start is durable."""
+        """Return a turn whose start is about to be appended. The caller calls `start` when the start is durable.
+
+        The end of the previous turn must be durable. If this start were appended after an end that the store then
+        refuses, no turn of this process would store the end again.
+        """
+        assert not self.is_ending
         self.turn = LocalTurn(event_id, settings)
         return self.turn
 
@@ -319,6 +333,9 @@ class TurnRunner:
             if turn.task is None:
                 await self._log.durable()
                 continue
+            if self._is_storing_end:
+                await self._log.writable(until=deadline.at)
+                await self._log.durable()
             await asyncio.wait({turn.work})
             if turn.handed_over:
                 await asyncio.wait({turn.over})
@@ -342,7 +359,7 @@ class TurnRunner:
             if not turn.handed_over:
                 await self._end(turn)
         finally:
-            if self.turn is turn:  # another turn may have started already
+            if self.turn in (turn, None):  # another turn may have started already
                 self.turn = None
                 self._approvals.attach_turn(None)
                 self._log.release_texts()
@@ -385,6 +402,8 @@ class TurnRunner:
 
         The write waits for the write lock until the time `until`.
         """
+        while self.turn is turn and self._is_storing_end:
+            await self._log.durable()  # another task has appended the end
         if self.running is turn and not isinstance(turn.failure, LeaseLost):
             self._approvals.drop(turn.interrupted_by)
             await self._log.append(*self._end_of(turn), until=until)
