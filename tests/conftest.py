@@ -18,11 +18,13 @@ from parley.testing.home import Home
 
 pytest_plugins = ["kit.system.cpu_report", "kit.system.workers"]
 
-# No test uses the certificates of the system, and each of a thousand servers would read all of them.
+# No test uses the certificates of the system. Without this setting, each of a thousand servers would read all of
+# them.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem")
 
-# A busy computer fails no property. `make test` has the same examples each time, so that no change fails for a bug
-# that was there before; `make test-long` has more examples, and new ones.
+# Properties have no deadline, so that a busy computer does not fail them. `make test` uses the same examples in
+# every run, so that an unrelated change does not fail because of an older bug. `make test-long` uses more examples,
+# and new ones.
 _any = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _any, max_examples=25, derandomize=True)
 settings.register_profile("random", _any, max_examples=25)
@@ -30,12 +32,15 @@ settings.register_profile("long", _any, max_examples=200)
 settings.load_profile("quick")
 
 
-# Collecting tests makes objects that live until the end: no garbage collection needs to look at them.
+# The objects that collecting tests creates live until the end, so the garbage collector need not examine them.
 gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that wait for long; otherwise one of them could begin last and be waited for alone."""
+    """Put the tests that wait for a long time first.
+
+    Otherwise such a test could begin last, and the run would wait for it alone.
+    """
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 
@@ -75,7 +80,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def databases() -> Iterator[Databases]:
-    """New PostgreSQL databases. The test is skipped if there is no PostgreSQL."""
+    """Return a factory for PostgreSQL databases. Skip the test if PostgreSQL is not installed."""
     if (why := no_postgres()) is not None:
         pytest.skip(why)
     created = Databases(shared_server())
@@ -89,7 +94,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the results that tests recorded for it."""
+    """Print the lines that tests have recorded for the summary."""
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, value in report.user_properties:

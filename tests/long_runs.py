@@ -33,11 +33,11 @@ PIECES: Final[dict[str, tuple[str, ...]]] = {
 other tests that start servers, with servers that are processes."""
 
 NO_TESTS: Final = 5
-"""The exit code of pytest if it found no test, which options of the caller may be the reason for."""
+"""The exit code of pytest if it found no test. Options of the caller can be the reason."""
 
 
 def main(names: list[str], options: list[str]) -> int:
-    """Run pieces with more options of pytest; return the exit code."""
+    """Run the named pieces with additional options of pytest, and return the exit code."""
     if unknown := [name for name in names if name not in PIECES]:
         print(f"unknown piece {unknown[0]!r} (choose from {', '.join(PIECES)})", file=sys.stderr)
         return 2

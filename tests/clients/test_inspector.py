@@ -1,7 +1,7 @@
-"""The MCP Inspector on the command line, as a way to try a server before adding it to a client.
+"""The MCP Inspector on the command line, with which a user can try a server before adding the server to a client.
 
-It comes from npm, once, into a cache outside the repository. Without Node the tests are skipped
-and say so.
+The Inspector comes from npm and is stored once in a cache outside the repository. Without Node, the tests are
+skipped with a reason.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ async def inspector() -> Path:
 async def inspect(home: Home, *arguments: str) -> Any:
     """Return the output of the Inspector for one request to a new server."""
     program = await inspector()
-    # A catalog of its own: the one in the user's home is not touched. The Inspector does not hand its
-    # environment on to the server, so the home has to be named.
+    # The test uses its own catalog, so that the catalog in the user's home is not changed. The Inspector does not
+    # pass its environment to the server, so the home is given explicitly.
     env = {**home.environ, "MCP_CATALOG_PATH": str(home.path / "catalog.json")}
     passed = ("-e", f"PARLEY_HOME={home.path}")
     code, said, complained = await output_of(

@@ -1,4 +1,4 @@
-"""The official Python client over stdio: what a program can do that knows MCP and nothing about Parley."""
+"""The official Python client over stdio: a program that supports MCP and has no code for Parley."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Connected:
         return str(accepted["message_id"])
 
     async def read_until(self, conversation: str, last: str) -> list[dict[str, Any]]:
-        """Return the events of a conversation up to the first of this type, by reading and not by notifications."""
+        """Poll the events of a conversation, and return them up to the first event of the type `last`."""
         events: list[dict[str, Any]] = []
         after = 0
         while not events or events[-1]["type"] != last:
@@ -91,7 +91,7 @@ class Connected:
         return events
 
     async def notified(self, *wanted: str) -> tuple[str, dict[str, Any]]:
-        """Return the next of these notifications, unchanged."""
+        """Return the next notification of one of these types, unchanged."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (seen := await self.notifications.get()).method not in wanted:
                 pass
@@ -132,7 +132,8 @@ async def connected(model: ScriptedModel) -> AsyncIterator[Connected]:
                     tasks.start_soon(relay)
                     async with asyncio.timeout(PATIENCE_SECONDS):
                         await session.initialize()
-                        await session.list_tools()  # from here on results are held against their schemas
+                        # from now on, the client validates results with the output schemas
+                        await session.list_tools()
                     yield connection
                     tasks.cancel_scope.cancel()
     finally:
@@ -233,7 +234,8 @@ async def test_it_runs_codex_and_codex_reply_and_gets_their_progress(parley_mode
         assert text_of(again) == "second"
         assert again.structured_content == turn_value(value["sessionId"], "second")
         assert heard[0] == (2, None, "user_message")
-        assert "task_complete" not in [message for _, _, message in heard]  # it comes with the result
+        # the server sends it together with the result
+        assert "task_complete" not in [message for _, _, message in heard]
 
 
 async def test_its_cancelled_codex_call_interrupts_the_turn(parley_model: ScriptedModel) -> None:
@@ -444,7 +446,7 @@ async def test_it_runs_codex_as_a_task(parley_model: ScriptedModel) -> None:
 
         async def start(name: str, arguments: dict[str, Any]) -> Task:
             params = CallToolRequestParams(name=name, arguments=arguments, task=TaskMetadata(ttl=60_000))
-            with pytest.raises(ValidationError):  # its session expects the result of the tool
+            with pytest.raises(ValidationError):  # the session of the client expects the result of the tool
                 await session.send_request(CallToolRequest(params=params), CreateTaskResult)
             return CreateTaskResult.model_validate(client.results[-1]).task
 

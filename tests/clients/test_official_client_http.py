@@ -39,7 +39,7 @@ def http_of(server: HttpServer) -> httpx2.AsyncClient:
 async def connected(
     server: HttpServer, url: str | None = None, received: Received | None = None
 ) -> AsyncIterator[ClientSession]:
-    """An initialized client that approves everything. `received` gets its notifications."""
+    """Return an initialized client that approves every request. Its notifications are added to `received`."""
 
     async def approve(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"decision": "approved"})

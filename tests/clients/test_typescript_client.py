@@ -44,8 +44,7 @@ async def test_it_reports_no_error(parley_model: ScriptedModel, tmp_path: Path) 
     assert code == 0, complained.decode()
     told: dict[str, Any] = json.loads(said)
     assert told.pop("progress") >= 0
-    # A client that is slow may read in one go what was written one after the other: the progress of an earlier
-    # event, and the result.
+    # A slow client may read the progress of an earlier event and the result in one read.
     told["errors"] = [one for one in told["errors"] if "unknown token" not in one or "task_complete" in one]
     assert told == {
         "results": ["Done"] * 5,
@@ -100,6 +99,6 @@ async def test_it_lists_calls_approves_streams_and_resumes(
     assert seen["positions"] == seen["expected"]
     if generation == "modern":
         assert (seen["version"], seen["ended"]["state"]) == ("2026-07-28", "deleted")
-    assert seen["opened"] > 2  # some streams were cut or given up, and resumed
+    assert seen["opened"] > 2  # some streams were interrupted or abandoned, and then resumed
     if transport == "stdio":
         assert seen["errors"] == []

@@ -1,4 +1,4 @@
-"""Operations on a store in any order: the results are those of a dictionary."""
+"""Operations on a store in any order have the same results as on a dictionary."""
 
 from __future__ import annotations
 

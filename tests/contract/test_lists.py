@@ -134,7 +134,8 @@ async def test_an_active_conversation_is_listed_first_also_after_the_clock_was_s
     await store.append(lease, [said(1, "one")], replace(summary(updated_at=11.0), is_active=True))
     assert ids(await store.find(Query())) == [OTHER, FIRST]
 
-    await store.create(third, [], summary(updated_at=12.0))  # as of its own time, such as an import
+    # an import keeps the time of its last activity, so it is not listed first
+    await store.create(third, [], summary(updated_at=12.0))
     assert ids(await store.find(Query())) == [OTHER, FIRST, third]
 
     await store.append(lease, [said(2, "two")], replace(summary(updated_at=2000.0), is_active=True))

@@ -211,7 +211,7 @@ async def test_a_log_that_grew_or_was_deleted_is_returned_until_it_was_read(stor
     await store.create(FIRST, answers(1, 3), summary())
     await store.create(OTHER, answers(1, 2), summary())
     ends = {FIRST: Seq(3), OTHER: Seq(2)}
-    for _ in range(5):  # more often than there are connections that read
+    for _ in range(5):  # more times than the store has connections for reading
         assert await store.changed_since(ends) == []
     lease = await store.acquire(FIRST, address="")
     await store.append(lease, answers(4, 4), summary())

@@ -1,4 +1,4 @@
-"""However long a conversation is, nothing that a client does with it blocks the event loop for more than 50 ms."""
+"""No operation of a client on a conversation of any length blocks the event loop for more than 50 ms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HISTORY: Final = 100_000
 
 
 class Client:
-    """A client in a thread of its own, over a socket."""
+    """A client in its own thread, over a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._unread = connection, b""

@@ -43,7 +43,7 @@ UNANSWERED = "shutting down without having answered all requests"
 
 
 class Gone:
-    """The outbox of a client that has left and has read everything."""
+    """The outbox of a client that has disconnected after reading everything."""
 
     writable = True
 
@@ -71,7 +71,7 @@ class Gone:
 
 
 class Unending(ConversationRegistry):
-    """Conversations of which one has a turn that cannot be ended."""
+    """Conversations, one of which has a turn that cannot be ended."""
 
     async def stop(self) -> None:
         await asyncio.Event().wait()
@@ -86,7 +86,7 @@ class Unanswering(ConversationRegistry):
 
 
 class Asks(Gone):
-    """A client that leaves before it gets the answer."""
+    """A client that disconnects before it gets the answer."""
 
     async def read(self, take: Callable[[Any], None]) -> None:
         take(encode(initialize(1)))
@@ -226,7 +226,7 @@ async def test_a_command_that_another_process_may_still_execute_is_not_reported_
             request = client.message(conversation.id, "and that")
             await client.value_of(
                 client.call("conversationRead", conversation_id=conversation.id)
-            )  # it is behind it
+            )  # the answer shows that the server has received the message before it
             client.raw.close_stdin()
             answer = await client.raw.expect(lambda message: message.get("id") == request)
             exit_code = await client.raw.exit_code()

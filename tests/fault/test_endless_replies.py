@@ -90,7 +90,7 @@ async def test_a_reply_beyond_a_limit_fails_its_turn_and_names_the_setting(
     assert len(parley_model.requests) == len(TOO_LARGE) + 1
 
 
-# --- what is neither text nor an argument --------------------------------------------------------
+# --- content that is neither text nor arguments ----------------------------------------------
 
 
 def item(**members: Any) -> Data:
@@ -173,7 +173,7 @@ async def test_a_model_that_never_stops_talking_is_left(parley_model: ScriptedMo
     deltas = sum(
         len(one["params"]["msg"].get("delta", "")) for one in messages if one.get("method") == "codex/event"
     )
-    assert deltas < 3_000_000  # what one read held may exceed it
+    assert deltas < 3_000_000  # the data of the last read may exceed the limit
 
 
 # --- nothing meaningful --------------------------------------------------------------------------
@@ -209,7 +209,7 @@ NOISE: Final[dict[str, tuple[bytes, bytes]]] = {
 
 @asynccontextmanager
 async def noise(first: bytes, again: bytes) -> AsyncIterator[str]:
-    """A provider that accepts each request and then sends the same bytes until the client disconnects."""
+    """Run a provider that accepts each request and then sends the same bytes until the client disconnects."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
     tasks: set[asyncio.Task[Any]] = set()
 

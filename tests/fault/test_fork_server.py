@@ -42,7 +42,7 @@ _, fork_server, _ = state_parent_session(supervisor)
 while len(spares := found()) != 1: time.sleep(0.001)  # it is forked while this command starts
 (spare,) = spares
 """
-"""How a Python program begins that finds its supervisor, the fork server and the spare supervisor."""
+"""The beginning of a Python program that finds its supervisor, the fork server and the spare supervisor."""
 
 pytestmark = pytest.mark.fresh_process
 

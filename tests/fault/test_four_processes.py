@@ -1,6 +1,6 @@
-"""Four processes on one home, killed and stopped at random while clients of each work in all conversations.
+"""Four processes on one home, killed and stopped at random while clients of each process work in all conversations.
 
-Nothing is lost, doubled, moved or done twice.
+No event is lost, duplicated or reordered, and no command runs twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands that try to survive: no process of them is left, and nothing hangs."""
+"""Commands that try to survive: none of their processes is left, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from parley.tools.commands.executor import Executor
 MEGABYTE: Final = 1024 * 1024
 
 FORK_SERVER: Final = "$(cut -d ' ' -f 4 /proc/$PPID/stat)"
-"""In a script of the shell: the process above the one above it."""
+"""A shell expression for the PID of the fork server, which is the grandparent of the shell."""
 
 
 async def shell(executor: Executor, script: str, marker: str, *, timeout_seconds: float = PATIENCE_SECONDS) -> Ran:
@@ -41,11 +41,11 @@ async def shell(executor: Executor, script: str, marker: str, *, timeout_seconds
 
 
 def sleeper(marker: str) -> str:
-    """Return a program for a script that does not end by itself."""
+    """Return a shell command that does not end by itself."""
     return f"sh -c 'sleep 1000; :' {marker}"
 
 
-# --- the table of what commands do -------------------------------------------------------
+# --- the table of behaviours -----------------------------------------------------------------
 
 
 async def test_a_background_child_that_holds_the_pipe_delays_nothing(executor: Executor, marker: str) -> None:
@@ -76,7 +76,7 @@ async def test_a_timeout_ends_a_whole_pipeline(executor: Executor, marker: str) 
 async def test_a_daemon_does_not_outlive_its_command(
     executor: Executor, marker: str, life: str, ending: str
 ) -> None:
-    # The daemon says that it has left; then the command ends, or goes on until its time is over.
+    # The daemon reports that it has left its session. The command then ends, or runs until its timeout.
     daemon = f"{DAEMON}leave()\nos.write(1, b'x')\n{life}"
     if ending == "of itself":
         expected = Ran(exit_code=0, stdout=b"x")
@@ -105,7 +105,7 @@ async def test_a_line_of_100_megabytes_is_read_and_not_kept(executor: Executor, 
 
 
 async def drained(executor: Executor, *argv: str) -> tuple[int, int]:
-    """Return the size of a command's output, and the growth of this process meanwhile."""
+    """Return the size of a command's output, and the growth of this process's memory during the command."""
     meter = Meter()
     ended = await executor.start(start_of(*argv, timeout_seconds=4 * PATIENCE_SECONDS), output=meter)
     assert ended.exit_code == 0
@@ -128,7 +128,7 @@ async def test_binary_output_arrives_as_it_is(executor: Executor) -> None:
     ],
 )
 async def test_a_fork_bomb_is_over_when_its_command_is(executor: Executor, marker: str, session: str) -> None:
-    # Bounded by the number of processes of a user that no other test is, even in another run on this computer.
+    # The bomb runs as a user that no other test uses, so that the limit on the processes of this user bounds it.
     bomb = f"""
 import os, resource, signal
 if os.getuid() == 0: os.setuid(1_000_000 + os.getpid())
@@ -218,7 +218,8 @@ async def test_all_that_runs_ends_with_the_fork_server(executor: Executor, marke
 
     assert [killer.signal, *(result.signal for result in results)] == [signal.SIGKILL] * 21
     assert marked(marker) == []
-    assert open_descriptors() <= before  # objects of earlier tests may have closed theirs meanwhile
+    # objects of earlier tests may have closed their descriptors in the meantime
+    assert open_descriptors() <= before
 
 
 async def test_a_supervisor_that_does_not_answer_is_killed_with_its_command(
@@ -322,7 +323,8 @@ async def test_a_killed_server_leaves_no_command(marker: str) -> None:
             await asyncio.to_thread(select.select, [descriptor], [], [], PATIENCE_SECONDS)
             os.close(descriptor)
 
-    assert len(family) >= 1 + 3 * 4  # the fork server, and of each command at least the supervisor and three more
+    # the fork server, and at least the supervisor and three other processes of each command
+    assert len(family) >= 1 + 3 * 4
     assert [pid for pid in family if is_alive(pid)] == []
 
 

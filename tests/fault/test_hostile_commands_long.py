@@ -45,4 +45,4 @@ async def test_thousands_of_commands_of_all_kinds_leave_nothing(executor: Execut
         assert marked(marker) == []
 
     await ran(executor, "true")
-    assert open_descriptors() <= before  # what the start itself needed may be closed by now
+    assert open_descriptors() <= before  # descriptors that only the start needed may be closed by now

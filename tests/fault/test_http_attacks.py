@@ -1,7 +1,7 @@
 """Attacks on the HTTP endpoint with raw bytes.
 
-Wrong hosts and origins, guessed tokens, slow and large requests, too many connections. After each of them the
-server serves its clients as before.
+The attacks use wrong hosts and origins, guessed tokens, slow and large requests, and too many connections. After
+each attack, the server serves its clients as before.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ async def server(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[H
 def head(
     server: HttpServer, *lines: str, method: str = "POST", target: str = "/mcp", token: str | None = None
 ) -> bytes:
-    """The head of a request with the usual headers, unless `lines` has others of the same name."""
+    """Return the head of a request with the usual headers.
+
+    A header in `lines` replaces the usual header of the same name.
+    """
     usual = {
         "Host": f"127.0.0.1:{urlsplit(server.url).port}",
         "Authorization": f"Bearer {token or server.token}",
@@ -60,7 +63,7 @@ def head(
     }
     given = {line.partition(":")[0].strip().lower() for line in lines}
     kept = [f"{name}: {value}" for name, value in usual.items() if name.lower() not in given]
-    sent = [line for line in lines if not line.endswith(": -")]  # `Host: -` leaves it out
+    sent = [line for line in lines if not line.endswith(": -")]  # `Host: -` omits the header
     return "\r\n".join([f"{method} {target} HTTP/1.1", *kept, *sent, "", ""]).encode()
 
 
@@ -79,7 +82,7 @@ async def status_of(server: HttpServer, data: bytes) -> int:
     return status(await raw_exchange(server.url, data))
 
 
-# --- where a request comes from ------------------------------------------------------------
+# --- hosts and origins -------------------------------------------------------------------------
 
 
 HOSTS_AND_ORIGINS: list[tuple[tuple[str, ...], int]] = [
@@ -203,7 +206,7 @@ async def test_nothing_is_answered_without_a_token(server: HttpServer) -> None:
 
         assert (method, target, status(answer), body) == (method, target, 401, b"")
         assert b"www-authenticate: bearer\r\n" in first.lower() + b"\r\n"
-        server.service._authenticator._failures.clear()  # further ones would be answered late
+        server.service._authenticator._failures.clear()  # further requests would be answered late
 
 
 @pytest.mark.promises("http.token")
@@ -249,7 +252,7 @@ async def test_the_body_of_a_stranger_is_not_parsed(
 
     feed = RequestHandler.data_received
     monkeypatch.setattr(RequestHandler, "data_received", counted)
-    for _ in range(12):  # the last ones are answered late
+    for _ in range(12):  # the server delays the last answers
         begin = head(server, line, "Transfer-Encoding: chunked", "Connection: keep-alive")
         parsed = 0
         answer = await raw_exchange(server.url, begin + ONE_BYTE_CHUNKS)
@@ -322,7 +325,7 @@ async def test_no_answer_and_no_log_repeats_a_token_or_a_body(
     assert b"Traceback" not in answers
 
 
-# --- what a server cannot read -------------------------------------------------------------
+# --- requests that the server cannot read ------------------------------------------------------
 
 
 NOT_HTTP = [
@@ -404,7 +407,8 @@ async def test_a_client_that_sends_too_often_gets_a_time_to_wait(
 async def test_each_message_of_an_array_counts(parley_model: ScriptedModel, tmp_path: Path) -> None:
     async with HttpServer(parley_model, tmp_path / "home", config="[serve]\nrequests_per_second = 100\n") as server:
         client = await server.client(version="2025-03-26")
-        server.service._endpoint._rate._now = lambda: 0.0  # the rate allows 1000 messages, and no time passes
+        # the rate allows 1000 messages, and the clock stands still
+        server.service._endpoint._rate._now = lambda: 0.0
         server.service._endpoint._rate._allowed.clear()
         replies = [await client.post([ping(n) for n in range(400)]) for _ in range(3)]
 
@@ -531,7 +535,7 @@ async def test_bodies_that_arrive_together_need_memory_together(server: HttpServ
 
 @contextlib.asynccontextmanager
 async def listener(**options: float) -> AsyncIterator[str]:
-    """A listener with short deadlines, whose endpoint reads the body."""
+    """Run a listener with short deadlines, whose endpoint reads the body."""
 
     async def endpoint(request: HttpExchange) -> HttpAnswer:
         if request.header("Authorization"):

@@ -1,4 +1,4 @@
-"""Ten HTTP clients that answer the same question at once: it is settled once, and all of them are told how."""
+"""Ten HTTP clients answer the same approval at once: the approval is settled once, and all clients learn how."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class Racer:
         return await self._stream.hears("elicitation/create")
 
     async def answer(self, approval: Any) -> bool | None:
-        """Answer by the elicitation or by a tool; return whether the tool says that this answer counts."""
+        """Answer through the elicitation or a tool.
+
+        Return whether this answer settled the approval, according to the tool.
+        """
         if not self._uses_tool:
             result = {"action": "accept", "content": {"decision": self._decision}}
             await self._client.post({"jsonrpc": "2.0", "id": approval["id"], "result": result})

@@ -38,7 +38,7 @@ async def share_while_idle(client: WireClient, conversation: str, seconds: int) 
     """Return the share of a processor that the server uses while a client waits."""
     before = began = 0.0
     waits = [min(10, seconds)] * max(1, seconds // 10)
-    for wait in (1, *waits):  # what was begun before may still end in the first second
+    for wait in (1, *waits):  # earlier work may still end in the first second
         page = client.call("conversationRead", conversation_id=conversation, after=1, wait_seconds=wait)
         assert (await client.value_of(page))["events"] == []
         if not began:

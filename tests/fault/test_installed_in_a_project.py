@@ -47,7 +47,7 @@ QUERIES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("approvalsList", {}),
     ("settingsList", {}),
 )
-"""Tools that change nothing, with arguments."""
+"""Tools that change nothing, each with its arguments."""
 ALL_ATTEMPTS: Final = ATTACK.count("\nattempt(")
 IN_THE_PROJECT: Final = "put modules into the project"
 
@@ -70,7 +70,7 @@ class Agent:
         self.client, self._conversation = client, conversation
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:
-        """Return the output of a call, as the model is sent it."""
+        """Return the output of a call that the model gets."""
         model = self.client.model
         model.says(Call(tool, arguments, "call"))
         model.says("Done")
@@ -109,10 +109,10 @@ async def agent_in(
 def test_each_attempt_works_without_a_sandbox(installed: Installed, mark: Path) -> None:
     attack = [sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark)]
     done = subprocess.run(attack, capture_output=True, text=True, check=True)
-    away = installed.project / ".venv-away"  # where the attack has left it
+    away = installed.project / ".venv-away"  # the attack has moved the environment there
     subprocess.run([away / "bin/parley", "--version"], check=False, capture_output=True)
 
-    # The environment was moved away before the last attempt upon it.
+    # An earlier attempt has moved the environment, so the last attempt cannot remove it.
     missing = {"remove the environment"}
     assert len(json.loads(done.stdout)) == ALL_ATTEMPTS - len(missing)
     assert "planted" in mark.read_text()
@@ -204,7 +204,7 @@ async def test_after_the_first_command_the_server_loads_no_module_from_a_file(
             await agent.client.result_of(agent.client.call(tool))
         after = _lines(log)
 
-    assert len(before) > 100  # it was written at all
+    assert len(before) > 100  # the audit hook has written the log
     assert after[len(before) :] == []
 
 
@@ -265,7 +265,7 @@ async def test_after_the_first_command_a_server_with_http_loads_no_module_from_a
             await session.send("DELETE")
             after = _lines(log)
 
-    assert len(before) > 100  # it was written at all
+    assert len(before) > 100  # the audit hook has written the log
     assert after[len(before) :] == []
 
 
@@ -291,8 +291,9 @@ async def test_under_landlock_a_project_in_which_parley_is_installed_is_not_writ
 async def test_no_command_of_a_resident_server_changes_the_installation_of_a_relay(
     mark: Path, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
-    """The server has another installation. That of the relay lies deep in the project, and is protected after the
-    relay has left.
+    """The server has another installation.
+
+    The installation of the relay lies deep in the project, and stays protected after the relay has disconnected.
     """
     home, project = tmp_path / "home", tmp_path / "projects"
     installed = install(project / "service")

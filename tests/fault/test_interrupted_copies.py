@@ -34,7 +34,7 @@ LENGTH: Final = 40_001
 
 @cache
 def long() -> Sequence[Entry]:
-    """Return this many entries."""
+    """Return the given number of entries."""
     return log_of(settings_chosen(), *(agent_message(f"{number}") for number in range(LENGTH - 1))).entries
 
 
@@ -43,7 +43,7 @@ def entries_in(home: Path) -> int:
         try:
             count: int = db.execute("SELECT count(*) FROM entries").fetchone()[0]
         except sqlite3.OperationalError:
-            return 0  # it has no tables yet
+            return 0  # the database has no tables yet
         return count
 
 

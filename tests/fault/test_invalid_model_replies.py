@@ -1,4 +1,4 @@
-"""Providers that violate the protocol: the turn fails, and no wait is endless."""
+"""Providers that violate the protocol: the turn fails, and no wait lasts forever."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEEP = b"[" * 3000 + b"]" * 3000
 async def asking(
     parley_model: ScriptedModel, *answers: Answer, api: Api = "chat", settings: str = "", retries: int = 0
 ) -> AsyncIterator[Wire]:
-    """Start a server whose model gives these answers."""
+    """Start a server whose model gives the configured answers."""
     async with (
         Peer(*answers) as peer,
         against(peer, parley_model, api=api, settings=settings, retries=retries) as wire,
@@ -264,7 +264,7 @@ async def test_a_provider_that_only_keeps_alive_does_not_keep_a_finished_respons
     async with speaking(parley_model, config=config) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
-        await parley_model.wait_abandoned()  # it was not heard out
+        await parley_model.wait_abandoned()  # the server did not read the reply to its end
 
     assert messages[-1] == answered(1, "Done")
 

@@ -1,4 +1,4 @@
-"""A server that is killed at any write: the next one has everything that clients were told."""
+"""A server that is killed at any write: the next server has everything that clients were sent."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ async def killed(directory: Path, moment: Moment, number: int) -> bool:
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
-        ("behind a commit", 5),  # a message was taken
-        ("behind a commit", 7),  # a question was written down
-        ("in a write", 11),  # it is asked
-        ("in a write", 17),  # the command runs
-        ("before a commit", 10),  # it has ended
+        ("behind a commit", 5),  # a message has been stored
+        ("behind a commit", 7),  # an approval has been stored
+        ("in a write", 11),  # the approval is being sent
+        ("in a write", 17),  # the command is running
+        ("before a commit", 10),  # the command has ended
     ],
 )
 async def test_everything_that_clients_were_sent_survives_a_kill(
@@ -51,4 +51,4 @@ async def test_everything_that_clients_were_sent_survives_a_kill_at_every_write(
         if not await killed(tmp_path / str(number), moment, number):
             break
         kills += 1
-    assert kills >= 14  # so many things are written in the story
+    assert kills >= 14  # the story has at least this many writes

@@ -1,4 +1,4 @@
-"""The memory that a large message needs, from its line to the last answer that contains it."""
+"""The memory that a large message needs, from the request to the last answer that contains the message."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_the_names_and_the_validity_of_arguments_do_not_change_the_cost(
 
 
 async def check_outcome(client: WireClient, shape: str, sent: int) -> None:
-    """Check that a call is accepted, and wait for its turn; or check that it is refused, with the reason."""
+    """If the call is accepted, wait for its turn. Otherwise check that the refusal names the reason."""
     shown = await client.until_answer(sent)
     value = answer_to(sent, shown)["structuredContent"]
     if shape in ACCEPTED:
@@ -291,7 +291,7 @@ async def test_the_names_and_the_validity_of_arguments_do_not_change_the_delay(
         arguments = arguments_of_shape(shape, conversation, 30_000_000)
         sent = client.call("conversationSendMessage", **arguments)
         await check_outcome(client, shape, sent)
-        await client.meanwhile()  # the step that sent the answer has ended
+        await client.meanwhile()  # the event loop step that sent the answer has ended
         longest = busy_seconds(client)
         print(f"{shape}: {longest}")
 

@@ -1,4 +1,4 @@
-"""The cost of opening a conversation does not depend on its length: not the time, and not the memory."""
+"""The time and the memory for opening a conversation do not depend on its length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parley.wire.mcp import FULL_VERSION
 
 MEMORY_BYTES: Final = 150_000_000
 CPU_SECONDS: Final = 0.5
-"""The CPU time of a first call, several times as much as it needs."""
+"""The maximum CPU time of a first call, in seconds. It is several times the usual CPU time."""
 FIRST_BYTE_SECONDS: Final = 1.0
 NEXT_MESSAGE_SECONDS: Final = 0.5
 FIRST_BYTE_OF_100_000_SECONDS: Final = 0.1
@@ -90,7 +90,7 @@ async def started(home: Path) -> AsyncIterator[Server]:
 
 
 class Costs(msgspec.Struct):
-    """What the first calls of new processes took."""
+    """The measured costs of the first calls of new processes."""
 
     stream_seconds: float = 0.0
     stream_cpu_seconds: float = 0.0

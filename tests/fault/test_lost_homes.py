@@ -1,4 +1,4 @@
-"""Files of the home are removed or replaced while servers use it: nothing that was acknowledged is lost."""
+"""Files of the home are removed or replaced while servers use it: no acknowledged entry is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def last_kept(home: Path) -> int:
 
 
 def acknowledged(child: StoreProcess, number: int) -> int:
-    """Return the last of this many acknowledged positions."""
+    """Wait for `number` acknowledgements, and return the last acknowledged position."""
     last = 0
     for _ in range(number):
         last = child.on_notification()[0]
@@ -124,7 +124,7 @@ async def test_the_last_acknowledged_entries_are_saved_when_the_server_ends(tmp_
         child.ask("acquire", FIRST)
         child.ask("append", FIRST, 5)
         await store.head(FIRST)
-        child.ask("close")  # it is not the last one, and leaves its log to the others
+        child.ask("close")  # other processes use the database, so the child leaves the write-ahead log in place
     (tmp_path / "parley.db-wal").unlink()
     await store.close()
     await until(lambda: bool(lost))
@@ -202,7 +202,7 @@ async def test_when_the_home_disappears_turns_end_streams_report_it_and_nothing_
     assert (status["status"], "removed or replaced" in status["message"]) == ("error", True)
     saved = saved_in(status["message"])
     assert saved is not None
-    assert saved.is_relative_to(home)  # which is hidden from commands
+    assert saved.is_relative_to(home)  # the file is hidden from commands
     assert (home.stat().st_mode & 0o777, saved.exists()) == (0o700, True)
 
 

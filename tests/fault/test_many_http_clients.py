@@ -1,4 +1,4 @@
-"""Many HTTP clients with random disconnections, resumptions and slow readers: each has every event once."""
+"""Many HTTP clients with random disconnections, resumptions and slow readers: each client gets every event once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reply(request: RecordedRequest) -> Reply:
 
 
 def differences(group: HttpClients, expected: dict[str, list[int]]) -> list[object]:
-    """The watchers whose positions differ from the log."""
+    """Return the watchers whose positions differ from the log."""
     return [
         (conversation, found, expected[conversation])
         for watcher in group.watchers

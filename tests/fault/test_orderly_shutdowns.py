@@ -22,10 +22,10 @@ class Stopped:
     def __init__(self, way: Way, at: Callable[[Any], bool]) -> None:
         self._way, self._at = way, at
         self.has_come = False
-        """Whether there was such a message."""
+        """True if a matching message has arrived."""
 
     async def run(self, directory: Path) -> list[str]:
-        """Run the first server; return how its turns ended."""
+        """Run the first server, and return the reasons for the ends of its turns."""
         async with Story(directory) as story:
             raw = RawParley(story.model, home=story.home)
             exit_code = await story.live(raw, RUN, AGAIN, react=self._react)
@@ -50,7 +50,7 @@ class Stopped:
 
 
 def the(number: int) -> Callable[[Any], bool]:
-    """Match the message after this many others."""
+    """Return a function that matches the message with this number, counted from 0."""
     read = count()
     return lambda message: next(read) == number
 

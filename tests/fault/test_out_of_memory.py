@@ -24,7 +24,7 @@ def address_space(pid: int) -> int:
 
 
 def leave_only(pid: int, server: int) -> None:
-    """Limit the memory of a process to this many bytes more than it has."""
+    """Limit the memory of a process to its current size plus `server` bytes."""
     most = address_space(pid) + server
     resource.prlimit(pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 

@@ -1,4 +1,6 @@
-"""Patches that are disturbed while they are written: all files have their old or all have their new content."""
+"""Patches that are disturbed while they are written: all files have their old content, or all have their new
+content.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ WHOLE = {
     "sub/gone.txt": {None: True, b"gone\n": True},
     "last.txt": {None: False, b"three\n": True, b"THREE\n": True},
 }
-"""What each file may be at any moment: old or new, where None is no file."""
+"""The contents that each file may have at any moment: old or new. None means that the file does not exist."""
 
 OURS = ".parley-patch-"
 
@@ -120,7 +122,7 @@ def full() -> None:
 
 
 def full_at(number: int) -> Callable[[int], None]:
-    """Return a system whose disk is full only at the nth rename or link."""
+    """Return a file system whose disk is full only at the rename or link with this number."""
     return lambda call: full() if call == number else None
 
 
@@ -483,7 +485,7 @@ def test_a_second_patch_for_a_file_waits_and_is_refused(work: Path, also: str) -
     add = [f"*** Add File: {work.parent}{also}", "+a"] if also else []
     first = planned(work, patch("*** Update File: first.txt", "-one", "+a"))
     another = Another(planned(work, patch("*** Update File: first.txt", "-one", "+b", *add)))
-    # However long it is given, the other must not get between comparing and renaming.
+    # Even if the other commit had unlimited time, it must not run between comparing and renaming.
     overtaken = Overtaken(another, for_seconds=0.5)
 
     commit(first.changes, system=overtaken)
@@ -494,7 +496,7 @@ def test_a_second_patch_for_a_file_waits_and_is_refused(work: Path, also: str) -
     assert contents(work)["first.txt"] == b"a\n"
 
 
-# --- what cannot be kept, or removed -----------------------------------------------------
+# --- metadata that cannot be preserved, and files that cannot be removed -----------------------
 
 AS_SOMEBODY = """
 import json, os, sys
@@ -582,7 +584,7 @@ def test_a_file_whose_extended_attributes_cannot_be_kept_is_left_alone(shared: P
 
 
 class Clinging(System):
-    """A system in which temporary files cannot be removed."""
+    """A file system in which temporary files cannot be removed."""
 
     def unlink(self, name: str, *, folder: int) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -634,7 +636,7 @@ def test_replaced_files_are_waited_for_until_they_are_on_the_disk_unless_there_a
     assert system.synced == synced
 
 
-# --- very many ---------------------------------------------------------------------------
+# --- many files ------------------------------------------------------------------------------
 
 
 def test_many_directories_need_few_descriptors(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Connections to PostgreSQL are cut, held and refused, and the server crashes: nothing is lost or written twice."""
+"""Connections to PostgreSQL are cut, blocked and refused, and the database server crashes.
+
+No entry is lost or written twice.
+"""
 
 from __future__ import annotations
 

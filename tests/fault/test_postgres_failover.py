@@ -1,4 +1,4 @@
-"""The primary of PostgreSQL is killed and its synchronous standby is promoted: nothing acknowledged is lost."""
+"""The primary of PostgreSQL is killed and its synchronous standby is promoted: no acknowledged entry is lost."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ pytestmark = [NEEDS_POSTGRES, pytest.mark.waits]
 
 PRODUCERS = 8
 BEFORE, AFTER = 20, 5
-"""How many events each producer appends at least before and after the failover."""
+"""The minimum numbers of events that each producer appends before and after the failover."""
 SHORT_LEASE = 2.0
 LATE = {"recovery_min_apply_delay": "1h"}
-"""Settings of a standby that has everything on its disk and applies nothing until it is promoted."""
+"""Settings of a standby that stores all data and applies none of it until it is promoted."""
 
 
 class Producer:
@@ -90,7 +90,7 @@ async def producing(store: PostgresStore, numbers: range = range(PRODUCERS)) -> 
 
 
 async def until_acknowledged(producers: list[Producer], more: int) -> None:
-    """Wait until each producer has got `more` acknowledgements from now on."""
+    """Wait until each producer has got `more` further acknowledgements."""
     wanted = {one.id: one.acknowledged + more for one in producers}
     await until(
         lambda: all(one.acknowledged >= wanted[one.id] for one in producers),
@@ -99,8 +99,10 @@ async def until_acknowledged(producers: list[Producer], more: int) -> None:
 
 
 async def fail_over(pair: PostgresPair, producers: list[Producer]) -> float:
-    """Kill the primary during appends, and promote the standby. Return the seconds from the last acknowledgement
-    before the failover to the moment at which every producer has got another one.
+    """Kill the primary during appends, and promote the standby.
+
+    Return the time in seconds between the last acknowledgement before the failover and the moment at which every
+    producer has got a new acknowledgement.
     """
     await until_acknowledged(producers, BEFORE)
     await pair.kill_primary()
@@ -168,7 +170,7 @@ async def test_a_write_that_only_the_primary_has_is_not_acknowledged_after_a_los
         pair.standby.signal_all(signal.SIGSTOP)
         append = store.append(lease, [said(2, "two")], summary())
         connections = port.accepted
-        await until(lambda: port.accepted >= connections + 2)  # the store has looked twice
+        await until(lambda: port.accepted >= connections + 2)  # the store has tried to reconnect twice
         await with_connection(pair.primary.url, lambda db: db.execute(CANCEL))
         await until(lambda: append.done() or port.accepted >= connections + 5)
 
@@ -187,7 +189,7 @@ async def test_a_write_that_only_the_primary_has_is_not_acknowledged_after_a_los
 CANCEL = """
     SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'parley'
 """
-"""Makes the primary commit the writes that wait for the standby."""
+"""A query that makes the primary commit the writes that wait for the standby."""
 
 
 async def test_after_a_failover_a_holder_keeps_its_lease_and_a_frozen_holder_is_fenced() -> None:
@@ -206,7 +208,8 @@ async def test_after_a_failover_a_holder_keeps_its_lease_and_a_frozen_holder_is_
             await pair.kill_primary()
             await pair.promote()
             await alive.append(kept, [said(1, "one")], summary())
-            # A new process finds no locks on the new primary. The rows of both holders have not expired.
+            # The locks of the old primary do not exist on the new primary. The lease rows of both holders have not
+            # expired.
             new = PostgresStore(pair.url, lease_seconds=SHORT_LEASE)
             for one in (FIRST, OTHER):
                 with pytest.raises(OwnedElsewhere):
@@ -231,7 +234,7 @@ async def test_after_a_failover_a_holder_keeps_its_lease_and_a_frozen_holder_is_
 
 
 async def set_expiry(pair: PostgresPair, seconds: float) -> None:
-    """Let the leases of processes that do not renew them expire after some seconds."""
+    """Make leases expire after `seconds` if their holder does not renew them."""
     await with_connection(
         pair.primary.url,
         lambda db: db.execute(

@@ -13,12 +13,17 @@ from kit.clients.crash_story import AGAIN, RESTARTED, RUN, Story
 from kit.servers.self_killing import Doomed, Fate
 
 MOST_RUBBISH = 9000
-"""Bytes: two pages of the database, and a little."""
+"""The maximum number of arbitrary bytes after the synced part.
+
+It is slightly more than two pages of the database.
+"""
 
 
 async def loses_power(directory: Path, commit: int) -> bool:
-    """Cut the power at a commit, and check that the next server continues; return False if there was no such
-    commit."""
+    """Cut the power at a commit, and check that the next server continues.
+
+    Return False if the run has no commit with this number.
+    """
     fate = Fate("behind a commit", commit, directory / "notes")
     async with Story(directory) as story:
         exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)

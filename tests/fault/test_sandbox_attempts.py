@@ -1,7 +1,7 @@
-"""A confined command cannot change or reach anything outside, by any attempt; without the sandbox it could.
+"""A sandboxed command cannot change or reach anything outside its sandbox.
 
-The attempts stand in `kit/attacks`, one module for each kind. The control shows for each of them that
-it works on this computer; where the computer itself forbids one, the control is skipped and says why.
+The attempts are in `kit/attacks`, which has one module for each kind. A control run shows that each attempt works
+on this computer without a sandbox. If the computer itself forbids an attempt, the control is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def test_attributes_outside_are_open_to_landlock_where_anything_may_be_written(
 ) -> None:
     outcomes = confined.attack(ground, "metadata", "landlock", MODES[1])
 
-    # As docs/security.md says. What needs something of the computer may be refused by that.
+    # docs/security.md lists these attempts. An attempt may also be refused because the computer lacks a feature.
     assert {outcomes[name] for name, attempt in of_kind("metadata").items() if not attempt.needs} == {WORKED}
 
 
-# --- as a user who is not the superuser --------------------------------------------------
+# --- as an unprivileged user -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

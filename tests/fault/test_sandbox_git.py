@@ -1,7 +1,8 @@
-"""Whatever a confined command does to `.git`, the files that Git obeys are afterwards what they were before.
+"""A sandboxed command cannot permanently change the files that control Git.
 
-bubblewrap prevents changes. Landlock cannot: files are restored when the command has ended, and where that is not
-possible the command has failed, its output says so, and nothing that it created is in their place.
+Bubblewrap prevents changes. Landlock cannot, so files are restored when the command has ended. If that is not
+possible, the command counts as failed, its output gives the reason, and the files that the command created are
+removed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Repository(NamedTuple):
         return result.exit_code, result.stderr.decode()
 
     def state(self) -> Tree:
-        """Return everything that git reads, as the user sees it, without files that were moved aside."""
+        """Return everything that Git reads as the user sees it, except files that were moved away."""
         found: Tree = {}
         for name, place in (("project", self.project), ("main", self.wide / "main")):
             if (place / ".git").is_file():
@@ -97,7 +98,7 @@ def agents(repository: Repository) -> None:
 
 
 def linked(repository: Repository) -> None:
-    """Create links to hooks, settings of git and settings of an agent elsewhere in the project."""
+    """Create links to hooks, Git settings and agent settings that lie elsewhere in the project."""
     furnish(repository.project / ".git")
     for name in ("hooks", "config"):
         (repository.project / "tools").mkdir(exist_ok=True)
@@ -118,7 +119,7 @@ def furnish(git: Path) -> None:
 
 
 def obeyed(found: Tree) -> Tree:
-    """Return the files of the project's own repository that Git obeys."""
+    """Return the files of the project's own repository that control Git."""
     prefixes = tuple(f"project/.git/{name}" for name in ("config", "hooks", "info"))
     return {path: item for path, item in found.items() if path.startswith(prefixes)}
 
@@ -139,7 +140,7 @@ def confined() -> Iterator[Confined]:
 PART: Final = (
     'mkdir -p "$part/hooks"; echo ref: refs/heads/main > "$part/HEAD"; printf "$HOOK" > "$part/hooks/post-checkout"'
 )
-"""A directory of git that runs a hook at the next `git submodule update`."""
+"""A shell script that creates a Git directory with a hook, which the next `git submodule update` runs."""
 
 ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "a setting": (plain, "echo '[core] hooksPath = evil' >> .git/config"),
@@ -220,7 +221,7 @@ UNRESTORABLE: Final = (
     "moved with its grandparent",
     "the main tree replaced",
 )
-"""Attempts that move a Git directory. Under Landlock it stays where it was moved to."""
+"""Attempts that move a Git directory. With Landlock, the moved directory stays at its new path."""
 
 DATA: Final = (
     "a branch that is none",
@@ -230,10 +231,10 @@ DATA: Final = (
     "packs elsewhere",
     "large files elsewhere",
 )
-"""Attempts on files that Git does not obey. Under Landlock they stay changed."""
+"""Attempts on files that do not control Git. With Landlock, these files stay changed."""
 
 IN_BOTH: Final = ("a setting", "a hook moved there", "moved and replaced", "made", "made by git")
-"""Attempts that are made in a project that is a root itself, and in a project below a wider root."""
+"""Attempts that are made twice: in a project that is itself a root, and in a project below a wider root."""
 
 
 def cases() -> Iterator[tuple[str, bool]]:
@@ -316,7 +317,7 @@ def test_settings_that_are_written_by_way_of_memory_are_put_back(
     before, cwd, words = in_memory.state(), str(in_memory.project), (sys.executable, "-c", MAPPED)
     within = WORKSPACE_WRITE.policy("landlock", cwd)
     now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)  # the file was not changed just now
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)  # the file was not changed recently
 
     for _ in range(2):
         result = confined.run(within, *words, cwd=cwd)
@@ -400,7 +401,7 @@ def test_a_repository_that_is_deleted_is_reported_and_git_obeys_no_file_of_anoth
         assert after == before
         return
     assert f"could not be restored: {repository.project}/.git" in complaint
-    # A new directory may have the number of the deleted one: then its files are restored in it.
+    # A new directory may have the inode number of the deleted one. Its files are then restored.
     assert obeyed(after) in ({}, obeyed(before))
 
 
@@ -488,7 +489,7 @@ def test_in_a_directory_that_the_user_has_closed_commands_run_and_make_no_reposi
     assert as_nobody("-c", OWN_AND_CLOSED.replace("MECHANISM", repr(mechanism))) == "runs False\n"
 
 
-# --- a root that is not what it was ------------------------------------------------------
+# --- roots that were replaced ------------------------------------------------------------
 
 REPLACED: Final = {
     "by a link": 'mv "$0/project" "$0/away"; ln -s "$1" "$0/project"',
@@ -516,7 +517,8 @@ def test_a_root_that_was_replaced_between_two_commands_is_refused(
 
     assert str(refused.value) == (f"{project} may not be written to any more: it was replaced by another directory")
     assert [*outside.iterdir(), *(wide / "between").resolve().glob("project/new")] == []
-    # The control: without the comparison, the command writes to a directory that was not allowed.
+    # The control: without the comparison of identities, the command writes to a directory that the policy does not
+    # allow.
     confined.run(None, "sh", "-c", 'echo written > "$0/new"', str(project))
     assert (project / "new").read_text() == "written\n"
     shutil.rmtree(wide)

@@ -1,6 +1,6 @@
-"""On kernels that lack a feature, commands run in another sandbox or are refused, and never unconfined.
+"""On kernels that lack a feature, commands run in another sandbox or are refused. They never run unconfined.
 
-The server is a real one. The kernel under it pretends to lack namespaces, Landlock or bubblewrap.
+The server is a real process. Its kernel is made to appear to lack namespaces, Landlock or bubblewrap.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ KERNELS: Final = {
 }
 
 ALL: Final = [pytest.param(kernel, marks=(BUBBLEWRAP, LANDLOCK), id=name) for name, kernel in KERNELS.items()]
-"""The cases. Each one needs a computer with bubblewrap and Landlock, because it removes one of them."""
+"""The cases. Each case needs a computer with both bubblewrap and Landlock, because it removes one of them."""
 
 LOOK: Final = """
 echo x 2>/dev/null > inside && echo inside
@@ -65,7 +65,9 @@ echo x 2>/dev/null > "$1/outside" && echo outside
 cat "$3/config.toml" >/dev/null 2>&1 && echo settings of the server
 exit 0
 """
-"""Says where it can write, whether it has processes of its own, and whether it reads what is hidden."""
+"""A script that prints where it can write, whether it sees only its own processes, and whether it can read hidden
+files.
+"""
 
 CONFINED: Final[tuple[SandboxMode, ...]] = ("read-only", "workspace-write")
 
@@ -79,7 +81,7 @@ def sees(mechanism: str, mode: SandboxMode) -> str:
 
 
 class Server:
-    """A server on such a kernel, and the outputs that its model is sent."""
+    """A server on such a kernel, and the outputs that its model gets."""
 
     def __init__(self, client: Client, model: ScriptedModel, home: Home, outside: Path) -> None:
         self._client, self._model, self._home, self._outside = client, model, home, outside
@@ -90,7 +92,7 @@ class Server:
         return self._home.work
 
     async def told(self, call: Call, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
-        """Return the output of a call, as the model is sent it, in a new conversation."""
+        """Return the output that the model gets for a call in a new conversation."""
         self._model.says(call)
         await self._client.codex(
             "go",
@@ -111,7 +113,7 @@ class Server:
         return self._home.stderr_text()
 
     async def look(self, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
-        """Return the output of a command that examines its surroundings, or why it did not run."""
+        """Run `LOOK`. Return its output, or the reason why it did not run."""
         told = (str(self._outside), os.readlink("/proc/self/ns/pid"), str(self._home.path))
         words = ("sh", "-c", LOOK, "sh", *told)
         said = await self.told(Call("shell", {"command": words}, "c1"), mode, policy)

@@ -97,7 +97,11 @@ with Confined() as confined:
         with tempfile.TemporaryDirectory() as project:
             print(place, *state(project, place, confined))
 """
-"""A command removes all rights from a directory, so that it cannot be restored; the next one sets them again."""
+"""A program that runs two commands.
+
+The first removes all rights from a directory, so that the directory cannot be restored; the second sets the rights
+again.
+"""
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -107,5 +111,6 @@ def test_a_repository_that_is_closed_to_the_server_is_restored_or_left_for_the_u
     ).splitlines()
 
     assert [line.rpartition(" ")[0] for line in said[:3]] == [f"{place} [] kept" for place in CLOSED_PLACES[:3]]
-    # The server does not open the project itself: nothing else runs there until the user has looked at it.
+    # The server does not change the mode itself. No other command runs in the project until the user has accepted
+    # it.
     assert said[3].endswith(" 1")

@@ -1,4 +1,4 @@
-"""A process that may write around the root of a command replaces the root by a link, before or while it starts."""
+"""Another process replaces the root of a command with a link, before or during the start of the command."""
 
 from __future__ import annotations
 
@@ -110,8 +110,11 @@ def test_bubblewrap_is_not_used_where_its_mounts_cannot_be_read(tmp_path: Path) 
 
 
 STARTS: Final = 60
-"""At least, and until one was started and one refused, so that both were come upon. Where links are followed,
-one in ten reaches outside."""
+"""The minimum number of starts.
+
+The test continues until at least one command was started and one was refused. If links were followed, one start in
+ten would reach the directory outside.
+"""
 
 
 @pytest.mark.long
@@ -119,7 +122,7 @@ one in ten reaches outside."""
 async def test_a_link_that_comes_and_goes_while_a_command_starts_opens_nothing(ways: Ways) -> None:
     victim = ways.victim("landlock")
     commands, outcomes = Sandboxed(Executor), list[str]()
-    # The pause lets the command come upon each of both.
+    # The pause is long enough for the command to find the directory in some starts and the link in others.
     with ways.swapped(Pattern(1, 0.002)):
         async with asyncio.timeout(3 * PATIENCE_SECONDS):
             while len(outcomes) < STARTS or len(set(outcomes)) < 2:

@@ -41,7 +41,7 @@ def test_a_command_has_the_environment_that_it_was_given_and_nothing_of_the_serv
     result = confined.run(policy, "env", "-0", cwd=str(workspace), env={"PATH": PATH, "A": "b=c\n"})
 
     found = dict(item.split(b"=", 1) for item in result.stdout.split(b"\0") if item)
-    # Bubblewrap sets PWD to its directory, as a shell does.
+    # Bubblewrap sets PWD to the working directory, as a shell does.
     expected = {b"PATH": PATH.encode(), b"A": b"b=c\n", b"PWD": bytes(workspace)}
     assert found == {name: expected[name] for name in expected if name != b"PWD" or mechanism == "bubblewrap"}
 
@@ -76,7 +76,8 @@ def test_a_command_cannot_read_the_server_s_secrets_anywhere_in_proc(
 def test_the_environment_of_a_command_does_not_work_before_the_sandbox_does(
     confined: Confined, workspace: Path, tmp_path: Path, mechanism: Mechanism
 ) -> None:
-    # The linker of every program writes where this variable says: outside, if it does so too early.
+    # The dynamic linker of every program writes to the file that this variable names. If the launcher inherited the
+    # variable, the linker would write outside the sandbox.
     env = {"PATH": PATH, "LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(tmp_path / "trace"), "LD_PRELOAD": "/no.so"}
 
     confined.run(WORKSPACE_WRITE.policy(mechanism, str(workspace)), "true", cwd=str(workspace), env=env)

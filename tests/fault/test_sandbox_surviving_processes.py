@@ -1,4 +1,4 @@
-"""Confined commands that try to survive: no process of them is left, nothing hangs, and memory does not grow."""
+"""Sandboxed commands that try to survive: no process of them is left, nothing hangs, and memory does not grow."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LIVES: Final = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def commands() -> AsyncIterator[Sandboxed]:
-    """One runner for all tests, because the self-test takes longer than most of them."""
+    """Return one runner for all tests, because the self-test takes longer than most of them."""
     commands = Sandboxed(Executor)
     yield commands
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -191,7 +191,7 @@ async def test_cancelling_at_any_moment_leaves_nothing(
 async def test_a_fork_bomb_is_over_when_its_command_is(
     commands: Sandboxed, marker: str, mechanism: Mechanism
 ) -> None:
-    # Bounded by itself: it stops forking at so many, each in a session of its own.
+    # The bomb limits itself: it forks at most this many processes, each in its own session.
     bomb = """
 import os, signal
 count, tell = os.pipe()

@@ -64,7 +64,7 @@ async def test_a_patch_in_progress_is_completed_before_the_server_exits(
         async with asyncio.timeout(PATIENCE_SECONDS):
             content = await opened_for_writing(pipe)
             server.stdin.close()
-            await server.stdout.read()  # the end of stdout: the server has closed the connection
+            await server.stdout.read()  # the end of stdout means that the server has closed the connection
             os.write(content, b"all of it")
             os.close(content)
             exit_code = await server.wait()

@@ -25,7 +25,10 @@ from parley.testing import Call, ParleyProcess, ScriptedModel
 
 CONVERSATIONS: Final = 300
 STINTS: Final = 16
-"""How often each is taken up in each half. Behind each stint all its readers are held against the log."""
+"""The number of periods in each half of the run.
+
+After each period, all readers of a conversation are compared with the log.
+"""
 
 
 @pytest.mark.long
@@ -51,14 +54,14 @@ async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_le
             for life in (sleeper, *lives):
                 await life.begin()
             await stints(lives, sleeper)
-            threads = client.threads()  # as many as are ever needed at once to read what is kept
+            threads = client.threads()  # the number of threads that reading the store needs at most
             sizes = [Size(client, [sleeper, *lives])]
             for _ in range(2):
                 for _ in range(STINTS):
                     await stints(lives, sleeper)
                 sizes.append(Size(client, [sleeper, *lives]))
 
-            await stack.aclose()  # the model goes, and its connections with it
+            await stack.aclose()  # stop the model, so that its connections close
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while client.open_files() > files:
                     await client.ping()
@@ -73,12 +76,12 @@ async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_le
     assert grown < explained + SLACK_BYTES
     assert (left[0], left[2]) == (files, {})
     assert left[1] <= threads
-    assert client.counts["texts cut short"] > 0  # some did not keep up
+    assert client.counts["texts cut short"] > 0  # some readers did not keep up
     assert client.exit_code == 0
     assert "Traceback" not in client.log_text()
 
 
-# --- waits that end in the moment of an event -------------------------------------------------------
+# --- waits that end at the time of an event ------------------------------------------------------------
 
 PAGERS: Final = 20
 RESPONSES: Final = 60
@@ -88,7 +91,7 @@ RESPONSES: Final = 60
 async def test_no_page_skips_what_happens_in_the_moment_in_which_its_wait_ends(
     parley_model: ScriptedModel,
 ) -> None:
-    """Many calls wait about as long as it takes until an event arrives."""
+    """The timeouts of many calls are about as long as the time until an event arrives."""
     for number in range(RESPONSES):
         parley_model.says(f"word {number}", Call("no_such_tool", {}, call_id=f"c{number}"))
     async with asyncio.timeout(4 * PATIENCE_SECONDS), ParleyProcess(parley_model, checked=False) as parley:

@@ -21,12 +21,18 @@ idle_conversations = 20
 """
 
 AWAY: Final = 2
-"""How many groups come between a conversation's first time and its second: time enough to have left memory."""
+"""The number of groups between the first and the second use of a conversation.
+
+It is large enough for the conversation to be evicted.
+"""
 LEVEL: Final = 1.05
-"""How much larger the server may be at the end than in the first half: the load is the same, group after group. In
-the large run the logs that are written meanwhile would make it half as large again."""
+"""The maximum ratio of the server's memory at the end to its memory in the first half.
+
+The load is the same in every group. If the server kept the logs of the large run in memory, the ratio would be
+about 1.5.
+"""
 STILL_FILLING: Final = 1.2
-"""The same where a run is over before the caches are full."""
+"""The maximum ratio in a run that ends before the caches are full."""
 
 
 async def soaked(

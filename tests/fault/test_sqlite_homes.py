@@ -21,7 +21,7 @@ from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
 
 BIG = 400_000
-"""Bytes: more than there is room for, once there is little."""
+"""The size of a message in bytes, which exceeds the free space of a nearly full disk."""
 
 
 async def refusal(home: Path) -> str:

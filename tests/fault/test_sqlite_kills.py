@@ -100,7 +100,7 @@ def started(home: Path, name: str) -> StoreProcess:
 
 
 def ended(child: StoreProcess, before: int) -> int:
-    """Return the last position that it reported."""
+    """Wait for the child to end, and return the last position that it reported."""
     with child:
         child.kill()
         heard = child.heard()

@@ -1,4 +1,4 @@
-"""Several processes on one home exclude each other only where it is necessary."""
+"""Several processes on one home, which exclude each other only where it is necessary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parley.stores.sqlite.store import SqliteStore
 
 WAIT_SECONDS = 60
 ENOUGH = 20
-"""Writes of a process that does not starve."""
+"""The number of writes that shows that a process does not starve."""
 
 
 async def test_two_processes_exclude_each_other_from_a_conversation_and_from_no_other(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A resident server that is stopped, as by SIGSTOP: commands name its process, and signals end them."""
+"""A resident server that was stopped with SIGSTOP: commands name its process, and signals end the commands."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def _signalled(resident: ResidentProcess, number: signal.Signals) -> tuple
 def _has_socket(pid: int) -> bool:
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # the relay has closed the pipe in the meantime
             if os.readlink(f"{folder}/{name}").startswith("socket:"):
                 return True
     return False

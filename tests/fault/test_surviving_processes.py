@@ -1,4 +1,4 @@
-"""However a command, a turn or a server ends, no process of the command is left."""
+"""No process of a command is left after the end of the command, the turn or the server, for any kind of end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if os.fork(): os._exit(0)
 os.closerange(0, 1024)
 signal.pause()
 """
-"""A program that leaves its parent, its session and its pipes, and ignores signals to end."""
+"""A program that leaves its parent, its session and its pipes, and ignores the signals that ask it to end."""
 
 SLEEPER: Final = "sh -c 'sleep 1000; :'"
-"""Something for a script to run that does not end by itself, and that has a child."""
+"""A shell command that does not end by itself and has a child process."""
 
 
 def in_background(marker: str) -> str:
@@ -56,7 +56,9 @@ def stubborn(marker: str) -> Call:
 
 
 STUBBORN: Final = DAEMONS + 3
-"""With its own shell, whose arguments have the marker, and with what that waits for."""
+"""The number of processes of a stubborn command: the daemons, the shell of the command, whose arguments contain the
+marker, and the two processes of `SLEEPER`.
+"""
 
 
 async def begin(wire: Wire, marker: str, *, request_id: int = 1) -> None:
@@ -73,7 +75,8 @@ async def begin(wire: Wire, marker: str, *, request_id: int = 1) -> None:
 @pytest.mark.promises("shell.nothing-left")
 async def test_background_processes_of_a_command_end_with_it(parley_model: ScriptedModel, marker: str) -> None:
     async with speaking(parley_model) as wire:
-        async with asyncio.timeout(PATIENCE_SECONDS):  # and it holds up nothing, though it holds the pipes
+        # the command's result is not delayed, although a background process holds the pipes
+        async with asyncio.timeout(PATIENCE_SECONDS):
             seen = await turn(wire, sh("c1", f"{in_background(marker)} echo hi"))
         left = marked(marker)
 
@@ -195,7 +198,7 @@ async def test_a_server_that_is_killed_takes_nothing_of_another_with_it(
         await begin(wire, marker)
         wire.raw.kill()
         await nothing_left_of(marker)
-        await until_running(theirs, STUBBORN)  # still
+        await until_running(theirs, STUBBORN)  # the processes of the other server are still running
         elsewhere.cancel(1)
         *_, answer = await elsewhere.answer(1)
 

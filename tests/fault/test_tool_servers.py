@@ -51,7 +51,7 @@ async def pool() -> AsyncIterator[ServerPool]:
 
 @pytest.fixture
 async def mark() -> AsyncIterator[str]:
-    """A marker that no remaining process may have."""
+    """Return a marker that no process may have after the test."""
     mark = marker()
     yield mark
     await nothing_running(mark)
@@ -228,7 +228,7 @@ async def test_leaving_while_servers_start_leaves_them_to_start(pool: ServerPool
     await pool.close()
 
 
-# --- servers that say what they should not -----------------------------------------------
+# --- servers that send invalid messages ----------------------------------------------------
 
 
 async def test_garbage_between_the_answers_is_skipped(pool: ServerPool) -> None:
@@ -306,7 +306,7 @@ async def test_all_calls_under_way_fail_when_their_server_is_killed(pool: Server
     async with pool.lease([program("x")]) as lease:
         tools = ServerTools(context(transcript), lease)
         calls = [asyncio.create_task(tools.run(call_item("x__wait", "{}"))) for _ in range(3)]
-        await transcript.until(6)  # begun, and waiting
+        await transcript.until(6)  # the three calls have begun and are waiting
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGKILL)
 
         async with asyncio.timeout(PATIENCE_SECONDS):

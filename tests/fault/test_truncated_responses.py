@@ -1,4 +1,4 @@
-"""A model response that is truncated at any byte is requested again, and nothing of it stays."""
+"""A model response that is truncated at any byte is requested again, and no part of it remains in the history."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from parley.wire.mcp import PLAIN_VERSION
 pytestmark = pytest.mark.usefixtures("servers_in_process")
 
 AT_ONCE: Final = 120
-"""Conversations of one server whose answers break off at the same time, each behind another byte."""
+"""The number of conversations whose responses break off at the same time, each at a different byte."""
 
 THOUGHT: Final = "Grüße?"
 PIECES: Final = ("Good ", "mörn", "ing \U0001f600")
 ANSWER: Final[tuple[Step, ...]] = (Reasoning(THOUGHT), *PIECES, Call("greet", {"who": "é"}, call_id="c1"))
-"""Everything that an answer can be made of; the call makes the model be asked once more."""
+"""A response with every kind of content. Because of the call, the model is asked again."""
 LAST_WORD: Final = "Done"
 
 BROKEN: Final = (
@@ -104,12 +104,12 @@ def shown_behind(api: Api, at: int) -> tuple[list[Event], bool]:
 
 
 def whole_answer(api: Api) -> list[Event]:
-    """Return the events of a complete response, and of the one after its call."""
+    """Return the events of a complete response, and of the response that follows its call."""
     cost: list[Event] = [token_count(input_tokens=10, output_tokens=5, cached=0, reasoning=0)]
     if api == "chat":
-        cost = []  # the request did not ask for it
+        cost = []  # the request did not ask for token counts
     seen = [event for part in parts_of(api) for event in part.shown]
-    text = [agent_message("".join(PIECES))] if api == "chat" else []  # the API says when the text is complete
+    text = [agent_message("".join(PIECES))] if api == "chat" else []  # the API marks the end of the text
     last: list[Event] = [
         AgentMessageDelta(delta=LAST_WORD),
         agent_message(LAST_WORD),
@@ -150,7 +150,7 @@ class Breaking:
     def __init__(self, api: Api, how: Ending) -> None:
         self._api, self._how = api, how
         self.sent: dict[str, list[list[Any]]] = {}
-        """The history of every request, by the question that its conversation began with."""
+        """The histories of all requests, keyed by the first message of the conversation."""
 
     def reply(self, request: RecordedRequest) -> Reply:
         question, *rest = said_in(request)
@@ -183,7 +183,10 @@ def batches(api: Api) -> Iterator[tuple[range, bool]]:
 async def cut_at_once(
     parley: ParleyProcess, api: Api, places: range, *, enough: bool
 ) -> list[tuple[list[Event], list[Event]]]:
-    """Let this many responses break off; return what was seen of each before and after that."""
+    """Make the responses break off at these positions.
+
+    Return the events of each conversation before and after the break.
+    """
     conversations = [await parley.create() for _ in places]
     streams = [await conversation.stream() for conversation in conversations]
     expected = [shown_behind(api, at)[0] for at in places]

@@ -20,11 +20,11 @@ from parley.testing.home import Home
 
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 ANSWERED_AT_MOST = 64 * 1024 * 1024
-"""A size of answers far beyond the size that the server keeps before it stops reading."""
+"""A total size of answers, in bytes, that far exceeds the size at which the server stops reading requests."""
 KEPT_AT_LEAST = 16 * 1024 * 1024
-"""The size of answers up to which the server must read and answer."""
+"""The total size of unread answers, in bytes, up to which the server must continue to read and answer requests."""
 QUIET_SECONDS = 1.5
-"""A server that reads beyond this size accepts a request within this time."""
+"""The time in seconds after which a server that has not read a request counts as no longer reading."""
 
 
 @pytest.fixture
@@ -67,8 +67,10 @@ async def test_after_16_mb_of_unread_answers_a_client_is_not_read_from_until_it_
 
 
 def _ask_without_reading(home: Home) -> tuple[int, int, int, list[int], bytes]:
-    """Send requests without reading; return how many were accepted, the length of an answer, the server's memory,
-    and all answers."""
+    """Send requests without reading.
+
+    Return the number of accepted requests, the length of an answer, the server's memory, and all answers.
+    """
     with asked_once(home) as (process, stdin, stdout, first):
         check_message(first)
         size = len(first)
@@ -82,8 +84,10 @@ def _ask_without_reading(home: Home) -> tuple[int, int, int, list[int], bytes]:
 
 
 def _ask_until_nothing_is_taken(stdin: int, size: int) -> int:
-    """Write requests with answers of this size until the pipe stays full; return how many were written
-    completely."""
+    """Write requests with answers of this size until the pipe stays full.
+
+    Return the number of requests that were written completely.
+    """
     os.set_blocking(stdin, False)
     asked = 0
     with selectors.DefaultSelector() as selector:
@@ -93,7 +97,7 @@ def _ask_until_nothing_is_taken(stdin: int, size: int) -> int:
                 break
             request = REQUEST % (asked + 1)
             try:
-                os.write(stdin, request)  # shorter than PIPE_BUF: all of it or nothing
+                os.write(stdin, request)  # shorter than PIPE_BUF, so the write is atomic
             except BlockingIOError:
                 continue
             asked += 1
@@ -127,7 +131,8 @@ def _read_late(home: Home, requests: Path) -> tuple[int, int]:
         for answer in stdout:
             assert _result(answer) == _result(first)
             answered += 1
-            if answered % 1000 == 1:  # a thousand more are to come, which no pipe holds: it has not ended
+            # the server has not ended: a thousand more answers follow, which do not fit into the pipe
+            if answered % 1000 == 1:
                 most = max(most, resident_bytes(process.pid))
     return most, answered
 

@@ -1,7 +1,7 @@
-"""The table of hosts and checks in the docs: results are recorded by the tests and written by this program.
+"""The table of hosts and checks in the docs. Tests record the results, and this program writes the table.
 
-`python tests/hosts/checks_table.py begin` forgets old results, `... write` writes the table. It is
-written only where every host was tried, so that a run without npm changes nothing.
+`python tests/hosts/checks_table.py begin` removes old results, and `... write` writes the table. The table is
+written only if every host was tested, so a run without npm changes nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Hosts for the tests, fetched once from npm, and the table of what was checked.
+"""Hosts for the tests, fetched once from npm, and the table of checks.
 
-Where a host cannot be fetched or cannot run, its tests are skipped and say why.
+The tests of a host that cannot be fetched or cannot run are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from parley.testing import ParleyProcess, ScriptedModel
 from parley.testing.home import Home
 
 INSTALL_SECONDS: Final = 300.0
-"""How long npm may take for one host; they have up to 200 MB."""
+"""The maximum time in seconds that npm may take for one host. Hosts have up to 200 MB."""
 RUN_SECONDS: Final = 240.0
-"""How long a host may take for one prompt, on a busy computer."""
+"""The maximum time in seconds that a host may take for one prompt, on a busy computer."""
 
 
 @dataclass
@@ -60,10 +60,10 @@ class HostBench:
     directory: Path
     config: str = ""
     env: dict[str, str] = field(default_factory=dict)
-    """More of the host's environment."""
+    """Additional environment variables of the host."""
     timeout_seconds: int | None = None
     hook_answers: bool = False
-    """Whether Claude Code has the hook of its page, and a program that prints what the page shows."""
+    """True if Claude Code has the hook from its page, and a program that prints the answer from the page."""
     _home: Home | None = field(default=None, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
@@ -99,7 +99,7 @@ class HostBench:
             launch = self.host.launch(
                 model_url=model.url, home=place, work=work, timeout_seconds=self.timeout_seconds
             )
-            programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `parley` is one of them
+            programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `parley` is one of the programs
             env = {"PATH": programs, "HOME": str(place), "LANG": "C.UTF-8", "PARLEY_HOME": str(home.path)}
             process = await asyncio.create_subprocess_exec(
                 self.program,

@@ -18,7 +18,7 @@ __all__ = ["API_BY_PATH", "CallTool", "Decision", "Say", "View"]
 
 @dataclass(frozen=True)
 class View:
-    """What the host's model sees in one request."""
+    """The content of one request to the host's model."""
 
     tools: tuple[str, ...]
     results: tuple[str, ...]
@@ -29,14 +29,18 @@ class View:
 
 @dataclass(frozen=True)
 class Say:
-    """Answer with a text; the host's run ends."""
+    """A decision to answer with a text, which ends the run of the host."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CallTool:
-    """Call one tool, named by the end of its name: hosts add prefixes to MCP tools, and some change `-`."""
+    """A decision to call one tool.
+
+    The tool is identified by the end of its name, because hosts add prefixes to the names of MCP tools, and some
+    hosts change `-`.
+    """
 
     tool: str
     arguments: dict[str, Any]

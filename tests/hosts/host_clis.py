@@ -1,9 +1,8 @@
-"""The command lines of the hosts: where each is installed, how it is configured, how it is started.
+"""The command lines of the hosts, and their configurations.
 
-Each host runs without a person and without the network: its model is the stand-in of
-`host_model.py`, its one MCP server is Parley, and its home is a temporary directory. Parley is
-configured exactly as the host's page in the docs says. A test changes nothing but the timeout, and
-adds settings of the host itself.
+Each host runs without a person and without the network. Its model is the stand-in of `host_model.py`, its only MCP
+server is Parley, and its home is a temporary directory. Parley is configured exactly as the page of the host in the
+docs describes. A test changes only the timeout, and adds settings of the host itself.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class HostCli(Protocol):
         ...
 
     def launch(self, *, model_url: str, home: Path, work: Path, timeout_seconds: int | None) -> Launch:
-        """Write the configuration below `home` and `work` and return how one prompt is run.
+        """Write the configuration to `home` and `work`, and return the launch for one prompt.
 
-        `timeout_seconds` limits one call; None: what the page says, or the host's default.
+        `timeout_seconds` limits one call. None means the timeout on the page, or the default of the host.
         """
         ...
 

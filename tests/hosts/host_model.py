@@ -20,11 +20,11 @@ __all__ = ["HostModel"]
 
 
 class HostModel:
-    """The model of a host on the loopback. A context manager; `url` is its address."""
+    """A context manager that runs the model of a host on loopback. `url` is its address."""
 
     def __init__(self, decide: Callable[[View], Decision]) -> None:
         self.views: list[View] = []
-        """What the model saw, one view for each request that offered Parley's tools."""
+        """The contents of all requests that offered Parley's tools."""
         self.unknown: list[str] = []
         """Requests that no API of the stand-in serves."""
         self._decide = decide
@@ -48,7 +48,7 @@ class HostModel:
 
     def _answer(self, view: View) -> Decision:
         if not any("codex" in tool or "conversation" in tool for tool in view.tools):
-            return Say("ok")  # a request of the host's own, such as one for a title
+            return Say("ok")  # a request of the host itself, such as a request for a title
         with self._lock:
             self.views.append(view)
             return self._decide(view)
@@ -86,6 +86,6 @@ class HostModel:
                 self.wfile.write(content)
 
             def log_request(self, *_: object) -> None:
-                pass  # the tests' own output stays readable
+                pass  # keeps the output of the tests readable
 
         return Handler

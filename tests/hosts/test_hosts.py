@@ -51,7 +51,7 @@ async def test_the_model_of_the_host_sees_the_tools_with_their_schemas(bench: Ho
     for tool, argument in (("codex", "prompt"), ("codex-reply", "prompt"), ("conversationRead", "wait_seconds")):
         definition = definitions[CallTool(tool, {}).name(definitions)]
         assert argument in definition
-        assert "conversation" in definition  # the description came along
+        assert "conversation" in definition  # the definition includes the description
     assert not any(name.endswith("approvalAnswer") for name in definitions)
 
 
@@ -141,7 +141,7 @@ async def test_an_approval_is_denied_and_the_result_reports_it(bench: HostBench)
 
     (result,) = run.results
     assert "I was not allowed to." in result
-    assert "touch made-by-the-agent" in result  # the result names what was not run
+    assert "touch made-by-the-agent" in result  # the result names the command that was not run
     assert not (bench.home.work / "made-by-the-agent").exists()
 
 
@@ -155,9 +155,9 @@ async def test_an_approval_is_returned(bench: HostBench) -> None:
     (result,) = run.results
     assert "touch made-by-the-agent" in result
     if bench.host.name in ("Claude Code", "Codex"):
-        assert "I was not allowed to." in result  # they can be asked, and dismiss the question
+        assert "I was not allowed to." in result  # these hosts support elicitation and dismiss the request
     else:
-        assert len(set(UUID.findall(result))) == 2  # the conversation and the approval
+        assert len(set(UUID.findall(result))) == 2  # the ids of the conversation and of the approval
         assert "I was not allowed to." not in result
 
 

@@ -1,4 +1,7 @@
-"""Approvals, answers, interrupts and clients that connect and leave, in any order, also in one read."""
+"""Approvals, answers, interrupts, and clients that connect and disconnect, in any order.
+
+Several may arrive in one read.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +38,25 @@ steps = st.one_of(
     st.tuples(st.just("time"), st.sampled_from([30, 300])),
 )
 scripts = st.lists(st.tuples(steps, st.booleans()), min_size=6, max_size=30)
-"""An operation, and whether the event loop runs after it: operations without that arrive in one read."""
+"""Operations, each with a flag.
+
+If the flag is True, the event loop runs after the operation. Operations without a run in between arrive in one
+read.
+"""
 
 
 class Party:
-    """Three clients of one conversation, the last of which cannot be asked. A client that leaves is replaced."""
+    """Three clients of one conversation, the last of which cannot be asked.
+
+    A client that disconnects is replaced.
+    """
 
     def __init__(self, server: LocalServer, conversation: Conversation) -> None:
         self.server, self._conversation = server, conversation
         self.here: list[LocalClient] = []
         self.gone: list[LocalClient] = []
         self.first: dict[str, tuple[str, LocalClient | None]] = {}
-        """What was said first to each question, and by whom, if by one who was asked."""
+        """The first decision for each approval, and the client that made it if this client had been asked."""
         self._streams: dict[LocalClient, int] = {}
         self.answered: dict[LocalClient, set[int]] = {}
 
@@ -62,7 +72,7 @@ class Party:
         self.answered[client] = set()
 
     def open_for(self, client: LocalClient) -> list[Any]:
-        """Return the approvals that a client was asked for and that it neither answered nor was told to drop."""
+        """Return the approvals that a client was asked for, except answered and withdrawn ones."""
         closed = self.answered[client] | {one["requestId"] for one in client.taken_back}
         return [one for one in client.asked if one["id"] not in closed]
 
@@ -79,7 +89,7 @@ class Party:
                 if (stream := self._streams.get(self.here[place])) is not None:
                     self.here[place].cancel(stream)
             case ("leave", place):
-                await asyncio.sleep(0)  # what was read before the end is taken
+                await asyncio.sleep(0)  # lets the server handle the frames that it has read
                 client = self.here.pop(place)
                 client.leave()
                 self.gone.append(client)
@@ -158,7 +168,7 @@ def check_log(log: LogView, first: dict[str, tuple[str, LocalClient | None]]) ->
 
 
 def withdrawn_from(client: LocalClient) -> set[str]:
-    """Return the approvals that the client was told to drop."""
+    """Return the approvals that were withdrawn from the client."""
     ids = {one["requestId"] for one in client.taken_back}
     return {one["params"]["parley_approval_id"] for one in client.asked if one["id"] in ids}
 
@@ -201,7 +211,10 @@ LEAVES_EARLY: Final[list[tuple[tuple[Any, ...], bool]]] = [
     (step, False)
     for step in (("say", 0, 0), ("stream", 1), ("say", 0, 0), ("leave", 1), ("stream", 0), ("say", 0, 1))
 ]
-"""A client requests a stream and leaves before the conversation is found. This client is not asked."""
+"""A script in which a client requests a stream and disconnects before the conversation is found.
+
+This client is not asked.
+"""
 
 
 @pytest.mark.promises("approvals.once")

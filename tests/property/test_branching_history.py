@@ -33,7 +33,7 @@ class Request(NamedTuple):
     """One model request of a turn and its results."""
 
     summed_up: int | None
-    """Before it, at which of the possible places; None: not at all."""
+    """The index of the cut at which a summary ends; None if no summary precedes the request."""
     joins: int
     calls: int
     says: bool
@@ -41,14 +41,14 @@ class Request(NamedTuple):
 
 class Turn(NamedTuple):
     parent: int | None
-    """Which of the messages before, or the conversation itself; None: it goes on."""
+    """The index of the parent among the earlier messages; None if the turn continues the history."""
     requests: list[Request]
     joins_at_end: int
     why: TurnEndReason
 
 
 class Branch(NamedTuple):
-    """A complete history, and where it may be cut."""
+    """A complete history, and the positions at which it may be cut."""
 
     items: list[HistoryItem]
     cuts: list[int]
@@ -64,7 +64,7 @@ turns = st.builds(Turn, st.none() | st.integers(0, 50), st.lists(requests, max_s
 
 
 class Conversation:
-    """Runs turns, and keeps a copy of the complete history after every message beside the log."""
+    """Runs turns, and stores the complete history after every message in addition to the log."""
 
     def __init__(self) -> None:
         self.log: list[LogPayload] = []

@@ -1,4 +1,7 @@
-"""Calls, cancellations, interrupts and answers in any order, also in one read: which requests get a response."""
+"""Calls, cancellations, interrupts and answers in any order: which requests get a response.
+
+Several may arrive in one read.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,14 @@ steps: st.SearchStrategy[Step] = st.one_of(
     st.tuples(st.just("resume")),
 )
 scripts: st.SearchStrategy[Script] = st.lists(st.tuples(steps, st.booleans()), min_size=4, max_size=25)
-"""What the client does, and whether everything settles after it: what is done without that comes in one read."""
+"""Operations, each with a flag.
+
+If the flag is True, the event loop runs until all callbacks are done. Operations without a run in between arrive in
+one read.
+"""
 
 MAY_BE_ENDED: Final = frozenset({"codex-reply", "send", "stream", "read"})
-"""What a cancellation can end before the answer."""
+"""The requests that a cancellation can end before their answer."""
 
 
 class Caller:
@@ -106,7 +113,7 @@ class Caller:
                 raise AssertionError(step)
 
     def endings(self) -> list[str]:
-        """Return how the turns ended."""
+        """Return the reasons for the ends of the turns."""
         return [
             msgspec.json.decode(entry.encoded)["why"]
             for entry in self.conversation.log.entries
@@ -126,7 +133,7 @@ async def play(script: Script, version: str) -> None:
             await server.settle_down()
             caller.do(("interrupt",))
             await server.settle_down()
-            caller.do(("send", 0))  # the reads that wait have something to read
+            caller.do(("send", 0))  # creates events for the reads that are waiting
             await server.settle_down()
             check(caller, full=version == FULL_VERSION)
 

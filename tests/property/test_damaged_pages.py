@@ -55,7 +55,10 @@ async def everything(store: SqliteStore, name: ConversationId) -> list[Entry]:
 
 
 async def survey(home: Path, kept: Kept) -> tuple[set[ConversationId], set[ConversationId]]:
-    """Return the listed conversations, and those that are read as they were written. No other one may be read."""
+    """Return the listed conversations, and the conversations that are read exactly as they were written.
+
+    All other conversations must be unreadable.
+    """
     store = SqliteStore(str(home))
     try:
         listed = {one.conversation_id for one in (await store.find(Query(limit=2 * CONVERSATIONS))).items}
@@ -74,7 +77,7 @@ async def survey(home: Path, kept: Kept) -> tuple[set[ConversationId], set[Conve
 
 
 def root_pages(home: Path) -> set[int]:
-    """Return the root pages of tables and indexes that have pages below them."""
+    """Return the root pages of the tables and indexes that have child pages."""
     with closing(sqlite3.connect(home / "parley.db")) as db:
         return {page for (page,) in db.execute("SELECT rootpage FROM sqlite_master")}
 
@@ -100,7 +103,7 @@ async def damaged_pages(tmp_path: Path, pages: int | None) -> None:
         listed, whole = await survey(home, kept)
 
         assert listed == set(kept), page
-        if page not in roots:  # one page holds a few conversations, or the index of some dozens
+        if page not in roots:  # one page affects a few conversations, or the index of some dozens
             assert len(kept) - len(whole) <= CONVERSATIONS // 2, page
         shutil.rmtree(home)
 

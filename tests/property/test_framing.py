@@ -11,7 +11,7 @@ from parley.wire.framing import PREFIX_BYTES, SUFFIX_BYTES, LineFramer, Overlong
 from parley.wire.sse import DataFramer
 
 LIMIT = PREFIX_BYTES + 5
-"""Small enough for examples to be on both sides of it."""
+"""A size limit in bytes that is small enough for examples on both sides."""
 
 A_CHUNK = 64
 

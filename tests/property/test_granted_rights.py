@@ -1,4 +1,4 @@
-"""Nested paths: the mounts of bubblewrap and the rules of Landlock grant the rights of the policy."""
+"""For nested paths, the mounts of bubblewrap and the rules of Landlock grant exactly the rights of the policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parley.sandbox.rights import Files
 NAMES = ("a", "b", ".git")
 FOLDERS = [""] + [f"/{x}" for x in NAMES] + [f"/{x}/{y}" for x in NAMES for y in NAMES]
 ALL = ["/", *FOLDERS[1:], *(f"{folder}/{name}" for folder in FOLDERS[4:] for name in NAMES), "/dev", "/dev/sda"]
-"""A tree of three levels; on the last one are files."""
+"""The paths of a tree with three levels. The paths on the last level are files."""
 
 
 def is_folder(path: str) -> bool:
@@ -53,7 +53,7 @@ def _sorted(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 NESTED = ResolvedPolicy(roots=("/", "/a/b"), hidden_directories=("/a",), hidden_files=("/a/b/a",))
-"""Each within the other, four times."""
+"""A policy in which four paths with different roles are nested in each other."""
 
 
 @settings(deadline=None)
@@ -83,7 +83,7 @@ def test_no_directory_that_leads_to_something_fenced_can_be_moved(policy: Resolv
 @given(places())
 @example(NESTED)
 def test_a_command_under_landlock_is_granted_what_the_places_say(policy: ResolvedPolicy) -> None:
-    """Except for protected paths, which Landlock cannot exclude."""
+    """Protected paths are left out, because Landlock cannot exclude them."""
 
     def listing(folder: str) -> Iterable[Entry]:
         inside = [path for path in ALL if path != "/" and path.rpartition("/")[0] == folder.rstrip("/")]

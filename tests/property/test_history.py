@@ -40,7 +40,7 @@ class Turn(NamedTuple):
     joins_at_end: int
 
 
-# Two ids among many calls: models repeat themselves, within a response and over responses.
+# Many calls use only two ids, because models repeat ids within a response and between responses.
 calls = st.builds(call, st.sampled_from(["a", "b"]), st.integers(0, 99).map(str))
 items = st.one_of(calls, calls, st.sampled_from(["Hm.", "Done"]).map(message), st.just(opaque()))
 few = st.integers(min_value=0, max_value=2)
@@ -50,7 +50,7 @@ turns = st.builds(Turn, st.lists(responses, max_size=3), whys, few)
 
 
 class Conversation:
-    """Runs turns, and keeps the log and the expected history side by side."""
+    """Runs turns, and maintains the log and the expected history."""
 
     def __init__(self, turns: list[Turn]) -> None:
         self.log: list[LogPayload] = []

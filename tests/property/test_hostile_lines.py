@@ -1,4 +1,4 @@
-"""Any lines of a client: the server continues, answers the next one, and sends only valid messages."""
+"""Any lines from a client: the server continues, answers the next line, and sends only valid messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES: Final = 25
 LINES_A_BATCH: Final = 50
 
 THE_CONVERSATION: Final = "00000000-0000-4000-8000-000000000000"
-"""Stands in all lines for a conversation that exists."""
+"""A placeholder for the id of an existing conversation."""
 UUIDS: Final = (THE_CONVERSATION, "11111111-1111-4111-8111-111111111111", "x", "")
 METHODS: Final = (
     "initialize",
@@ -87,7 +87,7 @@ GOOD: Final = [
     b'{"jsonrpc":"2.0","id":0,"result":{"decision":"approved"}}',
     b'{"jsonrpc":"2.0","id":0,"error":{"code":-1,"message":"no"}}',
 ]
-"""Messages to begin with, before they are spoiled."""
+"""Valid messages, from which invalid ones are generated."""
 
 scalars = st.one_of(
     st.none(),
@@ -170,7 +170,7 @@ lines = st.one_of(
 
 @pytest.mark.promises("framing.bad-lines", "notifications.known")
 def test_no_line_kills_the_server_or_makes_it_silent() -> None:
-    """Sends batches of 50 lines to one process, each followed by a ping."""
+    """Send batches of 50 lines to one process, each followed by a ping."""
     numbers = count()
 
     async def created(raw: RawParley) -> str:

@@ -1,4 +1,4 @@
-"""The long version of `test_hostile_lines.py`: a hundred thousand lines, different in each round."""
+"""The long version of `test_hostile_lines.py`: a hundred thousand lines, with different lines in each round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 from property import test_hostile_lines
 
 ROUNDS: Final = 80
-"""Each has a server of its own, whose conversation and open requests grow with every line."""
+"""The number of rounds.
+
+Each round has its own server, whose conversation and open requests grow with every line.
+"""
 
 
 @pytest.mark.long

@@ -150,7 +150,7 @@ def test_an_edit_said_as_one_chunk_gives_the_edited_file(edit: Edit) -> None:
 numbered = st.integers(min_value=0, max_value=10**9).flatmap(
     lambda number: odd_text.map(lambda text: f"{number}{text}{number}")
 )
-"""Lines that are hardly ever the same twice."""
+"""Generates lines that are almost always distinct."""
 
 
 def in_chunks(lines: list[str], around: int) -> list[str]:
@@ -207,7 +207,7 @@ class WantedLines(NamedTuple):
 
 
 def first_place(lines: list[str], run: tuple[str, ...], places: range) -> int | None:
-    """Return the position of a run of lines, by trying every position at every level."""
+    """Return the position of a sequence of lines, found by trying every position at every matching level."""
     for level in LEVELS:
         for at in places:
             if [level(line) for line in lines[at : at + len(run)]] == [level(line) for line in run]:
@@ -216,7 +216,7 @@ def first_place(lines: list[str], run: tuple[str, ...], places: range) -> int | 
 
 
 def removed_plainly(lines: list[str], chunks: list[WantedLines]) -> list[str] | None:
-    """Return the remaining lines; None if a chunk does not match."""
+    """Return the remaining lines, computed without the matcher; None if a chunk does not match."""
     left: list[str] = []
     start = copied = 0
     for chunk in chunks:
@@ -356,7 +356,7 @@ def test_a_spoiled_patch_applies_exactly_or_changes_nothing(text: str) -> None:
         before = tree(root)
         try:
             plan = verify(text, workdir=str(work), cwd=str(root))
-            if plan.inside_cwd:  # a slash in the right place, and it would write to the root of this computer
+            if plan.inside_cwd:  # a mutated path could be absolute, and the patch would then write to this computer
                 commit(plan.changes)
         except PatchRefused:
             assert tree(root) == before

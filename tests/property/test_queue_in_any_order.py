@@ -25,11 +25,17 @@ from parley.wire.items import TextItem, text_of
 from parley.wire.principals import LOCAL
 
 ROUNDS: Final = 400
-"""More loop ticks than the longest chain of callbacks: a whole turn takes about thirty."""
+"""A number of event loop iterations that is larger than the longest chain of callbacks.
+
+A complete turn takes about thirty.
+"""
 
 contents = st.sampled_from("01")
 SAYS: Final = {"0": "say Yes", "1": "run make"}
-"""Message 0 is answered at once; the turn of message 1 waits for an approval."""
+"""The texts of the messages.
+
+The turn of message 0 ends at once, and the turn of message 1 waits for an approval.
+"""
 places = st.integers(0, 3)
 steps = st.one_of(
     st.tuples(st.just("send")),
@@ -47,16 +53,19 @@ steps = st.one_of(
 
 
 class Expected:
-    """What the conversation should be, by the rules of the queue alone."""
+    """The expected state of the conversation, computed only from the rules of the queue."""
 
     def __init__(self) -> None:
         self.is_asking = self.is_paused = False
         self.waiting: dict[str, str] = {}
         self.begun: list[tuple[str, str]] = []
-        """The messages that the agent was given, in order."""
+        """The messages that the agent got, in order."""
 
     def send(self, message_id: str) -> str:
-        """Send a message that joins, and return its content: a joined message asks for nothing."""
+        """Send a message that may join the running turn, and return its content.
+
+        A message that joins a turn requests no command.
+        """
         content = "0" if self.is_asking else "1"
         self.begun.append((message_id, content))
         self.is_asking, self.is_paused = True, False
@@ -90,7 +99,7 @@ class Expected:
 
 
 class Play:
-    """One conversation of successive servers on one store, and the model of it."""
+    """One conversation on successive servers with one store, and its expected state."""
 
     def __init__(self, home: str) -> None:
         self._home, self._store = home, SlowStore()
@@ -98,7 +107,7 @@ class Play:
         self._life: Life
         self._conversation: Conversation
         self._sent: list[tuple[str, str]] = []
-        """All messages that were queued, with the content that was sent."""
+        """All messages that were queued, with their original contents."""
         self._number = 0
 
     async def start(self) -> None:

@@ -56,7 +56,7 @@ returns = st.tuples(st.just("return"), st.tuples(st.integers(0, 2), st.booleans(
 
 
 class FrameList:
-    """An outbox with space for a number of frames, until it is given more."""
+    """An outbox with room for a limited number of frames."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -82,7 +82,7 @@ class FrameList:
 
 
 class Client:
-    """A client that streams at times, and whose view consists of the messages that it was sent."""
+    """A client that sometimes streams, and whose view consists of the messages that it was sent."""
 
     def __init__(self, log: Log, *, always: bool) -> None:
         self.view = View()

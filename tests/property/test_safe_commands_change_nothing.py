@@ -201,7 +201,7 @@ def changing(folder: Path, seed: int, wanted: int) -> list[tuple[str, ...]]:
     project = Project(folder)
     before = project.state()
     for words in safe_commands(seed, wanted):
-        # `cd` is none that a system need have; a shell does it
+        # `cd` is a builtin of the shell, and a system need not have a program of this name
         if words[0] != "cd":
             project.run(*words)
         if project.state() != before:

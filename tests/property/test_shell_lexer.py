@@ -1,4 +1,4 @@
-"""A script that the lexer accepts runs exactly the commands that it names, in every shell that may be asked."""
+"""Every shell runs exactly the commands that the lexer returns for a script that it accepts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from parley.agent.safe import commands_in
 Argv = tuple[str, ...]
 
 SHELL_SECONDS: Final = 100
-"""The limit of a whole batch. A shell that waits for more input would never end."""
+"""The timeout of a batch in seconds. A shell that waits for more input would never end."""
 
 
-# --- scripts to be misread ---------------------------------------------------------------
+# --- scripts that a lexer could misread --------------------------------------------------------
 
 NAMES = ("ls", "cat", "g++", "7z", "x.y", "a,b", "@x", "_", "wc")
 SHELL_WORDS = (
@@ -51,7 +51,7 @@ OFTEN = (
     *(r'"a\|b"', r'"\d+"', r'"\.\*"', r'"\a\b\n"', r'"\ "', r'"\a\$b"', r'"\\"', r'"\`"', '"\\\n"', r'"\&"'),
     *('"=== a ==="', "''=x", "'=x'", '"="=', "='x'", r'"\~"a~', 'a"~"', "a'^'^", r'"\{a,b}"', r'"\[a-z]*"'),
 )
-"""What agents write most, and what is nearly that."""
+"""Strings that agents often write, and strings that are similar to them."""
 OPERATORS = ("&&", "||", ";", "|", "\n", " ; ", "&&\n", "|\n", "\n\n", "||\n\t", ";\n")
 ODD_OPERATORS = ("&", ";;", "|&", "&&&", "|||", "; ;", "& &", "\n;", "\n&&", "!", "\\\n", "\r\n", "\x0b", "()", "")
 BLANKS = (" ", " ", " ", "  ", "\t", "")
@@ -90,7 +90,7 @@ def script(chance: random.Random) -> str:
     return text + chance.choice(("", "", "", "\n", ";", " "))
 
 
-# --- shells that tell what they ran --------------------------------------------------------
+# --- shells that report the commands they run --------------------------------------------------
 
 
 class Ran(NamedTuple):
@@ -106,7 +106,10 @@ while read -r line; do :; done
 printf '%s\\000' "${0##*/}" "$@" '\x01' >>"$RECORD"
 exit "$STATUS"
 """
-"""Ends its input first, so that the commands of a pipeline are written down one after another, each at once."""
+"""A program that reads its input to the end and then records its arguments.
+
+Because it reads first, the commands of a pipeline are recorded one after another.
+"""
 
 FILES = ("a", "l", "axb", "x.c")
 """Files that patterns can match."""
@@ -169,10 +172,10 @@ def recorded(record: str) -> Iterator[list[Argv]]:
 
 
 def agrees(said: list[Argv], ran: Ran) -> bool:
-    """Return whether both runs match the commands that the lexer returned, without skipped ones.
+    """Return whether both runs match the commands that the lexer returned, except skipped commands.
 
-    A command after `&&` is skipped if all fail, and one after `||` if all succeed. None is skipped both times, and
-    the first one never.
+    If all commands fail, a command after `&&` is skipped. If all succeed, a command after `||` is skipped. No
+    command is skipped in both runs, and the first command is never skipped.
     """
 
     @cache
@@ -192,13 +195,13 @@ def agrees(said: list[Argv], ran: Ran) -> bool:
 
 
 def agrees_in_any_order(said: list[Argv], ran: Ran) -> bool:
-    """Like `agrees`, for a pipeline, whose commands do not wait for each other."""
+    """Return the result of `agrees` for a pipeline, whose commands may run in any order."""
     wanted, succeeding, failing = Counter(said), Counter(ran.succeeding), Counter(ran.failing)
     return succeeding <= wanted and failing <= wanted <= succeeding + failing
 
 
 SILENT: Final = re.compile(r"[ \t]>/dev/null")
-"""What ends the output of a command before the command ends."""
+"""The pattern of a redirection after which a command closes the pipe before it ends."""
 
 
 def names_of_bash() -> set[str]:
@@ -208,7 +211,7 @@ def names_of_bash() -> set[str]:
 
 
 DASH_BUILT_IN = {"chdir", "getopts"}
-"""What dash does by itself and bash does not have, or has only when asked."""
+"""Builtins of dash that bash does not have by default."""
 
 
 Reader = Callable[[str], list[Argv] | None]
@@ -259,7 +262,7 @@ def test_three_thousand_accepted_scripts_run_as_they_were_read(tmp_path: Path, s
 
 
 def hurried(text: str) -> list[Argv] | None:
-    """Return the commands of a script by a naive lexer, which treats all of Python's blanks as blanks."""
+    """Return the commands that a naive lexer finds, which splits at all blanks that Python knows."""
     if re.search(r"""[$`'"\\<>&(){}#!]""", text):
         return None
     commands = [tuple(part.split()) for part in re.split(r"\|\||[;|\n]", text.strip(" \t\n;"))]
@@ -270,7 +273,7 @@ def test_the_comparison_catches_a_hurried_reader(tmp_path: Path) -> None:
     assert mismatches(tmp_path, accepted(hurried, seed=4, wanted=15)) != []
 
 
-# --- scripts by themselves -----------------------------------------------------------------
+# --- scripts without a shell ---------------------------------------------------------------------
 
 said_aloud = st.text(st.characters(exclude_categories=["Cc", "Cs"], include_characters="\t\n"), max_size=8)
 programs = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.]{0,6}", fullmatch=True).map(lambda name: f"x{name}")

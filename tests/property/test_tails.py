@@ -1,5 +1,7 @@
-"""Wherever the entries in memory begin, and whichever checkpoint a process begins with, readers and projections see
-what they would see with the whole log in memory."""
+"""Readers and projections do not depend on which entries are in memory.
+
+For any beginning of the tail and any checkpoint, they have the same results as with the whole log in memory.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,13 @@ CONVERSATION = ConversationId("67e55044-10b1-426f-9247-bb680e5fe0c8")
 ROOT = MessageId(CONVERSATION)
 
 turns = st.tuples(st.just("turn"), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 20)), st.booleans())
-"""A turn with so many calls, perhaps a branch, perhaps with a summary."""
+"""Generates turns with a number of calls, possibly with a branch or a summary."""
 others = st.tuples(st.sampled_from(["rename", "refused", "restart", "read"]), st.integers(0, 40))
 scripts = st.lists(st.one_of(turns, turns, others), min_size=1, max_size=14)
 
 
 class Slow:
-    """A client that takes a few frames at a time, and notes the positions that it was sent."""
+    """A client that receives a few frames at a time, and records the positions of the events."""
 
     hidden: frozenset[str] = frozenset()
     sends_records = True
@@ -86,7 +88,7 @@ class Slow:
 
 
 class World:
-    """One log with a small tail, over a store that has everything."""
+    """One log with a small tail, and a store with the complete log."""
 
     def __init__(self, every: int, tail: int) -> None:
         self.store, self._every, self._tail = SlowStore(), every, tail
@@ -142,7 +144,7 @@ class World:
         named = begun[-1].parent_message_id  # type: ignore[union-attr]  # it is a message
         if isinstance(named, str):
             if await self.log.position_of("user_message", named) is None and named != CONVERSATION:
-                self._turns -= 1  # the store refused that message
+                self._turns -= 1  # the parent does not exist: its append was refused
                 return
             if not self.log.projections.knows(MessageId(named)):
                 await self.log.fold_whole()

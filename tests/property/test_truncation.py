@@ -1,4 +1,4 @@
-"""Whatever a command says, the model reads its beginning and its end, and how much is missing between."""
+"""For any output of a command, the model gets its beginning, its end, and the size of the omitted part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.wire.ids import ItemId
 MARKER = re.compile(r"\[\.\.\. (\d+) lines, (\d+) bytes truncated \.\.\.\]\n")
 
 limits = st.sampled_from([MAX_BYTES // 2, 8000, 65536])
-"""How much of the head, and of the tail, is kept."""
+"""Generates the number of bytes that are kept of the beginning and of the end."""
 
 runs_of_text = st.tuples(
     st.sampled_from(["a", "é", "€", "😀", "\n", "line\n", "x" * 79 + "\n"]), st.integers(0, 6000)
@@ -61,7 +61,7 @@ def taken_apart(text: str, data: bytes) -> Cut:
     (marker,) = MARKER.finditer(text)
     before = text[: marker.start()]
     if not ends_with_a_line_of(data, before):
-        before = before.removesuffix("\n")  # put there so that the marker has a line to itself
+        before = before.removesuffix("\n")  # this line end was added to put the marker on its own line
     return Cut(before, int(marker[1]), int(marker[2]), text[marker.end() :])
 
 

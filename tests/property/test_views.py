@@ -56,15 +56,15 @@ from parley.wire.ids import CallId, ItemId, Seq
 from parley.wire.notifications import ConversationEvent, EventMeta
 
 PLENTY = 1_000_000
-"""LocalServer for more frames than any example sends."""
+"""The capacity of an outbox, in frames, which no example exceeds."""
 
 NOTHING_HIDDEN: frozenset[str] = frozenset()
 
 PAGE = 3
-"""Entries that a reader is supplied with at a time."""
+"""The number of entries that a reader is supplied with at a time."""
 
 Piece = tuple[ItemId, int, str | bytes]
-"""A delta as it was sent: its item, where it begins, what it adds."""
+"""A delta that was sent: its item, its offset, and its content."""
 
 
 class Join(Enum):
@@ -81,11 +81,11 @@ class Reader:
     def __init__(
         self, log: Log, store: list[Entry], view: View, how: Join, *, hidden: frozenset[str], server: int
     ) -> None:
-        """`store` has every durable entry; the log may have dropped some."""
+        """Create a reader. `store` has every durable entry, while the log may have dropped some entries."""
         self._log, self._store, self.view, self.hidden = log, store, view, hidden
         self._server = server
         self.kept_up = True
-        """Never was a delta held back."""
+        """True if no delta was ever held back."""
         self.pieces: list[Piece] = []
         if how is Join.FOLLOW:
             self.cursor = Cursor(view.resume())
@@ -165,7 +165,7 @@ def _said(delta: Delta | OutputDelta) -> str | bytes:
 
 
 Item = ItemKind | tuple[CallId, OutputStream]
-"""What can be open once at a time."""
+"""The key of an open item. At most one item with each key is open at a time."""
 
 
 class Truth:
@@ -192,7 +192,7 @@ class Truth:
         self._fold()
 
     def _fold(self) -> None:
-        """Apply the deltas of an item that waited for the end of another one, if that has ended."""
+        """Apply the deltas of an item that waited for the end of another item, if that item has ended."""
         self.events: dict[Seq, Any] = {}
         self.output: dict[ItemId, bytes] = {}
         texts: dict[ItemId, str] = {}
@@ -235,12 +235,12 @@ anything = st.one_of(
     words.map(background_event),
     words.map(task_complete),
 )
-"""None of these events ends a turn while its command runs. `interrupt` does this."""
+"""Generates events that do not end a turn while its command is running. `interrupt` ends a turn."""
 
 rooms = st.one_of(st.integers(min_value=0, max_value=4), st.just(PLENTY))
 calls = st.sampled_from([CallId("c1"), CallId("c2")])
 soon = st.sampled_from([True, True, False])
-"""True if an event is durable at once."""
+"""Generates flags: True if an event becomes durable at once."""
 sizes = st.one_of(*[st.integers(4, 40)] * 9, st.just(20_000))
 hidings = st.sampled_from([NOTHING_HIDDEN, FOR_FULL_VERSION_ONLY])
 

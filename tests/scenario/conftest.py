@@ -22,7 +22,7 @@ def _in_process(servers_in_process: None) -> None:
 
 @pytest_asyncio.fixture
 async def start(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts processes on one home."""
+    """Return a function that starts processes on one home."""
     async with AsyncExitStack() as stack:
 
         async def make(**options: Any) -> ParleyProcess:
@@ -40,6 +40,6 @@ def home(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def resident(parley_model: ScriptedModel, home: Path) -> AsyncIterator[ResidentProcess]:
-    """A resident server with the most detailed log."""
+    """Yield a resident server with the most detailed log."""
     async with ResidentProcess(parley_model, home, env={"PARLEY_LOG": "debug"}) as server:
         yield server

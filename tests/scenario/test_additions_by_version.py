@@ -1,4 +1,4 @@
-"""What a client sees of Parley's additions depends on the revision it negotiated, and on nothing else."""
+"""The additions to MCP that a client sees depend only on the protocol version that the client negotiated."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ async def test_the_newest_clients_hear_messages_of_the_user_from_a_codex_call_to
                 task_complete("Done"),
             )
         ]
-        # Each is sent again under its own name, with the same parameters.
+        # Each event is sent a second time under its own name, with the same parameters.
         assert told[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in told[::2]]
 
 

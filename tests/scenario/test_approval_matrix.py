@@ -1,8 +1,8 @@
-"""Every cell of approval policy, sandbox mode and answer, for commands and patches, in calls and in streams.
+"""Every combination of approval policy, sandbox mode and answer, for commands and patches, in calls and in streams.
 
-One server runs all cells of a test, each in a directory of its own. What must come of a cell is written
-down here from the tables of the protocol, and from nothing that the server is made of. Each answer to each row is
-given once, in calls and in streams by turns; the long test has every combination.
+A combination is called a cell. One server runs all cells of a test, each in its own directory. The expected results
+come from the tables of the protocol and do not use code of the server. Each answer to each row is given once,
+alternately in calls and in streams. The long test runs every combination.
 """
 
 from __future__ import annotations
@@ -48,8 +48,12 @@ never      | read-only          | fails  | fails  | fails     | reads
 never      | workspace-write    | runs   | fails  | fails     | reads
 never      | danger-full-access | free   | free   | free      | free
 """
-"""`modest` writes into the working directory, `bold` beyond it as well, `escalated` is bold and asks to leave the
-sandbox, `safe` reads what is hidden in a sandbox. They `run` or `fail` within one, or run `free` of it."""
+"""The expected results for commands.
+
+`modest` writes to the working directory. `bold` also writes outside of it. `escalated` does the same as `bold` and
+asks to leave the sandbox. `safe` reads a file that is hidden in a sandbox. In a sandbox, a command can `run` or
+`fail`; `free` means that it runs without a sandbox.
+"""
 
 PATCHES: Final = """
                                 | inside  | in a root | outside
@@ -136,14 +140,14 @@ def rows(table: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def cells(way: Way, answers: Iterable[Answer] = DECISIONS) -> Iterator[Cell]:
-    """Return all cells; those without an approval request once."""
+    """Return all cells. Cells without an approval request occur only once."""
     for row in (*rows(COMMANDS), *rows(PATCHES)):
         asks = row[3] in ("asks", "retry")
         yield from (Cell(*row, answer, way) for answer in (answers if asks else (None,)))
 
 
 def cells_by_turns(way: Way) -> Iterator[Cell]:
-    """Return half of the cells, with every row and every answer; the other way of calling runs the other half."""
+    """Return half of the cells, with every row and every answer. The other way of calling runs the other half."""
     for place, row in enumerate((*rows(COMMANDS), *rows(PATCHES))):
         answers = DECISIONS if row[3] in ("asks", "retry") else (None,)
         first = (place + get_args(Way).index(way)) % 2
@@ -161,7 +165,7 @@ def some_that_ask(answers: Iterable[Answer]) -> Iterator[Cell]:
         yield Cell(policy, mode, what, word, answer, get_args(Way)[place % 2])
 
 
-# --- playing one ---------------------------------------------------------------------------
+# --- running a cell --------------------------------------------------------------------------
 
 
 class Places(NamedTuple):
@@ -180,7 +184,7 @@ class Places(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Everything that can be observed of one turn."""
+    """All observable effects of one turn."""
 
     events: list[Any]
     approvals: list[Any]
@@ -192,12 +196,12 @@ class Outcome(NamedTuple):
 SAID: Final = "said\n"
 CONTENT: Final = "x\n"
 BLOB: Final = "587be6b4c3f93f93c489c0111bba5596147a26cb"
-"""What git names a file with that content."""
+"""Git's object name of a file with this content."""
 SECRET: Final = "not for models\n"
 WHY: Final = "it has to be"
 
 HIDDEN: Final = ("No such file or directory", "Permission denied")
-"""What each mechanism has the system say of a file that is hidden."""
+"""The error messages for a hidden file, one for each sandbox mechanism."""
 
 
 class Stage:
@@ -208,7 +212,7 @@ class Stage:
         self._played, self._asked = 0, 0
 
     async def play(self, cell: Cell) -> tuple[Outcome, Outcome]:
-        """Run a cell; return what was observed and what is expected."""
+        """Run a cell. Return the observed and the expected outcome."""
         self._played += 1
         places = self._places(self._played)
         self._speaker.model.says(*calls_of(cell, places))
@@ -319,7 +323,7 @@ def without_event_id(approval: Any) -> Any:
     return {key: value for key, value in approval.items() if key != "codex_event_id"}
 
 
-# --- what is wanted ----------------------------------------------------------------------
+# --- the calls of the model --------------------------------------------------------------------
 
 
 def number_of_calls(cell: Cell) -> int:
@@ -358,7 +362,7 @@ def calls_of(cell: Cell, places: Places) -> Iterator[Call]:
             yield Call("shell", {"command": argv_of(cell, places), **more}, f"c{number}")
 
 
-# --- what must come of it --------------------------------------------------------------------
+# --- the expected outcomes -----------------------------------------------------------------------
 
 
 def expected(cell: Cell, places: Places, request_id: str) -> Outcome:
@@ -387,7 +391,7 @@ def asked_params(message: str, request_id: str, kind: str, **more: Any) -> Any:
 
 
 class Run(NamedTuple):
-    """The output and effects of a command that nothing prevents."""
+    """The output and the effects of a command that is not restricted."""
 
     argv: tuple[str, ...]
     cwd: Path
@@ -508,7 +512,7 @@ def expected_of_patch(cell: Cell, places: Places, request_id: str) -> Outcome:
             return Outcome(turn([request, *done]), [approval], texts, {Path(path)})
 
 
-# --- all of them ---------------------------------------------------------------------------
+# --- all cells -------------------------------------------------------------------------------
 
 
 def test_the_tables_have_every_policy_and_mode() -> None:
@@ -535,7 +539,7 @@ async def play_all(model: ScriptedModel, folder: Path, played: Iterable[Cell], m
 async def test_every_cell_comes_out_as_the_tables_say(
     parley_model: ScriptedModel, tmp_path: Path, policy: str, way: Way
 ) -> None:
-    # Streams by the other mechanism than the calls, if there are two.
+    # If there are two mechanisms, streams use a different one than calls.
     mechanism = "landlock" if way == "stream" and not no_landlock() else "auto"
     played = [cell for cell in cells_by_turns(way) if cell.policy == policy]
 

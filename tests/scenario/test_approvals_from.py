@@ -73,7 +73,7 @@ async def until_asking(client: HttpClient, conversation: str) -> str:
 
 
 async def refusal(client: HttpClient, approval: str) -> tuple[str, str]:
-    """Try to approve; return the code and the message of the failure."""
+    """Try to approve, and return the code and the message of the failure."""
     arguments = {"approval_id": approval, "decision": "approved"}
     result = (await client.post(tool(1, "approvalAnswer", arguments))).json["result"]
     return result["structuredContent"].get("code", ""), result["structuredContent"].get("message", "")
@@ -153,7 +153,7 @@ async def test_a_client_that_may_not_answer_does_not_stop_the_timeout(
     async with serving(parley_model, tmp_path / "home", config) as server:
         ada = await client_of(server, "ada", "admin")
         async with local_client(parley_model, server, config) as local:
-            # The turn runs in the other process, which ada's process tells that no client can be asked.
+            # The turn runs in the other process. Ada's process tells it that no client can be asked.
             conversation = await local.create(**ASKS)
             parley_model.says(sh("c1", "touch made"))
             parley_model.says("Done.")
@@ -372,7 +372,7 @@ async def test_an_observer_does_not_start_the_timeout(parley_model: ScriptedMode
         observed, driven = conversations
         async with watching(eve, observed):
             await eve.call("conversationRead", conversation_id=observed)
-            async with watching(bob, driven) as to_bob:  # the timeout of the other approval would end earlier
+            async with watching(bob, driven) as to_bob:  # the timeout of the other approval ends earlier
                 settled = (await to_bob.hears("approval_settled"))["params"]["msg"]
             status = await ada.call("conversationStatus", conversation_id=observed)
 

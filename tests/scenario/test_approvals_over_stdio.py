@@ -50,7 +50,7 @@ def approval_request(request_id: int, message: str, **fields: Any) -> Any:
     return {"jsonrpc": "2.0", "id": request_id, "method": "elicitation/create", "params": params}
 
 
-# --- how a client is asked -------------------------------------------------------------------
+# --- approval requests -----------------------------------------------------------------------
 
 
 @pytest.mark.promises("approvals.plain", "approvals.event-first", "approvals.told")
@@ -255,7 +255,7 @@ async def test_while_one_conversation_waits_for_an_approval_everything_else_cont
 
 
 def was_told(asked: RecordedRequest) -> bool:
-    """Return whether a request contains the output of a call."""
+    """Return whether a model request contains the output of a call."""
     return bool(asked.body["messages"][-1]["role"] == "tool")
 
 

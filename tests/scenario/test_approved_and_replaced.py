@@ -1,4 +1,4 @@
-"""An approval covers the directory, the program and the files that were there when the person was asked."""
+"""An approval covers the directory, the program and the files that existed when the person was asked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ground:
         self.project.symlink_to(self.victim)
 
     def exchange(self) -> None:
-        """Replace the project by another directory, and that one by a third."""
+        """Replace the project with another directory, and that directory with a third one."""
         spare = self.project.parent / "spare"
         for old, new in ((self.project, spare), (self.victim, self.project), (spare, self.victim)):
             old.rename(new)
@@ -213,7 +213,7 @@ async def test_a_command_that_is_replaced_after_every_approval_is_refused_in_the
 
 
 def _nothing(ground: Ground) -> None:
-    """Change only what the approval does not cover."""
+    """Change only a file that the approval does not cover."""
     (ground.project / "another").write_text("new")
     (ground.project / "precious").write_text("changed")
 

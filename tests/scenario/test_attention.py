@@ -1,4 +1,4 @@
-"""What needs the attention of a person, and what was read: for each principal, over every transport.
+"""The conversations that need the attention of a person, and read marks: for each principal, over every transport.
 
 Modules: `parley.server.attention`, `parley.server.page_cursors`, `parley.server.tools.attention_list`,
 `parley.server.tools.mark_read`.
@@ -241,7 +241,7 @@ async def listed(client: HttpClient) -> list[str]:
 
 
 async def turn(client: HttpClient, conversation: str) -> int:
-    """Run a turn; return its last position."""
+    """Run a turn, and return its last position."""
     await client.say(conversation, "go")
     return await until_state(client, conversation, "idle")
 
@@ -294,7 +294,7 @@ async def test_the_resource_has_the_list_and_its_subscribers_are_notified(
         assert content == {"conversations": items, "more": False}
 
         await mark(writer, conversation, items[0]["seq"])
-        while True:  # each notification may be of an earlier change
+        while True:  # a notification may refer to an earlier change
             await reader.until_method("notifications/resources/updated")
             if not (await reader.read_resource(ATTENTION))["conversations"]:
                 break

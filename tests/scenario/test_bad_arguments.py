@@ -21,7 +21,7 @@ FULL, PLAIN = "2025-11-25", "2025-06-18"
 
 CODEX: Final = ("codex", "codex-reply")
 PLAIN_FAILURES: Final = (*CODEX, "conversationStream", "conversationsList")
-"""Tools whose failures are a text alone; the others have a typed value."""
+"""Tools whose failures are only a text. Other tools return a typed value as well."""
 
 WORDS: Final = {
     "string": "a string",

@@ -11,9 +11,7 @@ __all__ = ["CALLS", "Buffer", "call", "number"]
 Buffer = ctypes.Array[ctypes.c_char]
 
 X86_ONLY: Final = 1 << 16
-"""Stands for the number of a call that this machine does not have; the kernel answers that the call does not
-exist.
-"""
+"""A number for a system call that this machine does not have. The kernel answers that the call does not exist."""
 
 CALLS: Final[dict[str, tuple[int, int]]] = {
     "open": (2, X86_ONLY),

@@ -176,7 +176,7 @@ def write_by_the_newer_call(world: World) -> None:
     os.write(written, b"lost")
 
 
-# --- whatever else changes a directory or a file ----------------------------------------
+# --- other ways to change a directory or a file ----------------------------------------------
 
 
 @attempt()

@@ -25,7 +25,7 @@ from kit.attacks.calls import call
 __all__ = ["Ground", "Outcomes", "by_itself", "unexpected"]
 
 Outcomes = dict[str, str]
-"""The outcome of each attempt by name: `worked`, or what prevented it."""
+"""The outcome of each attempt, keyed by name: `worked`, or the reason why the attempt failed."""
 
 TESTS: Final = str(Path(__file__).parents[2])
 PROGRAM: Final = (
@@ -220,7 +220,7 @@ def _is_refusal(said: str) -> bool:
     return said == "killed by SIGSYS" or said.startswith("foiled: ") or (said.startswith("E") and said.isupper())
 
 
-# --- what is attacked --------------------------------------------------------------------
+# --- the attacked objects --------------------------------------------------------------------
 
 
 def _furnish(folder: str) -> None:

@@ -35,7 +35,7 @@ def any_of(world: World, attack: object) -> None:
     raise refused
 
 
-# --- looking in -------------------------------------------------------------------------
+# --- reading another process ------------------------------------------------------------------
 
 
 @attempt(needs=SAME_PROCESS)
@@ -127,7 +127,7 @@ def compare_with_it(world: World) -> None:
 
 @attempt(needs="performance counters")
 def count_its_events(world: World) -> None:
-    wanted = (ctypes.c_uint32 * 32)(1, 128)  # a counter of software: the time of the processor
+    wanted = (ctypes.c_uint32 * 32)(1, 128)  # a software counter: the CPU clock
     any_of(world, lambda pid: call("perf_event_open", wanted, pid, -1, -1, 0))
 
 
@@ -177,7 +177,7 @@ def send_a_signal_as_the_owner_of_a_pipe(world: World) -> None:
     raise Foiled("as far as this process can see")
 
 
-# --- what it may use --------------------------------------------------------------------
+# --- resources of another process -------------------------------------------------------------
 
 
 @attempt()

@@ -32,7 +32,7 @@ __all__ = ["ENOUGH", "PATTERNS", "WITHOUT_PAUSE", "Outcome", "Pattern", "Swappin
 Outcome = Literal["started", "refused", "escaped"]
 
 ENOUGH: Final = 200
-"""Enough starts for an escape without the check of mounts: two of five escape."""
+"""The number of starts that is enough for an escape without the check of mounts. Two of five starts escape."""
 
 SWAP: Final = """
 import ctypes, os, sys, time
@@ -134,7 +134,7 @@ class Swapping:
         return await self._executor.start(start, output=output)
 
     async def start_last_without_a_look(self) -> CommandResult:
-        """Start the last command again without the check of its mounts."""
+        """Start the last command again, without the check of its mounts."""
         return await self._executor.start(replace(self.starts[-1], mounts=()), output=lambda stream, data: None)
 
     async def close(self) -> None:

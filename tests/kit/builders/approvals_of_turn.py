@@ -20,7 +20,7 @@ __all__ = ["approvals_in", "gate_of", "new_trust"]
 
 
 def new_trust() -> SessionGrants:
-    """Build the session grants of a conversation without approvals."""
+    """Build the session grants of a conversation that has no approvals."""
 
     def choose(wanted: SettingsOverrides, before: ResolvedSettings | None) -> ResolvedSettings:
         raise AssertionError("no settings are resolved")

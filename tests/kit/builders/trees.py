@@ -10,7 +10,10 @@ from pathlib import Path
 __all__ = ["Tree", "not_a_link", "patch", "plant", "plant_tree", "regular", "tree"]
 
 Tree = dict[str, tuple[str, bytes]]
-"""By relative path: type and permissions as in `ls`, and the content or the target of a link."""
+"""A directory tree, keyed by relative path.
+
+Each value is the type and the permissions as in `ls`, and the content or the target of a link.
+"""
 
 
 def tree(root: Path) -> Tree:

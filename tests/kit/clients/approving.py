@@ -1,4 +1,4 @@
-"""A `WireClient` that can be asked for approvals, and answers when the test says so."""
+"""A `WireClient` that can be asked for approvals, and answers when the test calls `answer`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 ASKS_FIRST: Final = {"approval_policy": "untrusted", "sandbox": "danger-full-access"}
-"""Settings: every command that is not known to be safe needs an approval, and no sandbox is used."""
+"""Settings with which every command that is not known to be safe needs an approval. No sandbox is used."""
 
 DENIED: Final = "exec command rejected by user"
 """The output, for the model, of a command that was denied."""
@@ -110,12 +110,12 @@ async def open_approval(client: ApprovingClient) -> str:
 
 
 def told(model: ScriptedModel) -> Any:
-    """Return the output of the last call, as it was sent to the model."""
+    """Return the output of the last call that the model got."""
     return model.requests[-1].body["messages"][-1]["content"]
 
 
 def events_of(messages: list[Any]) -> list[Any]:
-    """Return the events of a stream or a call, each once."""
+    """Return the events of a stream or a call, without duplicates."""
     return [
         message["params"]["msg"]
         for message in messages

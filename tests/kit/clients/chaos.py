@@ -70,7 +70,7 @@ class ServerAndClient:
         self.streams: dict[str, Stream] = {}
         self.is_over = False
         self.is_quiet = asyncio.Event()
-        """Set when the client does nothing more."""
+        """An event that is set when the client performs no more operations."""
 
     @property
     def frames(self) -> Sequence[bytes]:
@@ -159,7 +159,7 @@ class ServerAndClient:
             self._group.journal.complain(self.name, f"{what}: {failed}; {self.process.stderr_text()}")
 
     async def _send(self, conversation: Conversation) -> None:
-        """Send a new message, or repeat one that had no answer."""
+        """Send a new message, or send a message again that got no answer."""
         unanswered = self._group.unanswered
         if unanswered and self._random.random() < 0.5:
             message_id, where, words = unanswered.pop(self._random.choice(list(unanswered)))
@@ -208,7 +208,7 @@ class ServerAndClient:
 
 
 class ProcessGroup:
-    """Runs a number of processes until the time is over, and replaces each one that ends."""
+    """A group of processes. The group replaces each process that ends, until the time is over."""
 
     def __init__(self, model: ScriptedModel, home: Path, seed: int) -> None:
         self.model, self.home, self.seed = model, home, seed
@@ -224,7 +224,7 @@ class ProcessGroup:
         self.accepted: set[str] = set()
         self.is_over = False
         self.settled = asyncio.Event()
-        """Set when all conversations are idle."""
+        """An event that is set when all conversations are idle."""
 
     async def run(self, *, processes: int, conversations: int, seconds: float) -> None:
         async with ParleyProcess(self.model, home=self.home, config=SETTINGS) as first:

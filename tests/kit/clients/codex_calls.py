@@ -359,5 +359,5 @@ def request_headers(api: Api, request: RecordedRequest, *, model: ScriptedModel,
 
 
 def events_in(messages: Sequence[Any]) -> list[Any]:
-    """Return the events of a call, each once."""
+    """Return the events of a call, without duplicates."""
     return [one["params"]["msg"] for one in messages if one.get("method") == "codex/event"]

@@ -58,7 +58,7 @@ _frames: Final = msgspec.json.Decoder(_Frame)
 
 
 class Segment:
-    """One stream, from its snapshot to its end."""
+    """The frames of one stream, from its snapshot to its end."""
 
     def __init__(self, who: str, conversation: str) -> None:
         self.who, self.conversation = who, conversation

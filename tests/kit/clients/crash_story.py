@@ -62,9 +62,9 @@ class RepeatingClient(ApprovingClient):
         super().__init__(raw, {"elicitation": {}})
         self._gate, self._react = gate, react
         self.asked: list[str] = []
-        """The ids of the approvals that it was asked for."""
+        """The ids of the approvals that the client was asked for."""
         self.is_leaving = False
-        """Whether the server was told to stop, and may refuse requests."""
+        """True if the server was asked to stop. The server may then refuse requests."""
 
     async def read(self) -> Any:
         message = await super().read()
@@ -117,8 +117,7 @@ class RepeatingClient(ApprovingClient):
 
 
 class Story:
-    """A model, a home, and the messages that clients were sent. A context manager: `async with
-    Story(directory)`."""
+    """A model, a home, and the messages that clients were sent. Use `async with Story(directory)`."""
 
     def __init__(self, directory: Path) -> None:
         self.home = directory / "home"
@@ -154,9 +153,9 @@ class Story:
         return Says(("Let me ", "see.", sh("c1", script)))
 
     async def live(self, raw: RawParley, *messages: Said, react: React | None = None) -> int:
-        """Run one server until it ends or has nothing more to do; return its exit code.
+        """Run one server until it ends or has nothing more to do, and return its exit code.
 
-        `react` is called with every message, in place of the method of the client.
+        `react` is called with every message instead of the method of the client.
         """
         client = RepeatingClient(raw, self._gate, react or RepeatingClient.react)
         async with raw:
@@ -303,7 +302,7 @@ def events_in(entries: Iterable[Entry]) -> dict[Seq, bytes]:
 
 
 def ends_in(entries: Iterable[Entry]) -> list[str]:
-    """Return how each turn ended, in order."""
+    """Return the reason for the end of each turn, in order."""
     ended = record_type(TurnEnded)
     return [msgspec.json.decode(entry.encoded, type=TurnEnded).why for entry in entries if entry.type == ended]
 

@@ -26,7 +26,11 @@ __all__ = ["HttpClient", "HttpReply", "SseEvent", "SseReader", "raw_exchange"]
 
 BOTH = "application/json, text/event-stream"
 KEEP_SECONDS = 1.0
-"""The client closes an idle connection before the server does, so that no request meets a closed connection."""
+"""The time in seconds after which the client closes an idle connection.
+
+It is shorter than the server's time, so the client never sends a request over a connection that the server is
+closing.
+"""
 
 
 class HttpReply(NamedTuple):
@@ -235,7 +239,7 @@ class HttpClient:
 
 
 def _file(body: bytes | None) -> io.BytesIO | None:
-    """Return a body as a file: aiohttp warns of a large body that is sent as bytes."""
+    """Return a body as a file, because aiohttp warns about a large body that is sent as bytes."""
     return None if body is None else io.BytesIO(body)
 
 

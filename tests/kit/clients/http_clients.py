@@ -20,7 +20,7 @@ __all__ = ["HttpClients", "Watcher"]
 
 
 class Watcher:
-    """One client with a session: reads fast, slowly, or only at the end, and reconnects."""
+    """A client with a session. It reads fast, slowly, or only at the end, and reconnects."""
 
     def __init__(self, client: HttpClient, conversations: Sequence[str], chance: random.Random) -> None:
         self.client, self.conversations, self._chance = client, conversations, chance
@@ -42,7 +42,7 @@ class Watcher:
             await self._read(self._chance.choice((0, 300, 3000, 30_000)), ended)
 
     async def catch_up(self, expected: dict[str, list[int]]) -> None:
-        """Read until all expected positions have come, or others."""
+        """Read until all expected positions have arrived, or an unexpected position arrives."""
         while all(self.positions[one] == expected[one][: len(self.positions[one])] for one in self.conversations):
             if all(self.positions[one] == expected[one] for one in self.conversations):
                 return
@@ -51,7 +51,7 @@ class Watcher:
     async def _read(
         self, most: int | None, ended: asyncio.Event | None, expected: dict[str, list[int]] | None = None
     ) -> None:
-        """Open the GET stream, read some bytes, and cut the connection at that byte."""
+        """Open the GET stream, read at most `most` bytes, and then cut the connection."""
         self.connections += 1
         http, url = self.client._http, self.client.url
         async with http.get(url, headers=self.client.headers(Last_Event_ID=self._last_id)) as response:
@@ -92,7 +92,7 @@ class Watcher:
 
 
 async def _next(reading: Any, ended: asyncio.Event | None) -> bytes:
-    """Return the next bytes; none if `ended` is set before."""
+    """Return the next bytes; no bytes if `ended` is set first."""
     if ended is None:
         return bytes(await reading)
     tasks = [asyncio.ensure_future(reading), asyncio.ensure_future(ended.wait())]

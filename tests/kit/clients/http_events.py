@@ -15,8 +15,8 @@ def last_id_of(events: list[SseEvent], before: str | None = None) -> str | None:
 
 
 def positions_in(messages: list[Any], conversation: str) -> list[int]:
-    """Return the positions of all events of a conversation, in the order in which they came, also of those in log
-    messages. Events that name no conversation count: the client has one stream.
+    """Return the positions of all events of a conversation in the order of arrival, including events in log
+    messages. Events without a conversation id count too, because the client has only one stream.
     """
     found = []
     for message in messages:

@@ -35,7 +35,7 @@ __all__ = [
 
 APIS: Final[tuple[Api, ...]] = ("chat", "responses")
 EITHER_API: Final = ("chat", pytest.param("responses", marks=pytest.mark.long))
-"""For tests whose model only writes text: one API in each run, both in the long run."""
+"""Parameters for tests whose model only writes text. `make test` uses one API, and the long run uses both."""
 
 CAPABILITIES: Final = {
     "tools": {},
@@ -85,7 +85,7 @@ def user_message(text: str, message_id: str) -> Any:
 
 
 def remains(api: Api, *texts: str) -> list[Any]:
-    """Return the events of a turn without the deltas, as they are after its end."""
+    """Return the events of a turn without the deltas, as a client that reads after the end gets them."""
     events: list[Any] = [TASK_STARTED]
     for text in texts:
         events += [agent_message(text), *([TOKEN_COUNT] if api == "responses" else [])]

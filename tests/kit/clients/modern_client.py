@@ -1,4 +1,4 @@
-"""Clients of MCP 2026-07-28, over a pipe and over HTTP: each request says what it is."""
+"""Clients of MCP 2026-07-28, over a pipe and over HTTP. Each request contains the version and the capabilities."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def modern_meta(
 async def speaking_modern(
     model: ScriptedModel, *, capabilities: Any = None, name: str = "test", **options: Unpack[ServerOptions]
 ) -> AsyncIterator[ModernWireClient]:
-    """Start a server on a pipe. Nothing is initialized."""
+    """Start a server on a pipe, without an `initialize` request."""
     async with RawParley(model, **options) as raw:
         yield ModernWireClient(raw, modern_meta(capabilities, name=name))
 
@@ -58,7 +58,7 @@ class ModernWireClient(WireClient):
         return super().request(method, params)
 
     def retry(self, tool: str, asked: Any, responses: Any, **arguments: Any) -> int:
-        """Call a tool again with answers to the questions of its last result."""
+        """Call a tool again, with answers to the requests in its last result."""
         params = {"name": tool, "arguments": arguments, "inputResponses": responses}
         return self.request("tools/call", {**params, "requestState": asked["requestState"]})
 

@@ -1,5 +1,6 @@
-"""Packages from npm, fetched once into a cache outside the repository. Without Node a test is skipped; it fails in
-`make test-long`.
+"""Packages from npm, fetched once into a cache outside the repository.
+
+Without Node, a test is skipped in `make test` and fails in `make test-long`.
 """
 
 from __future__ import annotations
@@ -39,13 +40,19 @@ CONFORMANCE: Final = (
 """The official conformance suite of MCP, and the version of Node that it needs."""
 
 IN_LONG_RUN: Final = "PARLEY_TEST_LONG"
-"""The variable that `make test-long` sets: all tests must run."""
+"""The variable that `make test-long` sets. If it is set, no test may be skipped."""
 
 INSTALL_SECONDS: Final = 90.0
-"""Enough for some hundred small packages, and within the time limit of a test."""
+"""The time limit for npm in seconds.
+
+It suffices for some hundred small packages and is below the time limit of a test.
+"""
 
 _failures: Final[dict[Path, str]] = {}
-"""Why packages could not be fetched, by their directory: every test after the first is skipped at once."""
+"""The reasons why packages could not be fetched, keyed by directory.
+
+Because of a recorded reason, later tests are skipped at once.
+"""
 
 
 def _cache(name: str, version: str) -> Path:
@@ -71,9 +78,10 @@ async def output_of(
 
 
 async def fetched(title: str, name: str, version: str, *packages: str, seconds: float = INSTALL_SECONDS) -> Path:
-    """Return the `node_modules` with these packages; fetch them if needed, and skip the test if that fails.
+    """Return the `node_modules` directory with these packages.
 
-    `title` is for the reason of a skip; `name` and `version` name the directory in the cache; `seconds` limits npm.
+    Fetch missing packages, and skip the test if that fails. `title` appears in the reason of a skip. `name` and
+    `version` determine the directory in the cache. `seconds` limits the time of npm.
     """
     if shutil.which("node") is None:
         raise _not_tried(f"{title} was not tried: there is no node")
@@ -96,7 +104,7 @@ async def fetched(title: str, name: str, version: str, *packages: str, seconds: 
 
 
 def _not_tried(reason: str) -> BaseException:
-    """Return the outcome of a test whose packages are missing."""
+    """Return the exception that skips a test whose packages are missing, or fails it in the long run."""
     return (
         pytest.fail.Exception(reason, pytrace=False) if IN_LONG_RUN in os.environ else pytest.skip.Exception(reason)
     )

@@ -1,4 +1,4 @@
-"""The notifications that official Python clients receive, also those that they do not pass on."""
+"""Records all notifications of official Python clients, including those that the clients do not pass on."""
 
 from __future__ import annotations
 

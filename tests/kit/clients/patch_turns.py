@@ -1,6 +1,6 @@
-"""Turns that apply patches: calls of the model, and the complete events and requests that must follow.
+"""Turns that apply patches: the calls of the model, and the complete events and requests that must follow.
 
-Events and requests are compared as a whole, except durations.
+Events and requests are compared completely, except for durations.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CALL_ID: Final = "c1"
 NO_BLOB: Final = "0" * 40
 
 OLD: Final = "alpha\nbeta\ngamma\n"
-"""A file, and below its diffs with one and with two lines in capitals."""
+"""The content of a file. The diffs below change one and two of its lines to capitals."""
 OLD_BLOB: Final = "85c30401ce288f253613cb07ee32e62128089caa"
 BETA_BLOB: Final = "e50310a98706747e5f83d131572570985b069064"
 BETA_HUNK: Final = "@@ -1,3 +1,3 @@\n alpha\n-beta\n+BETA\n gamma\n"
@@ -71,7 +71,7 @@ BOTH_BLOB: Final = "6d603e28ad29b2415fd065a92df6c2f14a100d3f"
 BOTH_HUNK: Final = "@@ -1,3 +1,3 @@\n alpha\n-beta\n-gamma\n+BETA\n+GAMMA\n"
 
 OUTSIDE_TOO: Final = {"approval-policy": "on-failure"}
-"""Settings without a sandbox, in which patches may also be outside of the project."""
+"""Settings without a sandbox, with which patches may also change files outside the project."""
 
 _SECONDS: Final = re.compile(r'"duration_seconds":\d+\.\d\}\}$')
 
@@ -139,7 +139,7 @@ def success(*lines: str) -> str:
 def applied(
     changes: Mapping[str, FileChange], output: str, diff: str | None, *, call_id: str = CALL_ID
 ) -> tuple[EventMsg, ...]:
-    """Build all events of a patch that was applied; without a diff if the turn has changed nothing."""
+    """Build all events of an applied patch. If `diff` is None, the turn has changed nothing so far."""
     events = _events(changes, "stdout", output, call_id)
     return events if diff is None else (*events, TurnDiff(unified_diff=diff))
 

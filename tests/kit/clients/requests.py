@@ -23,7 +23,10 @@ __all__ = [
 ]
 
 EXIT_SECONDS: Final = 90.0
-"""Time for a server to exit: two seconds are promised, and the computer may be busy."""
+"""The time limit for a server to exit, in seconds.
+
+The server promises to exit within two seconds, but the computer may be busy.
+"""
 
 STOPPED: Final = "Turn interrupted: the server was stopped"
 
@@ -51,7 +54,7 @@ ADDED_AFTER: Final[Mapping[str, tuple[str, ...]]] = {
     "conversationInterrupt": ("conversationContinue",),
     "conversationFork": ("queueList", "queueEdit", "queueRemove", "queueResume", "attentionList", "settingsList"),
 }
-"""The tools that are additions, by the tool before them."""
+"""The tools that only some clients see, each keyed by the tool that precedes it in the list."""
 ALL_TOOL_NAMES: Final = [name for one in TOOL_NAMES for name in (one, *ADDED_AFTER.get(one, ()))]
 """The tools that clients at 2025-11-25 and known hosts see."""
 
@@ -89,7 +92,7 @@ def codex_pair(request_id: int, event: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def the_rest(raw: RawParley) -> list[Any]:
-    """Return all messages until the server ends, each one checked."""
+    """Return all messages until the server exits, after checking each message."""
     messages: list[Any] = []
     try:
         while True:

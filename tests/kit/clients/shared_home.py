@@ -46,7 +46,7 @@ async def shared(start: Start) -> tuple[ParleyProcess, ParleyProcess, Conversati
 
 
 class DelayedAnswer:
-    """A client that is asked for approvals, and answers when the test says so."""
+    """A client that is asked for approvals, and answers when the test calls it."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[str, ...]] = []
@@ -82,8 +82,9 @@ class ReceivedEvent(NamedTuple):
 
 
 async def turn_in(stream: Stream) -> list[ReceivedEvent]:
-    """Return everything that is shown up to the end of a turn, with deltas joined. One reader may get a text in
-    one piece and another in several. No other event may come between the pieces.
+    """Return all events up to the end of a turn, with consecutive deltas joined.
+
+    Readers may get a text in different pieces. No other event may come between the pieces of a text.
     """
     shown: list[ReceivedEvent] = []
     async for seen in stream.detailed():

@@ -1,6 +1,6 @@
 """Turns that run commands: their events, the model's input, and the remaining processes.
 
-Durations and the sizes of output deltas are normalized. Everything else is compared as a whole.
+Durations and the sizes of output deltas are normalized. Everything else is compared completely.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 CHUNK_BYTES: Final = 8192
-"""The most output in one event."""
+"""The maximum number of bytes of output in one event."""
 
 
 _COVERED: Final = "<covered>"
@@ -80,7 +80,7 @@ def numbered(letter: str, lines: int) -> bytes:
 
 
 def begun(call_id: str, *command: str, cwd: Path | str, parsed: Sequence[Any] | None = None) -> Any:
-    """Build the begin event of a command; without `parsed`, the summary is its words."""
+    """Build the begin event of a command. Without `parsed`, the summary consists of the words of the command."""
     return {
         "type": "exec_command_begin",
         "call_id": call_id,
@@ -175,7 +175,7 @@ class Turned(NamedTuple):
 
     @property
     def outputs(self) -> list[Any]:
-        """The outputs of all calls, as the model was sent them over the chat API."""
+        """The outputs of all calls that the model got over the chat API."""
         return [item for item in self.asked if item.get("role") == "tool"]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A client that reads only when the test says so, so that its server has to wait."""
+"""A client that reads only when the test calls it, so that its server has to wait."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from parley.wire.mcp import PLAIN_VERSION
 __all__ = ["SlowClient"]
 
 READ_BYTES: Final = 64 * 1024
-"""The size of one read. At most twice as much is read from the pipe in advance."""
+"""The size of one read, in bytes. The client reads at most twice this size in advance."""
 
 
 CHECKED_OF_A_KIND: Final = 100
-"""How many messages of each kind are checked completely; the others only as messages of MCP, because there may be a
-million."""
+"""The number of messages of each kind that are validated completely.
+
+Of the others, only the JSON-RPC structure is checked, because there may be a million.
+"""
 
 
 class SlowClient(BaseClient):
-    """An initialized server with a client that reads slowly. A context manager: `async with SlowClient(model)`."""
+    """An initialized server with a client that reads slowly. Use `async with SlowClient(model)`."""
 
     def __init__(
         self, model: ScriptedModel, *, version: str = PLAIN_VERSION, **options: Unpack[ServerOptions]
@@ -106,7 +108,7 @@ class SlowClient(BaseClient):
                 self._frames += self._framer.feed(data)
 
     async def take_all(self) -> None:
-        """Receive everything up to the end of the server's output, to be read later."""
+        """Receive everything up to the end of the server's output. The test reads it later."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while data := await self._stdout.read(READ_BYTES):
                 self._frames += self._framer.feed(data)

@@ -1,7 +1,7 @@
-"""A client with very many random conversations, each of which is compared with its log.
+"""A client with many random conversations, each of which is compared with its log.
 
-Streams are opened, closed, taken over and read from any position, and the client sometimes stops reading. In the
-end all readers must have seen the same.
+Streams are opened, closed, taken over and read from any position, and the client sometimes stops reading. At the
+end, all readers must have received the same events.
 """
 
 from __future__ import annotations
@@ -40,23 +40,32 @@ __all__ = [
 ]
 
 SEED_VARIABLE: Final = "PARLEY_SOAK_SEED"
-"""Set it to the value that a failed run printed, to repeat that run as far as possible."""
+"""The environment variable with the seed.
+
+The value that a failed run printed repeats this run as far as possible.
+"""
 
 AT_ONCE: Final = 40
-"""Number of concurrent conversations."""
+"""The number of concurrent conversations."""
 STEPS: Final = 6
-"""Number of operations in one period of a conversation."""
+"""The number of operations in one period of a conversation."""
 PAUSES: Final = 1
-"""How often, in one period, the client stops reading while a long answer is sent."""
+"""The number of times in one period that the client stops reading while a long answer is sent."""
 
 BYTES_AN_ENTRY: Final = 384
-"""Upper bound of the memory of an entry without its text. A turn has about ten entries."""
+"""An upper bound for the memory of an entry without its text, in bytes. A turn has about ten entries."""
 BYTES_A_TURN: Final = 1024
-"""Upper bound of the memory of a turn besides its entries: its part of the history and of the settings."""
+"""An upper bound for the memory of a turn in addition to its entries, in bytes.
+
+It covers the history and the settings.
+"""
 COPIES: Final = 3
-"""A text is in memory three times: in an event, in a record, and in the history."""
+"""The number of copies of a text in memory: in an event, in a record, and in the history."""
 SLACK_BYTES: Final = 8 * 1024 * 1024
-"""Free memory that the allocator may keep. A leak of two hundred bytes per request would exceed it."""
+"""The free memory that the allocator may keep, in bytes.
+
+A leak of two hundred bytes per request would exceed it.
+"""
 
 INTERRUPTED: Final = " Turn interrupted"
 
@@ -97,7 +106,7 @@ class Calling:
         self.prompt = prompt
         self.events: list[Any] = []
         self.cut_short = 0
-        """Number of texts whose final event came before all of their deltas."""
+        """The number of texts whose final event came before all of their deltas."""
         self._pair: Any = None
         self._so_far: dict[str, str] = {}
 
@@ -131,11 +140,11 @@ class Soaking(SlowClient):
         """The current reader of each conversation."""
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         self.unanswered: set[str] = set()
-        """Ids of messages that were sent and not answered."""
+        """The ids of messages that were sent and not answered."""
         self._opening: dict[int, tuple[str, Reading]] = {}
         self._calls: dict[int, Calling] = {}
         self.reads = asyncio.Event()
-        """Cleared while the client does not read."""
+        """An event that is cleared while the client does not read."""
         self.reads.set()
 
     async def listen(self) -> None:
@@ -228,7 +237,7 @@ class Soaked:
         """The prompts of all calls."""
         self._calls: list[tuple[Calling, int, asyncio.Future[Any]]] = []
         self._cancelled: set[int] = set()
-        """Calls that were cancelled: one that the cancellation ended is not answered."""
+        """The ids of cancelled calls. A call that was ended by its cancellation gets no answer."""
         self._readings: list[Reading] = []
         self._stream: tuple[int, Reading] | None = None
         self._pager = Reading(View())
@@ -260,8 +269,10 @@ class Soaked:
         await self.settle()
 
     async def sleep_through(self, answers: int) -> None:
-        """Stop reading while a long answer is sent to a stream and to a call, then continue; repeat this many
-        times."""
+        """Stop reading while a long answer is sent to a stream and to a call, and then continue.
+
+        Repeat this `answers` times.
+        """
         for _ in range(answers):
             await self._open()
             calling = Calling(f"{self._question()} {AT_LENGTH}")
@@ -318,7 +329,7 @@ class Soaked:
         assert await self.client.value(self._last_send) == {"status": "ok", "message_id": message_id}
 
     async def _reply(self) -> None:
-        """Start a turn or join the running one; the answer is checked later."""
+        """Start a turn or join the running turn. The answer is checked later."""
         calling = Calling(self._question())
         request_id, result = self.client.begin_call(calling, "codex-reply", sessionId=self.id)
         self._remember(calling, request_id, result)
@@ -344,14 +355,17 @@ class Soaked:
     # --- reading -----------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Open a stream at the position of the last one, which is taken over if it is still open."""
+        """Open a stream at the position of the last stream.
+
+        The new stream takes over the last stream if it is still open.
+        """
         await self._begin_stream(self._beginning_at_the_last())
 
     async def _open_from_the_start(self) -> None:
         await self._begin_stream(Reading(View()))
 
     async def _take_over_at_once(self) -> None:
-        """Open several streams in succession; each takes over from the one before."""
+        """Open several streams in succession. Each stream takes over the previous one."""
         readings = [Reading(View()), self._beginning_at_the_last(), Reading(View())]
         with self.client.at_once():
             begun = [self.client.begin_stream(self.id, reading) for reading in readings]
@@ -367,7 +381,7 @@ class Soaked:
         assert await result == answered(request_id, {})
 
     def _beginning_at_the_last(self) -> Reading:
-        """Return a new reader with the view of the last one; both receive the messages that are under way."""
+        """Return a new reader with the view of the last reader. Both receive the messages that are in transit."""
         reading = Reading(View())
         if self._readings:
             known = self._readings[-1].view
@@ -393,7 +407,7 @@ class Soaked:
         return page
 
     async def _over(self) -> None:
-        """Wait until no turn runs."""
+        """Wait until no turn is running."""
         seq, wait_seconds = 0, 0
         while True:
             call = self.client.call(
@@ -407,7 +421,7 @@ class Soaked:
     # --- checks ------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Wait for the end of all turns, and check that all readers have seen the same."""
+        """Wait for the end of all turns, and check that all readers have received the same events."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             results = [
                 (calling, request_id, await self._result(calling, request_id, result))
@@ -490,7 +504,7 @@ class Soaked:
         assert not running
 
     def _check_call(self, calling: Calling, request_id: int, message: Any, events: list[Any]) -> None:
-        """Check that a call received its part of the turn, and an answer that matches its end."""
+        """Check that a call received its part of the turn, and that its answer matches the end of the turn."""
         (place,) = [
             at
             for at, event in enumerate(events)
@@ -519,7 +533,7 @@ def _id_of(event: Any) -> str:
 
 
 class Size:
-    """The memory of the server, and how much of it its logs explain."""
+    """The memory of the server, and the part of it that its logs account for."""
 
     def __init__(self, client: Soaking, lives: list[Soaked]) -> None:
         self.resident = client.memory()
@@ -532,7 +546,7 @@ class Size:
         return self.entries * BYTES_AN_ENTRY + self.turns * BYTES_A_TURN + self.text * COPIES
 
 
-# --- all of them -------------------------------------------------------------------------------
+# --- all conversations -------------------------------------------------------------------------
 
 
 async def stints(lives: list[Soaked], sleeper: Soaked) -> None:

@@ -134,7 +134,7 @@ def _refused(status: int, message: str, apis: tuple[Api, ...] = APIS) -> Trace:
 
 
 def _broken(reply: Reply, detail: str, *seen: str, apis: tuple[Api, ...] = APIS) -> Trace:
-    """Build a run with an incomplete reply, whose text is discarded; the session continues."""
+    """Build a run with an incomplete reply. The text of the reply is discarded, and the session continues."""
     message = f"stream disconnected before completion: {detail}"
     return Trace(
         replies=(reply, Says(("Later",))),
@@ -445,7 +445,10 @@ TRACES: Final[dict[str, Trace]] = {
 
 
 def traces_for(api: Api, options: ServerOptions | None = None, *, failing: bool) -> Mapping[str, Trace]:
-    """Return the runs over one API by name: those for a server with these options, with or without a failure."""
+    """Return the runs over one API, keyed by name, for a server with these options.
+
+    `failing` selects the runs with a failure, or the others.
+    """
     return {
         name: trace
         for name, trace in TRACES.items()

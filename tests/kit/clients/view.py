@@ -1,8 +1,8 @@
-"""A conversation as one client sees it, built from the messages that it was sent.
+"""A conversation as one client sees it, built from the messages that the client was sent.
 
-Follows the documented rule for clients: an event that supersedes a text ends it, and some events discard all open
-texts. The output of commands stays, with gaps where output was omitted. Fails if something is repeated, out of
-order or missing.
+The view follows the documented rules for clients: an event with the complete text ends a text, and some events
+discard all open texts. The output of commands stays, with gaps where output was omitted. The view raises an error
+if an event or a delta is repeated, out of order or missing.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class BaseClient(ABC):
     @property
     @abstractmethod
     def work(self) -> Path:
-        """The working directory of its conversations."""
+        """The working directory of the client's conversations."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -86,7 +86,7 @@ class BaseClient(ABC):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Send everything in this block in one write."""
+        """Send all messages of this block in one write."""
         self._batch = []
         yield
         batch, self._batch = self._batch, None
@@ -175,7 +175,7 @@ class BaseClient(ABC):
         return request_id
 
     async def over(self, conversation: str) -> None:
-        """Wait until no turn runs, in a conversation that is not streamed."""
+        """Wait until no turn is running, in a conversation that is not streamed."""
         await until_state(self, conversation, "idle")
 
     async def read_state(self, conversation: str, *, after: int) -> tuple[int, str]:

@@ -1,3 +1,3 @@
-"""Model providers that reply as the test says."""
+"""Model providers whose replies the test determines."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A model that chooses its reply by the message: a text, a slow text, a call, a long text, or a failure."""
+"""A model whose reply depends on the message: a text, a slow text, a call, a long text, or a failure."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from parley.testing.replies import Ending
 __all__ = ["AT_LENGTH", "LET_ME_SEE", "LONG_TEXT", "RandomModel", "forgetting", "only_one"]
 
 LONG_DELTAS: Final = 10_000
-"""Number of deltas of a long reply: their events exceed the pipe and the server's buffer."""
+"""The number of deltas of a long reply. Their events exceed the pipe and the server's buffer together."""
 LONG_TEXT: Final = "abcdefgh" * LONG_DELTAS
 AT_LENGTH: Final = "at length"
 LET_ME_SEE: Final = "Let me see."
 
 
 class RandomModel:
-    """Chooses the reply by the message, and sometimes fails at the first attempt."""
+    """A model that chooses the reply according to the message, and sometimes fails at the first attempt."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
         self._tries: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.said_at_length = asyncio.Event()
-        """Set when the server has received a whole long reply."""
+        """An event that is set when the server has received a complete long reply."""
 
     def answer_to(self, question: str) -> str:
-        """Return the final text of the reply to a message, if no attempt fails for good."""
+        """Return the final text of the reply to a message, if at least one attempt succeeds."""
         luck = Random(f"{self._seed}/answer/{question}")
         words = [luck.choice(("so", "é", "\U0001f600", '"quoted"', "much longer words")) for _ in range(20)]
         return f"[{question}] " + " ".join(words)
@@ -104,8 +104,9 @@ def _last_question(request: RecordedRequest) -> tuple[str, bool]:
 
 
 def forgetting(model: ScriptedModel, random_model: RandomModel) -> Callable[[RecordedRequest], Reply]:
-    """Return a handler that replies like `random_model` and discards recorded requests, which would fill the
-    memory.
+    """Return a handler that replies like `random_model` and discards recorded requests.
+
+    Otherwise the requests would fill the memory.
     """
 
     def reply(request: RecordedRequest) -> Reply:

@@ -49,18 +49,21 @@ class ReceivedRequest(Struct, frozen=True):
 
 
 class Peer:
-    """Gives its answers in order, and repeats the last one."""
+    """A provider that gives its answers in order and repeats the last answer."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.asked: list[ReceivedRequest] = []
         self.was_asked = asyncio.Event()
-        """Set when the first request has arrived."""
+        """An event that is set when the first request has arrived."""
         self.connections = 0
         self.client_left = asyncio.Event()
         self.go_on = asyncio.Event()
         self.all_here: asyncio.Barrier | None = None
-        """If set, no request is answered before all have arrived."""
+        """A barrier for requests: no request is answered before all have arrived.
+
+        None means that requests do not wait.
+        """
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -85,7 +88,7 @@ class Peer:
             while await self._answer_one(reader, writer):
                 pass
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # the client is gone, or the test is over
+            pass  # the client has disconnected, or the test is over
         finally:
             writer.close()
             self._tasks.discard(task)
@@ -115,7 +118,7 @@ class Peer:
 
 
 class RecordingClock:
-    """A clock that stands still: a sleep returns at once, and its length is recorded."""
+    """A clock that stands still. A sleep returns at once, and the clock records its length."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
@@ -136,7 +139,7 @@ def plain(status: str, body: bytes = b"", *, headers: Sequence[str] = (), then: 
 
 
 def streamed(*events: bytes, whole: bool = True, then: Then = "keep") -> Answer:
-    """Return one HTTP chunk for each event, without the last chunk if the body is incomplete."""
+    """Return one HTTP chunk for each event. The last chunk is omitted if the body is incomplete."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
     return Answer(head + chunks + (b"0\r\n\r\n" if whole else b""), then)

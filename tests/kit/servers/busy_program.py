@@ -1,4 +1,4 @@
-"""`parley` that reports long steps of its event loop, by CPU time, on stderr."""
+"""`parley` that reports event loop steps with a long CPU time on stderr."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The tools, resources and prompts that the official conformance suite asks every server for.
+"""The tools, resources and prompts that the official conformance suite requires of every server.
 
-They are handlers around those of the server: names that begin with `test_` and addresses that begin with `test://`
-are answered here, everything else by the server.
+The handlers here answer names that begin with `test_` and addresses that begin with `test://`. They pass all other
+requests to the server's own handlers.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ ASKS: Final[Mapping[str, tuple[dict[str, Any], bool]]] = {
         False,
     ),
 }
-"""By tool: its questions, and whether it has a state."""
+"""The requests to the client, and whether there is a state, keyed by tool."""
 
 NEEDS: Final = {
     "elicitation/create": "elicitation",
@@ -330,5 +330,5 @@ def _definitions() -> list[Any]:
 
 
 def with_fixtures(session: Session, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
-    """Return handlers that answer for the fixtures, and pass everything else on."""
+    """Return handlers that answer requests for the fixtures, and pass all other requests on."""
     return Fixtures(session, handlers).all()

@@ -1,6 +1,6 @@
-"""`parley serve` for the official conformance suite, with its fixtures, and without tokens.
+"""`parley serve` for the official conformance suite, with its fixtures and without tokens.
 
-The suite cannot send a token. Everything else is the server as it is.
+The suite cannot send a token. The server is otherwise unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STREAMED = {
     "test_elicitation_sep1330_enums",
     "test_streaming_elicitation",
 }
-"""Fixtures that send more than their answer."""
+"""The fixtures that send other messages before their answer."""
 
 
 def accept(authenticator: Authenticator, request: HttpRequest) -> Principal:

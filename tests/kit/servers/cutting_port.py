@@ -14,13 +14,15 @@ class CuttingPort:
     """Connections to a URL: `async with CuttingPort(url) as port: ... port.url ... port.cut()`."""
 
     def __init__(self, url: str, *, every: int | None = None, keeps_host: bool = False) -> None:
-        """Create the port. `every`: a connection is cut after so many bytes of the server. `keeps_host`: requests
-        name this port as their host, not that of the server.
+        """Create the port.
+
+        With `every`, a connection is cut after this many bytes from the server. With `keeps_host`, requests name
+        this port instead of the server's port as their host.
         """
         self._target, self._every, self._keeps_host = urlsplit(url), every, keeps_host
         self._writers: set[asyncio.StreamWriter] = set()
         self.refuses = False
-        """True: connections are closed at once."""
+        """True if new connections are closed at once."""
         self.cuts = 0
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A link to another process that the test imitates: implements `Peers` and its only `Link`."""
+"""A fake link to another process, which implements `Peers` and its only `Link`."""
 
 from __future__ import annotations
 

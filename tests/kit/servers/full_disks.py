@@ -1,4 +1,4 @@
-"""Servers whose disk the test can make full."""
+"""Servers whose disk a test can fill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.testing.home import Home, ServerOptions
 __all__ = ["LimitedFiles", "SmallDisk"]
 
 LIMIT_BYTES: Final = 32 * 1024
-"""Less than the size of a new database, and more than a server logs."""
+"""A file size, in bytes, that is smaller than a new database and larger than the log of a server."""
 
 MOUNT: Final = """\
 cp "$0/config.toml" "$0/../config.toml" && mount -t tmpfs -o size=4m none "$0" &&

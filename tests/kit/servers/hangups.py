@@ -12,7 +12,7 @@ __all__ = ["hangups"]
 @contextmanager
 def hangups(*, ignored: bool) -> Iterator[None]:
     """Start programs with SIGHUP ignored, as under `nohup`, or with the default disposition."""
-    # A handler is not inherited, and keeps SIGHUP from ending the test.
+    # A program does not inherit a handler. The handler keeps SIGHUP from ending the test.
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else lambda number, frame: None)
     try:
         yield

@@ -27,7 +27,10 @@ __all__ = ["HttpServer"]
 
 
 class HttpServer:
-    """The server: `async with HttpServer(model, home) as server`. Its clients are closed at the end."""
+    """A server that serves HTTP:
+
+    `async with HttpServer(model, home) as server`. Its clients are closed at the end.
+    """
 
     def __init__(
         self, model: ScriptedModel, home: Path, *, config: str = "", choice: HttpChoice | None = None
@@ -67,7 +70,7 @@ class HttpServer:
     async def create_token(
         self, name: str, role: RoleName, *, conversation: str | None = None, valid_seconds: float | None = None
     ) -> str:
-        """Create a token, and let the server know it."""
+        """Create a token, and make the server load it."""
         bound = None if conversation is None else ConversationId(conversation)
         token, _ = await create_token(
             self.server.store, name, role, conversation_id=bound, valid_seconds=valid_seconds
@@ -76,7 +79,7 @@ class HttpServer:
         return token
 
     async def revoke_token(self, name: str) -> None:
-        """Revoke a token, and let the server know it."""
+        """Revoke a token, and make the server load the change."""
         await self.server.store.remove_token(name)
         await self._tokens.reload()
 
@@ -86,7 +89,7 @@ class HttpServer:
         await self._tokens.reload()
 
     async def client(self, **options: Any) -> HttpClient:
-        """Return a new client, which is initialized."""
+        """Return a new, initialized client."""
         client = await self._clients.enter_async_context(self._open(**options))
         await client.initialize()
         return client

@@ -1,8 +1,9 @@
-"""Servers in the process of the test, in place of child processes.
+"""Servers in the process of the test, instead of child processes.
 
 `InProcessServer` is the transport to a server that `parley mcp` would start. The server has all its parts, a home
-on disk and two pipes, which carry the same bytes as those of a child process. Only the process is missing. A test
-that needs its pid, a signal that kills it, its memory or its start-up has the marker `child_process`.
+on disk and two pipes, which carry the same bytes as the pipes of a child process. Only the process is missing. A
+test has the marker `child_process` if it needs the PID, the memory or the start-up of the server, or kills the
+server with a signal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class NeedsProcess(AssertionError):
-    """The test uses something that only a process has."""
+    """Raised when a test uses a property that only a process has."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} needs a process: mark the test with `child_process`")

@@ -80,9 +80,9 @@ class InProcessResident:
 
 
 class CuttingSocket:
-    """A proxy socket that cuts each connection after some bytes of the server.
+    """A proxy socket that cuts each connection after a number of bytes from the server.
 
-    Connection n is cut after `after[n]` bytes; later ones are not cut. `cut()` cuts all connections.
+    Connection n is cut after `after[n]` bytes. Later connections are not cut. `cut()` cuts all connections.
     """
 
     def __init__(self, target: str, path: str, *, after: Iterable[int] = ()) -> None:
@@ -125,7 +125,7 @@ class CuttingSocket:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> None:
-    """Copy until the end, or until `limit` bytes were copied, and pass the end on."""
+    """Copy bytes until the end of the input or until `limit` bytes were copied, and then end the output."""
     with suppress(OSError):
         while limit is None or limit > 0:
             data = await reader.read(65536 if limit is None else min(limit, 65536))

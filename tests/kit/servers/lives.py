@@ -1,7 +1,8 @@
-"""The runtime in this process, without clients: several in succession on one store, like restarts of a server.
+"""The runtime in this process, without clients. Several runtimes in succession on one store act like restarts of a
+server.
 
 A message tells the agent what to do: `say WORDS`, or `run NAME` (several names are separated by commas). A command
-    needs an approval, and is counted instead of run. A command called `slow` waits for the test.
+needs an approval, and is counted instead of run. A command called `slow` waits until the test continues it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["Life"]
 
 
 class Life:
-    """The runtime from start to end. A context manager: `async with Life(home, store) as life`."""
+    """The runtime of one server, from start to shutdown. Use `async with Life(home, store) as life`."""
 
     def __init__(
         self,
@@ -58,11 +59,11 @@ class Life:
         self.usage: TokenCount | None = None
         """The usage that every response reports."""
         self.slow = asyncio.Event()
-        """Set when a slow command has begun."""
+        """An event that is set when a slow command has begun."""
         self.go_on = asyncio.Event()
-        """Set to let the slow command end."""
+        """An event that the test sets to let the slow command end."""
         self.gave_back = 0
-        """Number of calls of `release_memory`."""
+        """The number of calls of `release_memory`."""
         self._home = home
         self.conversations = ConversationRegistry(
             store=store,
@@ -93,10 +94,10 @@ class Life:
         gc.collect()
 
     def killed(self, conversation: Conversation) -> None:
-        """Take the lease away without notice, as if this process had been killed."""
+        """Remove the lease without notice, as if this process had been killed."""
         self.store.evict(conversation.id)
 
-    # --- using it ------------------------------------------------------------------------
+    # --- operations --------------------------------------------------------------------------
 
     async def create(self, **config: Any) -> Conversation:
         wanted = SettingsOverrides(

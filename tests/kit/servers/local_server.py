@@ -1,8 +1,8 @@
 """One server with several clients in this process. Everything is real except the agent, which only asks for
 approvals.
 
-A message is the number of approvals that the agent asks for, one after another; the results are in
-`LocalServer.told`. Clients are lists of frames.
+A message is the number of approvals that the agent asks for, one after another. The results are in
+`LocalServer.told`. The messages to a client are a list of frames.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["FrameList", "LocalClient", "LocalServer", "StandingClock"]
 
 
 class _Obedient:
-    """A model that makes as many calls as the last message says."""
+    """A model that makes as many calls as the last message specifies."""
 
     max_retries = 0
 
@@ -97,7 +97,7 @@ class _Tools:
 
 
 class StandingClock:
-    """A clock that advances only when the test says so."""
+    """A clock that advances only when the test calls `passes`."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -108,7 +108,7 @@ class StandingClock:
 
     @property
     def is_waited_for(self) -> bool:
-        """True if a task sleeps."""
+        """True if a task is sleeping."""
         return any(not awake.is_set() for _, awake in self._sleeping)
 
     async def sleep(self, seconds: float) -> None:
@@ -127,7 +127,7 @@ class StandingClock:
 
 
 class LocalServer:
-    """The server. A context manager: `async with LocalServer(home)`; the home has no config.toml."""
+    """The server: `async with LocalServer(home)`. The home has no config.toml."""
 
     def __init__(
         self,
@@ -136,12 +136,12 @@ class LocalServer:
         *,
         store: Store | None = None,
     ) -> None:
-        """Servers with the same store act like successive processes of one home."""
+        """Create the server. Servers with the same store act like successive processes of one home."""
         self.approval_request: Callable[[int], tuple[ApprovalEvent, ApprovalRequest]]
         self.approval_request = approval_request or (lambda number: command_approval(number, "make", f"t{number}"))
         self.numbers = count(1)
         self.told: list[tuple[int, str]] = []
-        """The result of each approval, as the model was sent it."""
+        """The result of each approval that the model got."""
         self.clock = StandingClock()
         self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
         self.conversations = ConversationRegistry(
@@ -179,8 +179,10 @@ class LocalServer:
         return client
 
     async def asking(self, *clients: LocalClient, approvals: int = 1) -> Conversation:
-        """Create a conversation that these clients stream, and that asks for approvals; wait until all clients were
-        asked for the first one."""
+        """Create a conversation that these clients stream and that asks for approvals.
+
+        Wait until all clients were asked for the first approval.
+        """
         conversation = await self.create()
         for client in clients:
             await client.stream(conversation.id)
@@ -209,7 +211,10 @@ class LocalServer:
 
 
 ROUNDS: Final = 60
-"""More loop ticks than the longest chain of callbacks: a whole turn takes about thirty."""
+"""A number of event loop iterations that is larger than the longest chain of callbacks.
+
+A complete turn takes about thirty.
+"""
 
 
 class FrameList:
@@ -287,7 +292,7 @@ class LocalClient:
 
     @property
     def messages(self) -> list[Any]:
-        """All messages that it was sent."""
+        """All messages that the client was sent."""
         return self.outbox.messages
 
     # --- sending ------------------------------------------------------------------------
@@ -300,7 +305,7 @@ class LocalClient:
         self.connection.take(frame)
 
     def introduce(self, capabilities: object = None) -> None:
-        """Send `initialize`; the request has the id `hello`."""
+        """Send `initialize` with the request id `hello`."""
         able = {"elicitation": {}} if capabilities is None else capabilities
         info = {"name": "guest", "version": "1"}
         params = {"protocolVersion": self._version, "capabilities": able, "clientInfo": info}
@@ -352,20 +357,20 @@ class LocalClient:
 
     @property
     def asked(self) -> list[Any]:
-        """The approval requests that it was sent, in order."""
+        """The approval requests that the client was sent, in order."""
         return [one for one in self.messages if one.get("method") == ElicitationParams.METHOD]
 
     @property
     def taken_back(self) -> list[Any]:
-        """The params of the cancellations that it was sent."""
+        """The params of the cancellations that the client was sent."""
         return [one["params"] for one in self.messages if one.get("method") == "notifications/cancelled"]
 
     def event(self, kind: str) -> Any:
-        """Return the first event of this type that it was sent."""
+        """Return the first event of this type that the client was sent."""
         return next(one["params"]["msg"] for one in self.messages if one.get("method") == kind)
 
     def heard(self, *methods: str) -> list[str]:
-        """Return which of these methods it was sent, in order."""
+        """Return the messages with these methods that the client was sent, in order."""
         return [one["method"] for one in self.messages if one.get("method") in methods]
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -380,7 +385,7 @@ class LocalClient:
         return self.asked[number - 1]
 
     async def answer_to(self, request_id: RequestId) -> Any:
-        """Wait for the answer to one of its requests."""
+        """Wait for the answer to a request of the client."""
 
         def found() -> list[Any]:
             return [one for one in self.messages if "method" not in one and one["id"] == request_id]

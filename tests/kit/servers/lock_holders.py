@@ -50,6 +50,6 @@ def held_by_flock(home: Path) -> Iterator[Held]:
 
 @contextmanager
 def held_by_heir(home: Path) -> Iterator[Held]:
-    """Hold the lock in a shell that inherited it from a program that has ended."""
+    """Hold the lock in a shell that inherited the lock from a program that has ended."""
     with _held("sh", "-c", f'exec 9<"$0"; flock 9; {_HOLD}', str(home / "write.lock")) as process:
         yield Held(process, process.pid)

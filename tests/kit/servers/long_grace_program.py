@@ -1,6 +1,6 @@
-"""`parley` that gives clients of other processes an hour to follow a call before its approval request is denied.
+"""`parley` that waits an hour for clients of other processes before it denies the approval request of a call.
 
-With it, a test can show that the server waits for these clients, without measuring time.
+With this program, a test can show without measuring time that the server waits for these clients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.runtime import approvals
 __all__ = ["LONG_GRACE"]
 
 LONG_GRACE: Final = (sys.executable, "-P", str(Path(__file__)))
-"""The command that runs it."""
+"""The command line of this program."""
 
 if __name__ == "__main__":
     setattr(approvals, "FOLLOWERS_SECONDS", 3600.0)  # noqa: B010  # in this process alone

@@ -15,7 +15,7 @@ from parley.stores.sqlite import store
 __all__ = ["LONG_WAIT"]
 
 LONG_WAIT: Final = (sys.executable, "-P", str(Path(__file__)))
-"""The words that run it."""
+"""The command line of this program."""
 
 if __name__ == "__main__":
     setattr(store, "OPEN_SECONDS", 3600.0)  # noqa: B010  # in this process alone

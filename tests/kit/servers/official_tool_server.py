@@ -1,7 +1,7 @@
-"""A tool server that is written with the official library: `python official_tool_server.py TRANSPORT ERA`.
+"""A tool server that uses the official library: `python official_tool_server.py TRANSPORT ERA`.
 
-TRANSPORT is `stdio`, or `http`, which prints its URL. ERA is `legacy`, or `modern`, where `initialize` is refused,
-as by a server that only speaks 2026-07-28.
+TRANSPORT is `stdio`, or `http`, which prints its URL. ERA is `legacy` or `modern`. A `modern` server refuses
+`initialize`, as a server does that supports only version 2026-07-28.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ REFUSAL: Final = {"code": -32022, "message": "Unsupported protocol version", "da
 
 
 def official_program(era: str) -> tuple[str, ...]:
-    """Return the command of a server on stdio. With `-P`, its directory hides no module of the standard library."""
+    """Return the command of a server on stdio.
+
+    Because of `-P`, modules in its directory do not hide modules of the standard library.
+    """
     return (sys.executable, "-P", PROGRAM, "stdio", era)
 
 
@@ -52,7 +55,7 @@ def _server() -> MCPServer[Any]:
     from mcp.server.mcpserver import Context, Image, MCPServer
     from pydantic import Field
 
-    globals().update(Context=Context, Field=Field)  # the library reads annotations there
+    globals().update(Context=Context, Field=Field)  # the library reads the annotations there
     server: MCPServer[Any] = MCPServer("official")
 
     @server.tool()
@@ -125,7 +128,7 @@ def _without_initialize(app: Any) -> Any:
 
 
 def _relay() -> None:
-    """Pass all messages but `initialize` to a server in another process."""
+    """Pass all messages except `initialize` to a server in another process."""
     child = subprocess.Popen(official_program("legacy"), stdin=subprocess.PIPE)
     assert child.stdin is not None
     for line in sys.stdin.buffer:

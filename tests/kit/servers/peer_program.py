@@ -1,9 +1,9 @@
-"""Another process of a home, which sends the messages that a test asks for.
+"""Another process of a home, which sends messages that a test specifies.
 
-Its arguments are the home and the limit of open files (0: the limit of the system). It prints its address, and then
-every message that it receives. If a message has `say`, these lines are sent on the same connection, with the id of
-the request for `$id`; `leave` then closes the connection. A line `METHOD PARAMS` on stdin is sent to all other
-processes. The end of stdin ends the program.
+Its arguments are the home and the limit of open files; 0 means the limit of the system. It prints its address, and
+then every message that it receives. If a message has the member `say`, the program sends the lines in this member
+over the same connection, with the id of the request in place of `$id`. With the member `leave`, it then closes the
+connection. A line `METHOD PARAMS` on stdin is sent to all other processes. The end of stdin ends the program.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Peer:
         self.address = await self.heard()
 
     async def heard(self) -> Any:
-        """Return the next message that it received."""
+        """Return the next message that the peer received."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return json.loads(await self._lines.get())
 

@@ -85,7 +85,7 @@ NEEDS_POSTGRES: Final = pytest.mark.skipif(no_postgres() is not None, reason=no_
 
 
 class PostgresServer:
-    """A PostgreSQL server on a free port of the loopback, with its data in a directory of its own."""
+    """A PostgreSQL server on a free loopback port, with its data in its own directory."""
 
     def __init__(self, directory: Path, *, fsync: bool = False) -> None:
         found = programs()
@@ -93,7 +93,7 @@ class PostgresServer:
         self._programs, self._fsync = found, fsync
         self.directory, self.data, self.port = directory, directory / "data", free_port()
         self.options: dict[str, str] = {}
-        """More settings of the server, which `start` uses."""
+        """Additional settings of the server, which `start` uses."""
         # initdb refuses to run as root.
         self._user = "nobody" if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
@@ -121,7 +121,7 @@ class PostgresServer:
         )
 
     def own(self, path: Path) -> None:
-        """Let the user of the server own a file."""
+        """Make the user of the server the owner of a file."""
         if self._user is not None:
             user = pwd.getpwnam(self._user)
             os.chown(path, user.pw_uid, user.pw_gid)
@@ -196,12 +196,12 @@ class PostgresServer:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill all processes of the server. They can do nothing more."""
+        """Kill all processes of the server with SIGKILL."""
         shared_memory = (self.data / "postmaster.pid").read_text().splitlines()[6].split()
         self.signal_all(signal.SIGKILL)
         assert self._process is not None
         self._process.wait(START_SECONDS)
-        # A server removes its shared memory when it stops or starts again. This server may do neither.
+        # A server removes its shared memory when it stops or starts again. A killed server may do neither.
         subprocess.run(("ipcrm", "-m", shared_memory[-1]), check=False, capture_output=True)
 
     def crash(self) -> None:
@@ -232,7 +232,7 @@ def shared_server() -> str:
     if not found.exists():
         with _SHARED.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not found.exists():  # otherwise another worker has started the server meanwhile
+            if not found.exists():  # otherwise another worker has started the server in the meantime
                 server = PostgresServer(_SHARED)
                 server.create()
                 server.start()

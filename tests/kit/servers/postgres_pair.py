@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 class PostgresPair:
-    """A primary and a standby that each commit waits for. `fail_over` exchanges the primary."""
+    """A primary, and a synchronous standby that acknowledges each commit.
+
+    `promote` makes the standby the primary.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._numbers = directory, itertools.count(1)
@@ -36,7 +39,7 @@ class PostgresPair:
         return self.url_of(*(f"127.0.0.1:{one.port}" for one in servers))
 
     def url_of(self, *hosts: str) -> str:
-        """Return the URL of the database on several hosts."""
+        """Return the URL of the database on several servers."""
         parts = urlsplit(self.primary.url)
         return urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@{','.join(hosts)}"))
 
@@ -63,9 +66,9 @@ class PostgresPair:
         await _in_thread(self.primary.kill)
 
     async def promote(self) -> None:
-        """Make the standby the primary. There is no standby then."""
+        """Make the standby the primary. Afterwards there is no standby."""
         assert self.standby is not None
-        # A call that waits for the promotion would hold up the standby, which applies the rest of the log first.
+        # A call that waits for the promotion would delay the standby, which first applies the rest of the log.
         await with_connection(self.standby.url, lambda db: db.execute("SELECT pg_promote(false)"))
         async with asyncio.timeout(PATIENCE_SECONDS):
             recovering = "SELECT pg_is_in_recovery()"

@@ -32,7 +32,10 @@ PYTHON: Final = sys.executable
 MODULES: Final = re.compile(r"parley|kit\.servers\.\w+")
 
 READ_BY_PYTHON: Final = re.compile("PYTHON|LC_|LANG|TZ|MALLOC|LD_")
-"""Variables that take effect when Python starts. For each combination there is a process with the modules."""
+"""The pattern of variables that take effect when Python starts.
+
+Each combination of their values has its own preloaded process.
+"""
 
 LOAD_FORK_SERVER: Final = FORK_SERVER.removesuffix("main()\n"), str(Path(parley.__file__).parent)
 """The source of the fork server without its last line, which begins to serve, and its argument."""
@@ -45,8 +48,10 @@ _Variables = tuple[tuple[str, str], ...]
 
 
 class _Preloaded:
-    """A process with loaded modules, started when it is first needed. Its descriptors are open from the
-    beginning."""
+    """A process that has loaded the modules.
+
+    It is started when it is first needed, and its descriptors are open from the beginning.
+    """
 
     def __init__(self, variables: _Variables, *, is_fork_server: bool) -> None:
         self._variables = variables
@@ -88,7 +93,7 @@ def _preloaded_with(env: Mapping[str, str], *, is_fork_server: bool = False) -> 
 
 
 def _start(popen: Any, *given: Any, **named: Any) -> None:
-    """Start a copy, in place of `Popen._execute_child`."""
+    """Start a copy instead of a new program. This function replaces `Popen._execute_child`."""
     how = _parameters.bind(popen, *given, **named).arguments
     request = _request(how)
     data = json.dumps(request).encode()
@@ -110,7 +115,7 @@ def _start(popen: Any, *given: Any, **named: Any) -> None:
 
 
 def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the request for a copy; None if only a new program can do what is requested."""
+    """Return the request for a copy; None if the call needs a new program."""
     passed = 0
     match how["args"]:
         case [program, "-I", "-S", "-c", source, folder, _, *rest] if (program, source) == (PYTHON, FORK_SERVER):
@@ -147,7 +152,7 @@ def allow_copies(allowed: bool) -> None:
     if not allowed or sys.platform != "linux" or platform.machine() not in CLONE_NUMBERS:
         setattr(subprocess.Popen, "_execute_child", _execute_child)  # noqa: B010 - typeshed does not have it
         return
-    # Some tests count descriptors: those of most processes are open before a test begins.
+    # Some tests count descriptors, so the descriptors of most preloaded processes are opened before a test begins.
     _preloaded_with({})
     _preloaded_with(os.environ)
     _preloaded_with({}, is_fork_server=True)

@@ -45,7 +45,7 @@ DEFAULT_HANDLERS: Final[dict[signal.Signals, Any]] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGPIPE: signal.SIG_IGN,
 }
-"""The handlers that Python has after its start, of signals that a program may inherit as ignored."""
+"""The handlers that Python installs at its start, for signals that a program may inherit as ignored."""
 
 CLONE_PARENT: Final = 0x8000
 CLONE_CHILD_SETTID: Final = 0x1000000
@@ -109,7 +109,10 @@ def run(request: dict[str, Any]) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End the process like Python, but free no objects: that would copy all memory that the processes share."""
+    """End the process as Python does, but without freeing objects.
+
+    Freeing them would copy all memory that the processes share.
+    """
     vars(threading)["_shutdown"]()
     vars(atexit)["_run_exitfuncs"]()
     sys.stdout.flush()

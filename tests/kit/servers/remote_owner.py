@@ -23,18 +23,18 @@ __all__ = ["FollowedTurn", "Owner"]
 
 
 class Owner(FakeLink):
-    """Implements `Peers` and the only link to the owner of the turn. Lets every process follow."""
+    """A fake owner of the turn, which implements `Peers` and the only link. Every process can follow it."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.is_silent = False
-        """Whether requests to follow stay unanswered too."""
+        """True if requests to follow are not answered either."""
         self.passed_on: list[str] = []
-        """The requests that it received, in order."""
+        """The requests that the owner received, in order."""
         self.interrupted: list[EventId | None] = []
-        """The turns that it was asked to interrupt."""
+        """The turns that the owner was asked to interrupt."""
         self.answer_requests: list[SettleApproval] = []
-        """The answers that it was sent."""
+        """The answers to approvals that the owner was sent."""
         self.waiting: list[Callable[[Message], None]] = []
         """The callbacks of requests without an answer."""
         self._came = asyncio.Event()
@@ -53,7 +53,7 @@ class Owner(FakeLink):
         self._came.set()
 
     async def asked(self, number: int) -> None:
-        """Wait until it has received this many requests."""
+        """Wait until the owner has received this many requests."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.passed_on) < number:
                 self._came.clear()
@@ -68,7 +68,10 @@ class Owner(FakeLink):
 
 
 class FollowedTurn:
-    """A turn that waits for an approval in the first `Life` and is followed in the second. A context manager."""
+    """A turn that waits for an approval in the first `Life` and is followed in the second.
+
+    Use it as a context manager.
+    """
 
     here: Conversation
     there: Conversation

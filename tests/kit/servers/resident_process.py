@@ -21,7 +21,10 @@ __all__ = ["ResidentProcess", "content_of", "outcome_of", "parley", "start_parle
 
 
 class ResidentProcess:
-    """`parley serve` on a home: `async with ResidentProcess(model, path) as resident`. It is stopped at the end."""
+    """`parley serve` on a home:
+
+    `async with ResidentProcess(model, path) as resident`. The end of the block stops it.
+    """
 
     def __init__(
         self,

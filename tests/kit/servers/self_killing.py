@@ -13,8 +13,9 @@ __all__ = ["MOMENTS", "Doomed", "Fate", "Moment"]
 TESTS: Final = Path(__file__).parents[2]
 
 Moment = Literal["before a commit", "behind a commit", "in a write"]
-"""The kinds of writes. After a commit, no client has been told of it yet. After half of a write to stdout, the
-other half is missing.
+"""The kinds of writes at which a server kills itself.
+
+After a commit, no client has been notified yet. In a write to stdout, only one half was written.
 """
 
 MOMENTS: Final[tuple[Moment, ...]] = ("before a commit", "behind a commit", "in a write")
@@ -27,7 +28,7 @@ class Fate(NamedTuple):
     number: int
     """The number of the write, counted from 1."""
     notes: Path
-    """The file in which it records the size of the write-ahead log after each commit."""
+    """The file in which the server records the size of the write-ahead log after each commit."""
 
     def lengths(self) -> list[int]:
         """Return the recorded sizes."""
@@ -42,7 +43,7 @@ class _DoomedHome(Home):
     @property
     def command(self) -> tuple[str, ...]:
         moment, number, notes = self._fate
-        interpreter, _, _, _, *words = super().command  # `python -P -m parley`, and the rest
+        interpreter, _, _, _, *words = super().command  # `python -P -m parley`, and the remaining arguments
         return (interpreter, "-m", "kit.servers.self_killing_program", moment, str(number), str(notes), *words)
 
     @property

@@ -1,7 +1,7 @@
 """`parley mcp` that kills itself at a given write.
 
-Its arguments are the kind of write, its number, and a file in which it records the size of the write-ahead log
-after each commit. It only watches calls of SQLite and of the system.
+Its arguments are the kind of write, the number of the write, and a file in which it records the size of the
+write-ahead log after each commit. It intercepts only calls of SQLite and of the operating system.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Fate:
         self._write = os.write
 
     def comes(self, moment: str) -> bool:
-        """Count a write; return whether it is the last one."""
+        """Count a write. Return whether the process must kill itself at this write."""
         if moment != self._moment:
             return False
         self._left -= 1
@@ -43,7 +43,7 @@ class Fate:
         self._write(self._notes, b"%d\n" % os.stat(self._wal).st_size)
 
     def write(self, fd: int, data: Any) -> int:
-        """Write and count, in place of `os.write`."""
+        """Write and count. This method replaces `os.write`."""
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) == self._stdout and self.comes("in a write"):
             self._write(fd, data[: len(data) // 2])

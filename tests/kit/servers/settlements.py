@@ -23,8 +23,10 @@ def settlements(server: LocalServer, conversation: Conversation) -> list[str]:
 
 
 def taken_back(request_id: int, decision: str, *, by: str | None = None) -> dict[str, Any]:
-    """Build the cancellation of an approval request that needs no answer any more. `by` is how a local client
-    settled the approval; None for clients of older versions, which are not told.
+    """Build the cancellation of an approval request that no longer needs an answer.
+
+    `by` is the way in which a local client settled the approval; None for clients of older versions, whose
+    cancellations do not contain it.
     """
     who = "" if by is None else f" by local ({by})"
     return {"requestId": request_id, "reason": f"Question is settled: {decision}{who}"}

@@ -1,4 +1,4 @@
-"""A store in memory that survives the `Life` that uses it, and delays or fails writes when the test says so."""
+"""A store in memory that survives the `Life` that uses it. A test can delay or fail its writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class _Append(NamedTuple):
 
 
 class SlowStore(MemoryStore):
-    """While `slow`, an append waits for `write` or `fail`; otherwise it is done at once."""
+    """A store in memory.
+
+    While `slow` is True, an append waits for `write` or `fail`; otherwise it completes at once.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +42,7 @@ class SlowStore(MemoryStore):
 
     @property
     def waiting(self) -> list[list[str]]:
-        """The types of the entries of each append that is under way."""
+        """The types of the entries of each append in progress."""
         return [[entry.type for entry in append.entries] for append in self._waiting]
 
     def append(
@@ -53,14 +56,14 @@ class SlowStore(MemoryStore):
         return done
 
     async def until_waiting(self, number: int = 1) -> None:
-        """Wait until this many appends are under way."""
+        """Wait until this many appends are in progress."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self._waiting) < number:
                 self._begun.clear()
                 await self._begun.wait()
 
     async def write(self) -> None:
-        """Complete the first pending append; it fails if an earlier one has failed."""
+        """Complete the first pending append. It fails if an earlier append has failed."""
         append = self._waiting.popleft()
         error = super().append(append.lease, append.entries, append.summary).exception()
         await _settle(append.done, error)
@@ -70,11 +73,11 @@ class SlowStore(MemoryStore):
         await _settle(self._waiting.popleft().done, error or StoreFailed(DISK_FULL))
 
     async def fail_last(self) -> None:
-        """Fail the last pending append; those before it stay pending."""
+        """Fail the last pending append. Earlier appends stay pending."""
         await _settle(self._waiting.pop().done, StoreFailed(DISK_FULL))
 
     def evict(self, conversation_id: ConversationId) -> None:
-        """Take the lease away without telling its holder."""
+        """Remove the lease without notifying its holder."""
         self._find(conversation_id).owner = None
 
     async def close(self) -> None:

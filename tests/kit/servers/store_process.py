@@ -112,7 +112,7 @@ class _Program:
         return self._last[name]
 
     async def append_for_ever(self, name: str) -> None:
-        """Append forever; report the position and the size of the write-ahead log each time."""
+        """Append forever. Report the position and the size of the write-ahead log after each append."""
         wal = Path(self._home, "parley.db-wal")
         while True:
             _answer([await self.append(name, 1 + self._last[name] % 3), size_of(wal)])
@@ -126,7 +126,7 @@ class _Program:
         self._lock.__enter__()
 
     async def stop_in_a_write(self, name: str) -> None:
-        """Stop, as by SIGSTOP, inside a transaction."""
+        """Stop the process, as SIGSTOP does, inside a transaction."""
 
         def stop(db: Connection) -> None:
             db.execute("UPDATE conversations SET title = 'x' WHERE id = ?", (name,))

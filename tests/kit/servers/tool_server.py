@@ -1,17 +1,17 @@
-"""A tool server to be run as a program: `python tool_server.py MODE [MARKER]`.
+"""A tool server as a program: `python tool_server.py MODE [MARKER]`.
 
-Written without a library, so that it starts quickly and can misbehave in every way. The loopback server of the
-tests uses `answer` too.
+The program uses no library, so that it starts quickly and can violate the protocol in any way. The loopback server
+of the tests also uses its answers.
 
 Modes:
-    serve      answers, and leaves when its input is closed
+    serve      answers, and exits when its input is closed
     mute       reads and never answers
-    garbage    says things that are no messages before and between its answers
-    exit       ends at once, with code 3
+    garbage    sends lines that are not messages before and between its answers
+    exit       exits at once, with code 3
     noisy      writes 10 MB to stderr before it answers
-    stubborn   answers, and neither a closed input nor SIGTERM makes it leave
-    leaving    answers, and leaves when its input is closed; a child in its group stays behind
-    odd        offers other tools, most of which make no sense
+    stubborn   answers, and exits neither when its input is closed nor on SIGTERM
+    leaving    answers, and exits when its input is closed; a child process in its group stays
+    odd        offers other tools, most of which are invalid
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ MORE_TOOLS: list[dict[str, Any]] = [
 
 
 REQUESTS = ("ping", "sampling/createMessage", "roots/list", "elicitation/create")
-"""What the tool `ask` asks the client."""
+"""The methods of the requests that the tool `ask` sends to the client."""
 
 LEVELS = 1000
 NESTED_JSON = '{"properties": {"a": ' * LEVELS + "{}" + "}}" * LEVELS
@@ -198,7 +198,7 @@ class ToolServerProgram:
                 self._waiting[request_id] = None
                 self._progress(token, 0, None, "waiting")
             case "slow":
-                pass  # every caller gives up before it answers
+                pass  # every caller times out before the tool answers
             case "release":
                 for waiting in self._waiting:
                     self._result(waiting, text_result("released"))

@@ -45,7 +45,7 @@ ENVIRON: Final = {"HOME": "/nowhere", "PATH": os.environ["PATH"], "LANG": "C.UTF
 """The environment of the pools in tests."""
 
 PATIENT: Final = Timing(answer_seconds=PATIENCE_SECONDS)
-"""The times of the pools in tests: on a busy computer a program may start more slowly than a user would wait."""
+"""The timing of the pools in tests. A program may start slowly on a busy computer, so the timeouts are long."""
 
 PROGRAM: Final = str(Path(__file__).with_name("tool_server.py"))
 
@@ -56,21 +56,22 @@ def marker() -> str:
 
 
 def program(name: str, mode: str = "serve", *, mark: str = "", env: dict[str, str] | None = None) -> ToolServer:
-    # -P: the directory of the program has modules with names of the standard library.
+    # Because of -P, the directory of the program, which has modules with names of the standard library, is not
+    # searched.
     return ToolServer(
         name=name, command=sys.executable, args=("-P", PROGRAM, mode, *([mark] if mark else [])), env=env or {}
     )
 
 
 def running(mark: str) -> int:
-    """Return how many processes have the marker in their command line, without zombies."""
+    """Return the number of processes that have the marker in their command line, without zombies."""
     found = 0
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 found += mark.encode() in (folder / "cmdline").read_bytes()
             except OSError:
-                continue  # it ended meanwhile
+                continue  # the process ended in the meantime
     return found
 
 

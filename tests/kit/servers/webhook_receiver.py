@@ -26,8 +26,9 @@ class Received(NamedTuple):
 
 
 class WebhookReceiver:
-    """The receiver: `async with WebhookReceiver() as receiver`. It accepts everything unless `statuses` says
-    otherwise.
+    """A receiver:
+
+    `async with WebhookReceiver() as receiver`. It accepts every request, unless `statuses` contains a status.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class WebhookReceiver:
         await self._runner.cleanup()
 
     async def wait_for(self, number: int) -> list[Received]:
-        """Wait until this many requests have arrived; return all."""
+        """Wait until this many requests have arrived, and return all requests."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.received) < number:
                 self._arrived.clear()

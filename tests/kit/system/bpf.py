@@ -1,6 +1,7 @@
-"""An interpreter of BPF: returns what a seccomp program decides about a system call.
+"""An interpreter for BPF, which determines the decision of a seccomp program about a system call.
 
-Accepts only programs that the kernel accepts. Written from the kernel's description of the instructions.
+The interpreter accepts only programs that the kernel accepts. It is written from the kernel's description of the
+instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["ALLOW", "KILL", "LONGEST", "Call", "Filter", "fails_with"]
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 LONGEST: Final = 4096
-"""The most instructions that the kernel accepts."""
+"""The maximum number of instructions that the kernel accepts."""
 
 _WORD: Final = 0xFFFFFFFF
 
@@ -30,7 +31,7 @@ class Call(NamedTuple):
     architecture: int
     number: int
     arguments: Sequence[int] = ()
-    """The first of six; the others are 0."""
+    """The first arguments of the call. The other arguments, up to six, are 0."""
 
     def seen(self) -> list[int]:
         """The call as words of 32 bits: number, architecture, two for the caller's address, and the arguments."""

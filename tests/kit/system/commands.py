@@ -40,7 +40,7 @@ __all__ = [
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 PATIENCE_SECONDS: Final = 90.0
-"""Timeout of operations that take almost no time on an idle computer."""
+"""The timeout, in seconds, for operations that take almost no time on an idle computer."""
 PYTHON: Final = (sys.executable, "-I", "-S", "-c")
 DAEMON: Final = """
 import os, signal, sys
@@ -64,9 +64,10 @@ async def executor() -> AsyncIterator[Executor]:
 
 @pytest.fixture
 def marker() -> Iterator[str]:
-    """Yield a text for the arguments or the environment of all processes that a test starts; all of them must end.
+    """Yield a text for the arguments or the environment of all processes that a test starts.
 
-    A killed process is listed until the kernel has ended it, so the fixture waits for that.
+    All these processes must end. A killed process is listed until the kernel has removed it, so the fixture waits
+    for that.
     """
     marker = uuid4().hex
     yield marker
@@ -115,7 +116,7 @@ async def ran(
 
 
 async def captured(run: Callable[[Output], Awaitable[CommandResult]]) -> Ran:
-    """Call `run` with an output callback; return all output and how the command ended."""
+    """Call `run` with an output callback. Return all output and the result of the command."""
     said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
     async with asyncio.timeout(2 * PATIENCE_SECONDS):
         ended = await run(lambda stream, data: said[stream].append(data))
@@ -150,7 +151,7 @@ async def timed_out(run: Callable[[float], Awaitable[Ran]], *, says: bytes) -> R
 
 
 async def cancelled_after(ticks: int, run: Coroutine[Any, Any, object]) -> None:
-    """Run a task for this many loop ticks, then cancel it and wait for its end."""
+    """Run a task for this many iterations of the event loop. Then cancel it and wait for its end."""
     task = asyncio.create_task(run)
     for _ in range(ticks):
         await asyncio.sleep(0)
@@ -178,7 +179,7 @@ def open_descriptors() -> int:
 
 
 class Meter:
-    """Counts the output of a command without keeping it, and the growth of this process meanwhile."""
+    """Counts the output of a command without storing it, and measures the growth of this process's memory."""
 
     def __init__(self) -> None:
         self.size = self.peak = 0
@@ -191,7 +192,7 @@ class Meter:
 
 
 _LOOK_EVERY: Final = 32 * 1024 * 1024
-"""How many bytes of output come between two measurements of memory."""
+"""The number of bytes of output between two measurements of the memory."""
 
 
 def resident_bytes(pid: int | None = None) -> int:

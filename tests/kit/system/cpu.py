@@ -9,15 +9,13 @@ __all__ = ["cpu_seconds", "precise_cpu_seconds"]
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds that a process has used so far, in user mode and in the kernel."""
+    """Return the CPU time in seconds that a process has used so far, in user mode and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def precise_cpu_seconds(pid: int) -> float:
-    """Return CPU seconds as `cpu_seconds` does, but only of living threads, and in nanoseconds instead of clock
-    ticks.
-    """
+    """Return the CPU time as `cpu_seconds` does, but only of living threads, and with a higher resolution."""
     return sum(map(_nanoseconds, Path(f"/proc/{pid}/task").glob("*/schedstat"))) / 1e9
 
 

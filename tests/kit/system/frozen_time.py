@@ -13,10 +13,10 @@ __all__ = ["frozen_time"]
 
 @contextmanager
 def frozen_time() -> Iterator[None]:
-    """Stop the clocks of Python, and with them the clock of the event loop. Afterwards the real time counts again.
+    """Stop the clocks of Python, including the clock of the event loop, until the end of the block.
 
-    In the meantime no sleep and no timeout of the event loop ends, so the test has to wait for events. Child
-    processes have their own clocks, which go on.
+    Meanwhile no sleep and no timeout of the event loop ends, so the test must wait for events. The clocks of child
+    processes are not stopped.
     """
     now, monotonic = time.time(), time.monotonic()
     with pytest.MonkeyPatch.context() as patched:

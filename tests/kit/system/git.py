@@ -1,4 +1,4 @@
-"""Git without any user's configuration, to compare with."""
+"""Runs Git without any user's configuration, for comparisons with Parley."""
 
 from __future__ import annotations
 

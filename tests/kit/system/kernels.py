@@ -31,11 +31,11 @@ class Lack(Enum):
     USER_NAMESPACES = "user-namespaces"
     """User namespaces are disabled."""
     RIGHTS_IN_NAMESPACES = "rights-in-namespaces"
-    """User namespaces can be created, and give no rights."""
+    """User namespaces can be created, but give no rights."""
     LANDLOCK = "landlock"
     """Landlock is not built into the kernel."""
     LANDLOCK_SWITCHED_ON = "landlock-switched-on"
-    """Landlock is built in and disabled."""
+    """Landlock is built into the kernel, but disabled."""
     BUBBLEWRAP = "bubblewrap"
     """The program bubblewrap is not installed."""
 
@@ -117,5 +117,5 @@ def _fails(call_number: int, reason: int) -> list[bytes]:
 
 
 def _do(code: int, value: int, *, otherwise: int = 0) -> bytes:
-    """Encode one instruction; `otherwise` is how many instructions a condition skips if it is false."""
+    """Encode one instruction. `otherwise` is the number of instructions that a false condition skips."""
     return struct.pack("HBBI", code, 0, otherwise, value)

@@ -12,7 +12,7 @@ __all__ = ["Watchdog", "watching_the_loop"]
 
 
 class Watchdog:
-    """The longest callback so far."""
+    """A record of the longest callback so far."""
 
     def __init__(self) -> None:
         self.cpu_seconds = 0.0
@@ -24,8 +24,10 @@ class Watchdog:
 
 @contextmanager
 def watching_the_loop() -> Iterator[Watchdog]:
-    """Measure each callback of the loops of this process. The garbage collector does not run meanwhile: a server
-    calls it rarely, and here it would also collect objects of earlier tests.
+    """Measure each callback of the event loops of this process.
+
+    The garbage collector is disabled in the block. A server runs it rarely, and here it would also collect objects
+    of earlier tests.
     """
     watchdog, run = Watchdog(), asyncio.Handle._run
 

@@ -25,7 +25,7 @@ _CREATE_RULESET: Final = 444
 """The number of `landlock_create_ruleset` on all supported machines."""
 
 _VERSION: Final = 1
-"""Asks for the version of Landlock instead of a ruleset."""
+"""The flag that requests the version of Landlock instead of a ruleset."""
 
 
 @cache
@@ -36,7 +36,7 @@ def no_bubblewrap() -> str | None:
     launcher = next((place for place in kernels.BUBBLEWRAP if os.path.exists(place)), None)
     if launcher is None:
         return f"bubblewrap is not installed: it is none of {', '.join(kernels.BUBBLEWRAP)}"
-    # As Parley uses it: with namespaces for users, processes and the network.
+    # Parley uses namespaces for users, processes and the network as well.
     words = (launcher, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
     try:
         tried = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)

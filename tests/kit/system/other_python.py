@@ -1,4 +1,4 @@
-"""Another Python than the one that runs the tests, with the same packages."""
+"""A Python that differs from the one that runs the tests and has the same packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYSTEM: Final = "/usr/bin/python3"
 OLDEST: Final = (3, 11)
 ROOT: Final = Path(__file__).parents[3]
 SECONDS: Final = 280
-"""Time limit of the setup: packages may have to be installed."""
+"""The time limit for the setup in seconds. Packages may have to be installed."""
 
 _FACTS: Final = """
 import json, sys, sysconfig
@@ -31,7 +31,7 @@ print(json.dumps({"version": version, "abi": sysconfig.get_config_var("SOABI"), 
 
 
 class Unusable(Exception):
-    """There is no other Python to run tests with; the text says why."""
+    """Raised when there is no other Python to run tests with. The text gives the reason."""
 
 
 class _Facts(Struct, frozen=True):
@@ -48,13 +48,13 @@ class OtherPython(Struct, frozen=True):
 
 
 def find(folder: Path) -> OtherPython:
-    """Return the other Python, in a virtual environment that is made in `folder`.
+    """Return the other Python, in a virtual environment that is created in `folder`.
 
-    If its ABI is the ABI of the Python that runs the tests, it uses the packages of that Python. Otherwise the
-    packages of the lock file are installed.
+    If the other Python has the same ABI as the Python that runs the tests, it uses the packages of that Python.
+    Otherwise the packages of the lock file are installed.
 
     Raises:
-        Unusable: it is absent, too old, the same, or its packages cannot be installed.
+        Unusable: there is no other Python, it is too old or the same, or its packages cannot be installed.
     """
     given = os.environ.get(NAMED_BY, SYSTEM)
     named = os.path.abspath(shutil.which(given) or given)

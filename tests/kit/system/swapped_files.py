@@ -1,4 +1,4 @@
-"""A program that replaces a file by others, over and over, while a test runs."""
+"""A program that repeatedly replaces a file with other files while a test runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ while True:
 
 @asynccontextmanager
 async def swapped(place: Path, *sources: Path) -> AsyncIterator[None]:
-    """Keep replacing `place` by each of the sources in turn during the block; `place` always exists."""
+    """Replace `place` repeatedly with each of the sources in turn during the block. `place` always exists."""
     words = (sys.executable, "-S", "-c", _PROGRAM, str(place), *map(str, sources))
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     try:

@@ -1,6 +1,6 @@
 """All system calls of the supported machines, in the order of their numbers.
 
-Taken from the kernel's own lists, as of Linux 6.17: a computer may have no headers, or older ones.
+The lists come from the kernel, version 6.17, because a computer may have no kernel headers or older ones.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None =
     """Wait until a condition is true.
 
     Raises:
-        AssertionError: it was not true in time; the text is the result of `otherwise`.
+        AssertionError: the condition was not true in time. The text is the result of `otherwise`.
     """
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):

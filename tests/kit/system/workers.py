@@ -47,7 +47,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _groups(items: list[pytest.Item]) -> list[range]:
-    """Return the positions of tests that one worker runs: those of a file, or a single test that takes long."""
+    """Return the positions of the tests that one worker runs: the tests of a file, or a single long test."""
     positions = (list(group) for _, group in groupby(range(len(items)), lambda number: _group(items[number])))
     return [range(group[0], group[-1] + 1) for group in positions]
 
@@ -90,7 +90,7 @@ class _Workers:
         self._started = 0
 
     def run(self, number: int) -> None:
-        """Run all tests, or those until `session.shouldfail`."""
+        """Run all tests, or the tests before `session.shouldfail` is set."""
         try:
             for _ in range(number):
                 self._start(range(0))
@@ -166,7 +166,8 @@ class _Worker:
         self._config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]
         plugins = self._config.pluginmanager
         if self._config.option.capture == "fd":
-            # The copies share the open files for what tests print: each needs its own behind the same descriptors.
+            # The copies share the open files of stdout and stderr, so each copy opens its own files for these
+            # descriptors.
             captured = plugins.getplugin("capturemanager")._global_capturing
             for stream in (captured.out, captured.err):
                 with TemporaryFile() as own:
@@ -183,7 +184,7 @@ class _Worker:
                 item = self._session.items[number]
                 following = self._session.items[number + 1] if number + 1 < group.stop else None
                 self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        self._session._setupstate.teardown_exact(None)  # fixtures of a group that was not completed
+        self._session._setupstate.teardown_exact(None)  # the fixtures of a group that was not completed
         self._send(range(0))
         end_preloaded()
 

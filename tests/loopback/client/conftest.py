@@ -25,7 +25,7 @@ async def _no_task_is_left() -> AsyncIterator[None]:
 
 @pytest.fixture
 def peer() -> Callable[..., AbstractAsyncContextManager[Client]]:
-    """Connect to a peer with the given script; further options are those of `connect`."""
+    """Return a function that connects to a peer with the given script. It accepts the options of `connect`."""
 
     def start(script: dict[str, Any], **options: Any) -> AbstractAsyncContextManager[Client]:
         return connect(ServerProcess((sys.executable, "-S", str(PEER), json.dumps(script))), **options)

@@ -1,10 +1,10 @@
 """A scripted server over stdin and stdout.
 
-Its argument is a JSON object. It has, for a method or the name of a tool, a list of steps for each such request:
-messages (`"$id"` is replaced by the id of the request), `{"raw": text}`, `{"exit": code}` or `{"close": "stdout"}`;
-`{"once": steps}` for the first request alone and `{"then": steps}` for the later ones. The method `test/received`
-returns all messages that the server has received. With `"stubborn": []` it ignores the end of its stdin and
-SIGTERM.
+Its argument is a JSON object that contains, for a method or the name of a tool, the steps for each such request. A
+step is a message (`"$id"` is replaced with the id of the request), `{"raw": text}`, `{"exit": code}` or `{"close":
+"stdout"}`. The steps in `{"once": steps}` apply to the first request only, and the steps in `{"then": steps}` to
+later requests. The method `test/received` returns all messages that the server has received. With `"stubborn": []`,
+the server ignores the end of its stdin and SIGTERM.
 """
 
 from __future__ import annotations

@@ -29,12 +29,12 @@ ASKED = [{"id": 7, "method": "elicitation/create", "params": APPROVAL}, {"id": "
 
 
 async def answer_to_approval(client: Client) -> Any:
-    """Wait for the answer to the peer's request 7 and return it."""
+    """Wait for the client's answer to the peer's request 7, and return the answer."""
     return (await answers_to_approval(client, 1))[0]
 
 
 async def answers_to_approval(client: Client, number: int) -> list[Any]:
-    """Wait for this many answers to requests 7 of the peer and return them."""
+    """Wait for this many answers to the peer's requests with the id 7, and return the answers."""
     found: list[Any] = []
     while len(found) < number:
         messages: list[Any] = json.loads(await client.request("test/received"))
@@ -103,7 +103,7 @@ async def test_a_patch_has_its_changes_and_its_reason(peer: StartPeer) -> None:
         approval = await asked.get()
 
         assert (approval.kind, approval.changes, approval.reason) == ("patch", {"/a": "delete"}, "unused")
-        await approval.approve()  # after the callback has returned
+        await approval.approve()  # the callback has already returned
         assert await answer_to_approval(client) == {"result": {"decision": "approved"}}
 
 

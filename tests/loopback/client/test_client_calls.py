@@ -368,7 +368,7 @@ async def test_a_call_without_a_result_in_time_raises_and_the_connection_continu
             await client.conversation(ID).status(timeout_seconds=0.01)
 
         assert isinstance(timed_out.value, TimeoutError)
-        await client.request("go")  # the result that comes late is ignored
+        await client.request("go")  # the late result is ignored
 
 
 async def test_the_timeout_of_the_connection_holds_for_calls_without_one(peer: StartPeer) -> None:

@@ -168,8 +168,10 @@ async def test_details_tell_where_an_event_stands_and_the_position_follows_what_
 
 
 def streams_of(*conversations: str) -> list[dict[str, Any]]:
-    """Return steps that begin all streams; the client ignores snapshots of conversations that it does not
-    stream."""
+    """Return steps that begin all streams.
+
+    The client ignores snapshots of conversations that it does not stream.
+    """
     return [STREAMING, *(initial_state(conversation) for conversation in conversations)]
 
 

@@ -1,4 +1,4 @@
-"""Every failure of a model, against a real connection (docs/protocol.md, failures of the model)."""
+"""Every failure of a model, over a real connection (docs/protocol.md, failures of the model)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_try_that_is_accepted_ends_the_repetitions(caller: Caller, api: 
         ("3", 3),
         ("0", 0),
         ("86400", 60),
-        ("Tue, 14 Nov 2023 22:13:27 GMT", 7),  # the clock stands at 22:13:20
+        ("Tue, 14 Nov 2023 22:13:27 GMT", 7),  # the clock always returns 22:13:20
         ("Tue, 14 Nov 2023 22:00:00 GMT", 0),
         ("soon", pytest.approx(0.2, rel=0.101)),
     ],

@@ -1,4 +1,4 @@
-"""Which provider gets which key, and that keys appear nowhere else."""
+"""Each provider gets only its own key, and keys appear nowhere else."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from parley.transports.unix import Connection
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home with a short path, because tests create sockets in it."""
+    """Return a home with a short path, because tests create sockets in it."""
     with tempfile.TemporaryDirectory() as home:
         yield Path(home)
 
@@ -45,7 +45,7 @@ async def start(home: Path, _nothing_is_left: None) -> AsyncIterator[StartPeer]:
 
 @pytest.fixture
 async def peers(home: Path, _nothing_is_left: None) -> AsyncIterator[UnixPeers]:
-    """This process as a member of the home. It reads connections of other processes and does not answer."""
+    """Return the peers of this process. The process reads connections of other processes and does not answer."""
     peers = UnixPeers(str(home), _ignore)
     yield peers
     await peers.close()

@@ -1,4 +1,4 @@
-"""The processes of one home: how they find each other, and what one of them can do to the others."""
+"""The processes of one home: how they find each other, and the effects that one process can have on the others."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_all_other_processes_are_notified_in_order(peers: UnixPeers, start
 async def test_another_process_is_known_while_it_lives(peers: UnixPeers, start: StartPeer) -> None:
     assert not peers.has_others()
     await peers.listen()
-    assert not peers.has_others()  # it does not count itself
+    assert not peers.has_others()  # a process does not count itself
 
     other = await start()
     assert peers.has_others()
@@ -130,7 +130,8 @@ async def test_a_stopped_process_blocks_no_other(peers: UnixPeers, start: StartP
     stopped.stopped()
 
     for number in range(10):
-        peers.notify_all("changed", b'{"n":%d,"much":"%b"}' % (number, b"x" * 2**16))  # more than the system keeps
+        # more than the socket buffer holds
+        peers.notify_all("changed", b'{"n":%d,"much":"%b"}' % (number, b"x" * 2**16))
         assert (await other.heard())["params"]["n"] == number
 
 

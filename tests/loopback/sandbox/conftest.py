@@ -12,7 +12,7 @@ from parley.tools.commands.executor import Executor
 
 @pytest.fixture
 async def sandboxed() -> AsyncIterator[Sandboxed]:
-    """A runner of sandboxed commands, which is closed after the test."""
+    """Yield a runner of sandboxed commands, which is closed after the test."""
     sandboxed = Sandboxed(Executor)
     yield sandboxed
     async with asyncio.timeout(PATIENCE_SECONDS):

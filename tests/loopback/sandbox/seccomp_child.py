@@ -1,8 +1,8 @@
-"""Puts a seccomp program on itself, tries things, and says what became of each: a program of its own.
+"""A program that installs a seccomp program in itself, makes attempts, and prints the outcome of each.
 
-Its input is one JSON object: `program` (hexadecimal; empty: none), `numbers` (of system calls, by
-name), and `directory`, where it may leave files and where a socket `host` listens. Its output is one
-too: by attempt `ok`, the name of an error, or the name of the signal that ended it.
+Its input is a JSON object with `program` (hexadecimal; empty for none), `numbers` (of system calls, by name) and
+`directory`, in which it may create files and in which a socket `host` listens. Its output is a JSON object with the
+outcome of each attempt: `ok`, the name of an error, or the name of the signal that ended the attempt.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def starts_threads() -> None:
 
 
 def types_into_a_terminal(command: int) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # comes with the end of the terminal
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of the terminal causes this signal
     controller, terminal = os.openpty()
     try:
         os.setsid()

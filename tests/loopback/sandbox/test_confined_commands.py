@@ -252,7 +252,7 @@ async def test_commands_at_the_same_time_in_a_directory_without_git_leave_none(
     assert any(result.stderr for result in results)
 
 
-# --- what a command finds ----------------------------------------------------------------
+# --- the environment of a command --------------------------------------------------------------
 
 
 @pytest.mark.promises("sandbox.environment")
@@ -333,7 +333,7 @@ async def test_a_command_that_is_killed_says_by_what(
 ) -> None:
     result = await confined(sandboxed, sandbox_policy(mechanism=mechanism), "sh", "-c", f"kill -{number:d} $$")
 
-    # bubblewrap tells it as shells do.
+    # Like a shell, bubblewrap reports a signal as an exit code above 128.
     assert result == (Ran(exit_code=128 + number) if mechanism == "bubblewrap" else Ran(signal=number))
 
 

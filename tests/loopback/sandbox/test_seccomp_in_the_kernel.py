@@ -68,7 +68,7 @@ def attempted(directory: Path, filtered_by: bytes) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with a listening socket, which also has an abstract name."""
+    """Return a directory with a listening socket, which also has an abstract name."""
     directory = tmp_path_factory.mktemp("s")
     address = os.fspath(directory / "host")
     with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as abstract:
@@ -169,7 +169,7 @@ EXPECTED = {
 }
 
 GOES_FURTHER_WITHOUT = {"priority of a user without processes": "ESRCH"}
-"""What shows, where it is not `ok`, that the kernel would have done it."""
+"""The outcomes other than `ok` that show that the kernel allows the attempt."""
 
 
 @pytest.mark.parametrize("attempt", EXPECTED)
@@ -189,7 +189,8 @@ def test_every_attempt_was_expected(control: dict[str, str]) -> None:
 def test_a_stream_of_a_pair_cannot_be_connected_elsewhere_whatever_becomes_of_its_other_end(
     directory: Path,
 ) -> None:
-    # Why pairs stay allowed where `connect` is, and no other socket of this computer.
+    # This is why socket pairs stay allowed where `connect` is allowed, although other sockets of this computer are
+    # not.
     address = os.fspath(directory / "host")
     errors = []
     for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):

@@ -1,4 +1,4 @@
-"""`--workers`, in a pytest run of its own."""
+"""`--workers`, in a separate pytest run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_test_is_reported_even_if_one_ends_its_process(tmp_path: Path) -> 
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
-    for variable in ("CI", "BUILD_NUMBER"):  # with these, pytest repeats the reasons in its summary
+    for variable in ("CI", "BUILD_NUMBER"):  # with these variables, pytest repeats the reasons in its summary
         environment.pop(variable, None)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kit.system.workers", "--workers=2"],

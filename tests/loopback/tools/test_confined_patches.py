@@ -1,4 +1,4 @@
-"""Patches that a confined thread writes."""
+"""Patches that a thread with a Landlock restriction writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
         self._policy = SandboxPolicy(writable=roots)
         self.work, self.transcript = work, RecordingTranscript(appended=self._begun)
         self.spoil: Path | None = None
-        """A file that another process changes as soon as the patch has begun."""
+        """A file that another process changes directly after the patch has begun; None if there is none."""
         context = ToolContext(
             settings=settings(cwd=str(work)), transcript=self.transcript, authorize=self._authorize
         )

@@ -1,4 +1,4 @@
-"""Hunks are those of git, and git can apply all of them, also for difficult files."""
+"""The hunks are the same as Git's hunks, and Git can apply all of them, even for difficult files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kit.system.git import git
 from parley.tools.patch.diffs import STEPS, Effort, unified_diff
 
 OVERDRAWN = 10_000
-"""A round that has begun may go a little beyond what is left."""
+"""The maximum number of steps by which a round in progress may exceed the remaining effort."""
 
 CODE = tuple(
     line.encode() + b"\n"
@@ -42,7 +42,7 @@ CODE = tuple(
 
 
 Kind = Callable[[random.Random], tuple[bytes, bytes]]
-"""How the two versions of a file come about."""
+"""A function that creates the two versions of a file."""
 
 
 def written(chance: random.Random) -> list[bytes]:
@@ -115,7 +115,7 @@ def hunks_of(diff: str) -> Iterator[tuple[int, str]]:
 
 
 def both_diffs(pairs: list[tuple[bytes, bytes]], folder: Path, *, context: int) -> list[tuple[str, str]]:
-    """Return our hunks and those of git."""
+    """Return Parley's hunks and Git's hunks."""
     write_all(pairs, folder)
     diff = git("diff", "--no-index", f"-U{context}", "--text", "a", "b", cwd=folder, status=1)
     gits = dict(hunks_of(diff.decode()))
@@ -130,7 +130,7 @@ def test_edits_such_as_people_make_read_as_in_git(context: int, tmp_path: Path) 
 
 
 def test_unrelated_texts_of_few_words_have_no_longer_diffs_than_in_git(tmp_path: Path) -> None:
-    """Git skips frequent lines, and so sometimes misses the shortest diff."""
+    """Git skips frequent lines, and therefore sometimes does not find the shortest diff."""
     diffs = both_diffs(many(unrelated, seed=1), tmp_path, context=3)
 
     assert [ours for ours, gits in diffs if changed_lines(ours) > changed_lines(gits)] == []

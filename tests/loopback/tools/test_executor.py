@@ -62,7 +62,7 @@ async def test_the_time_is_that_of_the_command(executor: Executor) -> None:
     assert 0.19 < ended.seconds < PATIENCE_SECONDS
 
 
-# --- what commands find ------------------------------------------------------------------
+# --- the environment of commands ---------------------------------------------------------------
 
 
 async def test_a_command_runs_in_its_directory_with_its_own_environment_alone(
@@ -80,7 +80,7 @@ async def test_a_command_finds_an_empty_stdin_and_no_other_descriptor(executor: 
 
     result = await ran(executor, *PYTHON, script)
 
-    assert result == Ran(exit_code=0, stdout=b"[0, 1, 2, 3] True\n")  # 3 is the list itself
+    assert result == Ran(exit_code=0, stdout=b"[0, 1, 2, 3] True\n")  # 3 is the descriptor of the listed directory
 
 
 async def test_a_command_has_a_session_and_a_group_of_its_own_and_all_signals_as_they_are_by_default(
@@ -155,7 +155,7 @@ async def test_words_may_be_anything_but_nul(executor: Executor) -> None:
     assert result == Ran(exit_code=0, stdout=os.fsencode("".join(f"<{word}>" for word in words)))
 
 
-# --- what cannot be started --------------------------------------------------------------
+# --- commands that cannot be started -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ async def test_a_failing_listener_ends_the_command(executor: Executor) -> None:
     assert await ran(executor, "true") == Ran(exit_code=0)
 
 
-# --- many, and none ------------------------------------------------------------------------
+# --- many commands -----------------------------------------------------------------------------
 
 
 async def test_hundreds_of_commands_run_side_by_side(executor: Executor) -> None:

@@ -1,4 +1,7 @@
-"""Git in a command without approval runs no program that a repository configures; without the settings it would."""
+"""Git in a command without an approval runs no program that a repository configures.
+
+Without these settings, it does.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from parley.tools.commands.environment import with_restricted_git
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with a change, an invalid signature, and a program that leaves a mark when it runs."""
+    """Return a repository with a change, an invalid signature, and a program that creates a file when it runs."""
     repository = tmp_path / "repository"
     repository.mkdir()
     git("init", "--quiet", cwd=repository)
@@ -48,7 +51,7 @@ def run_git(*arguments: str, cwd: Path, safe: bool) -> subprocess.CompletedProce
 
 
 def has_run(repository: Path, *arguments: str, safe: bool) -> bool:
-    """Return whether the program has run when Git executed these arguments; Git itself must succeed."""
+    """Return whether the program ran while Git executed these arguments. Git itself must succeed."""
     mark = repository.parent / "ran"
     mark.unlink(missing_ok=True)
     done = run_git(*arguments, cwd=repository, safe=safe)

@@ -29,7 +29,7 @@ IS_OLD: Final = f'{RECORDS}case "$*" in *OOMPolicy*) exit 1;; esac\n{MOVES}'
 
 
 class Computer:
-    """A computer with a fake systemd that answers as the test says."""
+    """A computer with a fake systemd whose answers the test determines."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -235,7 +235,7 @@ async def test_systemd_is_not_used_if_the_amount_of_memory_is_unknown(computer: 
     assert (result, computer.asked.exists()) == (Ran(exit_code=0, stdout=b"out\n"), False)
 
 
-# --- what is in force --------------------------------------------------------------------
+# --- the limits in effect --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

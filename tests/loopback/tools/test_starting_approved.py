@@ -58,7 +58,7 @@ async def test_another_directory_of_that_name_is_refused(executor: Executor, tmp
     (tmp_path / "work").mkdir()
     with target(tmp_path / "work", "touch", "ran") as its:
         (tmp_path / "work").rmdir()
-        (tmp_path / "work").mkdir()  # with the same inode, were the directory not held
+        (tmp_path / "work").mkdir()  # the new directory would have the same inode if the old one were not held open
 
         with pytest.raises(CommandReplaced) as refused:
             await executor.start(start(tmp_path / "work", its.approved, "touch", "ran"), output=ignored)

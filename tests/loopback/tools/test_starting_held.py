@@ -24,7 +24,7 @@ ALWAYS: Final = (
 )
 
 FREE: Final = """echo '{ "child-pid": '$$' }' >&3; """
-"""What a launcher says that has mounted nothing."""
+"""The report of a launcher that has mounted nothing."""
 
 
 async def held(
@@ -34,7 +34,7 @@ async def held(
     files: tuple[bytes, ...] = (),
     timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Ran:
-    """Run a launcher that is held until it has made these mounts; return the result."""
+    """Run a launcher that is held until it has made these mounts, and return the result."""
     start = LaunchSpec(
         argv=argv,
         cwd="/",
@@ -80,7 +80,7 @@ async def test_killing_the_supervisor_does_not_release_a_held_launcher(executor:
     assert (result, os.listdir(tmp_path)) == (Ran(signal=signal.SIGKILL), [])
 
 
-# --- the launcher that there is ----------------------------------------------------------
+# --- bubblewrap ------------------------------------------------------------------------------
 
 BWRAP: Final = "/usr/bin/bwrap"
 
@@ -112,7 +112,7 @@ async def test_a_command_runs_whose_mounts_are_what_they_are_to_be(
 
     result = await mounted(executor, args, mounts, "sh", "-c", "ls /proc/self/fd")
 
-    assert result == Ran(exit_code=0, stdout=b"0\n1\n2\n3\n")  # 3 is the list itself
+    assert result == Ran(exit_code=0, stdout=b"0\n1\n2\n3\n")  # 3 is the descriptor of the listed directory
 
 
 @BUBBLEWRAP

@@ -1,4 +1,4 @@
-"""Programs that get files as descriptors, and launchers, which report how their command ended."""
+"""Programs that get files as descriptors, and launchers, which report the exit code of their command."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ async def test_files_of_many_megabytes_are_refused(executor: Executor) -> None:
     with pytest.raises(CommandNotStarted) as caught:
         await ran(executor, "true", files=(b"x" * whole, b"x" * whole, b"x"))
 
-    assert taken == Ran(exit_code=0, stdout=b"%d\n" % whole)  # of the last one
+    assert taken == Ran(exit_code=0, stdout=b"%d\n" % whole)  # the second redirection replaces the first
     assert caught.value.detail == "the files of the command have more than 4194304 bytes"
 
 
-# --- what a launcher says ----------------------------------------------------------------
+# --- the reports of a launcher -----------------------------------------------------------------
 
 BEGUN: Final = """echo '{ "child-pid": 4711, "mnt-namespace": 1 }' >&3; """
 
@@ -144,7 +144,7 @@ async def test_no_descriptor_is_left_of_any_launcher(executor: Executor) -> None
     assert open_descriptors() == before
 
 
-# --- the launcher that there is ----------------------------------------------------------
+# --- bubblewrap --------------------------------------------------------------------------------
 
 BWRAP: Final = "/usr/bin/bwrap"
 

@@ -29,7 +29,7 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 WRITING: Final = WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 """The rights of the first Landlock version that allow changes."""
 SCOPED: Final = 3
-"""No abstract sockets of processes outside, and no signals to them."""
+"""The scope flags: abstract sockets of processes outside, and signals to these processes, are forbidden."""
 
 READ_ONLY: Final = Restriction(
     handled_files=WRITING,
@@ -66,7 +66,7 @@ def changed(**fields: object) -> Restriction:
     return msgspec.structs.replace(READ_ONLY, **fields)
 
 
-# --- what is given up --------------------------------------------------------------------
+# --- removed rights --------------------------------------------------------------------------
 
 
 WRITE: Final = """
@@ -78,7 +78,7 @@ for place in sys.argv[1:]:
         print(place)
     except OSError as error: print(error)
 """
-"""Tries to make these files and directories, and says what came of it."""
+"""A program that tries to create these files and directories, and prints the outcomes."""
 
 
 async def test_a_command_without_the_right_to_write_cannot_write(executor: Executor, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_rule_grants_what_is_below_it_and_one_for_a_path_that_is_gone_is
 
 
 def of_this_process(name: str) -> int:
-    """Return the rights that this process lacks already, as in a container."""
+    """Return the rights that this process already lacks, as in a container."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[name])
 
@@ -153,7 +153,7 @@ for pid in (supervisor, fork_server):
     except PermissionError: print("refused")
     print("refused" if library.ptrace(0x4206, pid, None, None) else "seized")
 """
-"""Tries to signal, to inspect and to trace its supervisor and the fork server."""
+"""A program that tries to signal, inspect and trace its supervisor and the fork server."""
 
 
 @pytest.mark.skipif(landlock_version() < 6, reason="this kernel's Landlock has no scopes")
@@ -169,7 +169,7 @@ async def test_a_command_in_a_domain_of_its_own_reaches_neither_its_supervisor_n
 
 
 def seizing_is_forbidden() -> bool:
-    """Return whether this host allows tracing only to root and the parent."""
+    """Return whether this host allows only root and the parent process to trace a process."""
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     return scope.exists() and int(scope.read_text()) > 0 and os.geteuid() != 0
 
@@ -196,7 +196,8 @@ print(os.listdir("/proc/self/fd"), sys.stdin.read(), open("/proc/self/oom_score_
     assert result == Ran(
         exit_code=0,
         stdout=(
-            f"True True (0, 0)\n{by_python:#x} 0x0 {handled:#x}\n" + "['0', '1', '2', '3']  500\n\n"  # 3: the list
+            # 3 is the descriptor of the listed directory
+            f"True True (0, 0)\n{by_python:#x} 0x0 {handled:#x}\n" + "['0', '1', '2', '3']  500\n\n"
         ).encode(),
     )
 
@@ -225,10 +226,11 @@ def test_a_restricted_command_cannot_access_its_starter() -> None:
         (sys.executable, "-c", SECOND_FENCE), capture_output=True, text=True, timeout=90, check=True
     )
 
-    assert (done.stdout.split(), done.stderr) == (["dumpable:", "0", "0", "1", "2", "3"], "")  # 3: the list
+    # 3 is the descriptor of the listed directory
+    assert (done.stdout.split(), done.stderr) == (["dumpable:", "0", "0", "1", "2", "3"], "")
 
 
-# --- what cannot be given up -------------------------------------------------------------
+# --- rights that cannot be removed -------------------------------------------------------------
 
 INVALID: Final = "Invalid argument (os error 22)"
 RULES: Final = "creating the Landlock ruleset failed: "
@@ -279,7 +281,8 @@ async def test_a_filter_that_kills_lets_nothing_run(executor: Executor, tmp_path
 
     result = await ran(executor, "touch", f"{tmp_path}/new", restriction=changed(seccomp=kill))
 
-    assert (result, os.listdir(tmp_path)) == (Ran(signal=signal.SIGKILL), [])  # its supervisor has met it
+    # the filter has killed the supervisor
+    assert (result, os.listdir(tmp_path)) == (Ran(signal=signal.SIGKILL), [])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +310,7 @@ async def test_a_program_that_may_not_be_run_is_not_started(executor: Executor) 
         await ran(executor, "true", restriction=nothing_runs)
 
 
-# --- nothing is left ---------------------------------------------------------------------
+# --- no process is left ------------------------------------------------------------------------
 
 
 async def test_nothing_is_left_of_a_restricted_command(executor: Executor) -> None:
@@ -330,7 +333,7 @@ async def test_a_command_that_kills_its_supervisor_right_at_the_start_ends_with_
     executor: Executor,
 ) -> None:
     marker = uuid4().hex
-    # Within its scope the command can signal only the thread that started it, until that thread has ended.
+    # Because of its scope, the command can signal only the thread that started it, until that thread has ended.
     script = "sleep 1000 & pid=$PPID; while [ $((pid += 1)) -lt $$ ]; do kill -9 $pid; done; exit 3"
     ends = set()
     for _ in range(20):

@@ -83,7 +83,7 @@ def shown(tool: str, arguments: dict[str, Any] | None, outcome: ToolCallOutcome)
     ]
 
 
-# --- what the model is offered -----------------------------------------------------------
+# --- the tools of the model ------------------------------------------------------------------
 
 
 async def test_tools_are_offered_as_in_the_recorded_traffic(pool: ServerPool) -> None:
@@ -564,7 +564,7 @@ async def test_a_large_result_comes_from_an_address_too() -> None:
         assert len(await call_text(lease, "far__big", {"size": 3_000_000})) == 3_000_000
 
 
-# --- what a program is given ---------------------------------------------------------------
+# --- the environment of a program ----------------------------------------------------------------
 
 
 def test_a_program_is_given_a_few_variables_and_those_of_its_settings() -> None:

@@ -1,4 +1,4 @@
-"""A turn in a real repository shows what git shows of the same edits."""
+"""The diff of a turn in a real repository is the same as Git's diff of these edits."""
 
 from __future__ import annotations
 
