@@ -1,4 +1,4 @@
-"""An object gets its callbacks from its constructor or by a method: no other object assigns them."""
+"""An object gets its callbacks from its constructor or through a method. No other object assigns them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import parley
 ROOT: Final = Path(parley.__file__).parent
 
 CALLBACK: Final = re.compile(r"_?on_[a-z]")
-"""How the name of a callback begins."""
+"""The pattern of the beginning of a callback's name."""
 
 
 def assigned_callbacks(source: str) -> Iterator[int]:
@@ -31,7 +31,7 @@ def test_no_object_assigns_the_callbacks_of_another() -> None:
     found = {
         f"{path.relative_to(ROOT)}:{line}"
         for path, source in sources.items()
-        if re.search(r"\.\s*_?on_[a-z_]+\b(?!\()", source)  # parsing costs more than reading
+        if re.search(r"\.\s*_?on_[a-z_]+\b(?!\()", source)  # parsing is slower than reading
         for line in assigned_callbacks(source)
     }
 

@@ -45,7 +45,7 @@ def text_of(path: str) -> str:
 
 
 def without_code(text: str) -> str:
-    """A page without its code blocks, where what looks like a heading or a link is none."""
+    """Return a page without its code blocks, because a line in a code block may look like a heading or a link."""
     return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -54,7 +54,7 @@ def headings(path: str) -> list[str]:
 
 
 def named_headings(path: str) -> list[str]:
-    """The headings that are a name in code type."""
+    """Return the headings that consist of a name in code type."""
     return [found[1] for heading in headings(path) if (found := re.fullmatch(r"`([^`]+)`", heading))]
 
 
@@ -181,7 +181,7 @@ def test_every_flag_of_the_scripted_model_has_an_entry() -> None:
 
 
 def anchor(heading: str) -> str:
-    """The name under which a heading can be linked to."""
+    """Return the anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -218,7 +218,8 @@ def what_is_wrong_in(block: Block) -> str | None:
         if block.language == "python":
             compile(block.code, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         elif block.language == "json":
-            for message in re.split(r"(?<=\})\n(?=\{)", block.code.strip()):  # one may follow another
+            # an example may continue the previous one
+            for message in re.split(r"(?<=\})\n(?=\{)", block.code.strip()):
                 msgspec.json.decode(message, type=dict)
     except (SyntaxError, msgspec.MsgspecError) as error:
         return str(error)
@@ -276,7 +277,7 @@ def test_the_local_model_of_the_readme_needs_no_key(tmp_path: Path) -> None:
 
 
 def defined_in(path: Path) -> set[str]:
-    """The names that a module defines at its top level, and `Class.method` for methods."""
+    """Return the names that a module defines at its top level, and `Class.method` for methods."""
     names: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
@@ -320,7 +321,7 @@ def test_every_file_in_the_table_of_packages_is_in_its_package() -> None:
 
 
 def test_the_table_of_packages_names_every_file() -> None:
-    """Except `errors.py`, and packages whose files are all of one kind."""
+    """`errors.py` is exempt, and so are packages whose files are all of one kind."""
     rows = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", text_of("docs/architecture.md"), re.MULTILINE)
     unnamed = [
         f"{package}/{file.name}"

@@ -14,7 +14,7 @@ ROOT = Path(parley.__file__).parent
 
 
 def exports_something(path: Path) -> bool:
-    """Whether there is more in a file than a docstring."""
+    """Return whether a file contains more than a docstring."""
     return any(not isinstance(node, ast.Expr) for node in ast.parse(path.read_text()).body)
 
 
@@ -28,7 +28,10 @@ def modules() -> list[str]:
 
 
 def as_ruff_sorts(name: str) -> tuple[int, list[tuple[bool, int, str]]]:
-    """The order of RUF022: constants, then classes, then the rest; digits count as numbers."""
+    """Return the sort key of RUF022: constants first, then classes, then other names.
+
+    Digits are compared as numbers.
+    """
     rank = 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
     parts = re.findall(r"\d+|\D+", name)
     return rank, [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

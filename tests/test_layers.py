@@ -43,8 +43,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "app": CORE | ADAPTERS | {"agent", "rpc", "runtime", "server", "client", "web"},
     "cli": frozenset({"app", "client", "config", "wire"}),
 }
-"""Allowed imports besides the package itself and those for all. A module or package that is missing here is an
-error."""
+"""The imports that are allowed in addition to the package itself and the packages for all.
+
+A module or package without an entry is an error.
+"""
 
 PURE = frozenset(
     {
@@ -62,12 +64,15 @@ PURE = frozenset(
         "zlib",
     }
 )
-"""What `wire` and `conversation` may import from outside: no event loop, clock, file or socket."""
+"""The external modules that `wire` and `conversation` may import.
+
+They contain no event loop, clock, file or socket.
+"""
 
 MUST_BE_PURE = frozenset({"wire", "conversation"})
 
 EXEMPT = frozenset({"__init__.py", "__main__.py"})
-"""At the top of the package: the name of the release, and the way into the command line."""
+"""Files at the top of the package that belong to no layer: the version, and the entry point of the command line."""
 
 
 class Import(NamedTuple):
@@ -77,7 +82,7 @@ class Import(NamedTuple):
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    """Every import of a file, also those inside functions and for the type checker alone."""
+    """Yield every import of a file, including imports inside functions and for the type checker."""
     inside = path.relative_to(ROOT)
     package = ["parley", *inside.parent.parts]
     for node in ast.walk(ast.parse(path.read_text())):
@@ -85,7 +90,7 @@ def imports_of(path: Path) -> Iterator[Import]:
             case ast.Import(names=names):
                 modules = [alias.name for alias in names]
             case ast.ImportFrom(module=str(module), level=0):
-                # `from parley import wire` names a layer only behind the word `import`.
+                # In `from parley import wire`, the layer is the name after `import`.
                 modules = [f"parley.{a.name}" for a in node.names] if module == "parley" else [module]
             case ast.ImportFrom(module=module, level=level):
                 base = package[: len(package) - level + 1]

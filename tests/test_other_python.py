@@ -29,11 +29,11 @@ SUBSET: Final = (
     "tests/scenario/test_patch_calls.py::test_a_patch_is_applied_however_it_is_spelt[chat]",
     "tests/scenario/test_tool_server_calls.py::test_every_kind_of_call_is_shown_and_answered_as_it_should_be[chat]",
 )
-"""What reads text of the model and of programs, and a turn with each kind of tool."""
+"""The tests of modules that parse text from the model and from programs, and of a turn with each kind of tool."""
 
 SECONDS: Final = 280
 FROZEN_SECONDS: Final = 120
-"""A single test that takes longer never ends."""
+"""The timeout of a single test in seconds. A test that takes longer would never end."""
 
 
 @pytest.mark.parametrize("subset", [QUICK, pytest.param(SUBSET, marks=pytest.mark.long)], ids=["quick", "long"])

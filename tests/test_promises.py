@@ -18,7 +18,7 @@ def promised() -> list[str]:
 
 @cache
 def cited() -> tuple[tuple[str, str], ...]:
-    """Each citation, `pytest.mark.promises("stream.answer")`: which promise, and where."""
+    """Return each citation `pytest.mark.promises("stream.answer")`: the promise, and the place of the citation."""
     found = []
     for path in sorted(ROOT.glob("tests/**/test_*.py")):
         text = path.read_text(encoding="utf-8")

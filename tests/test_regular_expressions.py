@@ -1,7 +1,7 @@
 """No regular expression uses possessive quantifiers or atomic groups.
 
-They are new in Python 3.11, and its first releases (3.11.2 is the Python of Debian 12) read them wrongly: some
-expressions never end, others match what they must not.
+They are new in Python 3.11, and the first releases of 3.11 have bugs in them (Debian 12 has 3.11.2). With these
+bugs, some expressions never end, and others match strings that they must not match.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDERS: Final = ("src", "tests", "bench", "docs/examples")
 IMPORT: Final = re.compile(r"^\s*(?:import re\b|from re\b)", re.MULTILINE)
 MARKS: Final = re.compile(r"[*+?}]\+|\(\?>")
 NO_EXPRESSIONS: Final = ("+++ ", "g++", "{0}+")
-"""Text in other strings of these modules: heads of diffs, a program, a format."""
+"""Strings in these modules that are not regular expressions: heads of diffs, a program, a format."""
 
 
 def newer_constructs(expression: str) -> list[str]:
@@ -39,13 +39,13 @@ def newer_constructs(expression: str) -> list[str]:
         elif character == "[":
             in_class, quantified = True, False
             end += expression.startswith("^", end)
-            end += expression.startswith("]", end)  # a first `]` stands for itself
+            end += expression.startswith("]", end)  # a `]` at the beginning of a set is a literal character
         elif character == "(":
             quantified = False
             if expression.startswith("(?>", place):
                 found.append("(?>")
             elif expression.startswith("?", end):
-                end += 1  # no quantifier: a group of another kind
+                end += 1  # a group of another kind, not a quantifier
         elif quantified and character in "+?":
             if character == "+":
                 found.append(expression[max(0, place - 3) : end])
@@ -71,9 +71,10 @@ def is_expression(text: str) -> bool:
 
 
 def expressions(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the strings of a module that may be regular expressions, with their lines; not its docstrings.
+    """Yield the strings of a module that may be regular expressions, with their lines, except docstrings.
 
-    In a module that imports `re`, a string may be a piece of an expression. In other modules, it is a whole one.
+    In a module that imports `re`, a string may be a part of an expression. In other modules, it must be a complete
+    expression.
     """
     imports_re = IMPORT.search(source) is not None
     if not imports_re and not MARKS.search(source):

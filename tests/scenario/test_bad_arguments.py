@@ -69,7 +69,7 @@ ITEMS: Final[list[tuple[Any, str]]] = [
     ({"type": "file", "file_data": 5}, "invalid type: integer `5`, expected a string (content[0].file_data)"),
     ({"type": "file", "filename": True}, "invalid type: boolean `true`, expected a string (content[0].filename)"),
 ]
-"""Content items that do not fit, and what is said of them."""
+"""Invalid content items, each with the expected error."""
 
 
 class Bad(NamedTuple):
@@ -164,7 +164,7 @@ def without_code(tool: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 class Caller:
-    """Calls tools one after another, and observes what they changed."""
+    """Calls tools one after another, and observes their effects."""
 
     def __init__(self, raw: RawParley, version: str) -> None:
         self._raw, self._version = raw, version
@@ -183,11 +183,14 @@ class Caller:
         return answer["result"]
 
     async def call(self, tool: str, arguments: object) -> Any:
-        """Return the result without the code of a failure at 2025-11-25; no other message may arrive meanwhile."""
+        """Return the result, without the code of a failure at 2025-11-25.
+
+        No other message may arrive before the result.
+        """
         return await self.call_with(tool, {"arguments": arguments})
 
     async def call_with(self, tool: str, params: dict[str, Any]) -> Any:
-        """As `call`, with further members of the params."""
+        """Call a tool as `call` does, with further members of the params."""
         result = await self.request("tools/call", {"name": tool, **params})
         return without_code(tool, result) if self._version == FULL and result.get("isError") else result
 
@@ -214,7 +217,7 @@ class Caller:
 
 @asynccontextmanager
 async def caller(model: ScriptedModel, version: str = FULL) -> AsyncIterator[Caller]:
-    """A client with one conversation; all messages to it are checked."""
+    """Yield a client with one conversation. All messages to the client are checked."""
     async with RawParley(model) as raw:
         client = Caller(raw, version)
         await client.begin()
@@ -348,7 +351,7 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
                 "conversationStream",
                 "approvalAnswer",
             ):
-                continue  # these go on to say more, or have nothing to answer; their turn comes elsewhere
+                continue  # these tools send further messages or need an open request; other tests cover them
             optional = {field: None for field in schema["properties"] if field not in schema.get("required", [])}
 
             result = await client.call(name, {**good[name], **optional, "no_such": {"deep": [1]}, "": 5})
@@ -469,7 +472,7 @@ async def test_settings_that_cannot_be_used_open_no_conversation(parley_model: S
         assert parley_model.requests == []
 
 
-# --- messages that cannot be taken -------------------------------------------------------
+# --- messages that cannot be accepted ----------------------------------------------------------
 
 TEXT: Final = {"type": "text", "text": "go"}
 
@@ -487,7 +490,7 @@ UNSENDABLE: Final[list[tuple[dict[str, Any], str]]] = [
     ({"type": "file", "file_data": "AA=="}, "a file with `file_data` needs a `filename`"),
     ({"type": "file", "file_data": "AA", "filename": "a"}, "the `file_data` of a file must be base64"),
 ]
-"""Items that fit their schema and cannot be given to the model all the same, and what is said of them."""
+"""Items that match their schema but cannot be sent to the model, each with the expected error."""
 
 UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
     ({"profile": "nope"}, "config profile `nope` not found"),
@@ -496,7 +499,7 @@ UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
     ({"config": {"a..b": 1}}, "config argument: `a..b`: not a key"),
     ({"model": "other", "profile": "nope"}, "config profile `nope` not found"),
 ]
-"""Overrides that come to nothing, and what is said of them."""
+"""Overrides that cannot be resolved, each with the expected error."""
 
 
 async def told(client: Caller, **arguments: Any) -> Any:

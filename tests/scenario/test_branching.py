@@ -1,4 +1,4 @@
-"""Messages with an earlier message as parent: what the model sees, and when this is refused."""
+"""Messages with an earlier message as their parent: the history that the model gets, and the refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def is_refused(client: WireClient, conversation: str, *, told: str, **more
     assert await read(client, conversation) == before
 
 
-# --- what the model sees ---------------------------------------------------------------
+# --- the history of the model --------------------------------------------------------------
 
 
 @either_api
@@ -216,7 +216,7 @@ async def test_the_settings_of_a_branch_are_those_in_force_at_its_parent(parley_
         conversation = await client.create()
 
         async def asked(words: str, message_id: str | None = None, **more: Any) -> tuple[str, str]:
-            """Return the model that was asked, and the model in the status of the conversation."""
+            """Return the model of the last request, and the model in the status of the conversation."""
             await say(client, conversation, words, message_id, **more)
             status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
             return str(parley_model.requests[-1].body["model"]), status["model"]
@@ -276,7 +276,8 @@ async def test_no_branch_begins_while_a_turn_runs(parley_model: ScriptedModel) -
             )
         parley_model.release()
         await client.over(conversation)
-        await say(client, conversation, "three", M3, parent_message_id=M1)  # the id is free
+        # the refused message has not used the id
+        await say(client, conversation, "three", M3, parent_message_id=M1)
 
         assert [request.body["model"] for request in parley_model.requests] == [MODEL] * 3
         assert bodies(parley_model)[-1] == body(
@@ -311,7 +312,7 @@ async def test_older_clients_may_name_an_unknown_parent(parley_model: ScriptedMo
         await say(client, conversation, "one", M1)
         await say(client, conversation, "two", parent_message_id=UNKNOWN)
         parley_model.says("Three", HOLD)
-        await client.say(conversation, "three", parent_message_id=M1)  # this one is known
+        await client.say(conversation, "three", parent_message_id=M1)  # the server knows this parent
         await parley_model.wait_until_held()
         await client.say(conversation, "joins", parent_message_id=UNKNOWN)
         parley_model.release()

@@ -50,7 +50,7 @@ def done(api: Api) -> list[Any]:
     return whole_turn(api)[-3 - (api == "responses") :]
 
 
-# --- in order, and not before the response has ended -------------------------------------------
+# --- order -------------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("calls.in-order")
@@ -62,7 +62,7 @@ async def test_calls_run_one_after_another_when_the_response_has_ended_and_not_b
     parley_model.says("Now ", first, "this.", HOLD, second)
     async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go")
-        # The call came before these words, and is known by now.
+        # The call precedes this text, so the server has received the call.
         before = await wire.until(lambda one: is_event("agent_message_delta")(one) and "this." in str(one))
         before += await wire.silence()
         at_the_hold = [*wire.work.iterdir()]

@@ -1,4 +1,7 @@
-"""Cancelled requests at 2025-11-25: a request that the cancellation ends gets no response, every other one does."""
+"""Cancelled requests at 2025-11-25: a request that the cancellation ends gets no response.
+
+Every other request gets one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def methods_in(messages: list[Any]) -> list[str]:
 
 
 async def silence(client: WireClient) -> list[Any]:
-    """Return all messages that the server has sent so far: those before the answer to a ping."""
+    """Send a ping, and return all messages before its answer: everything that the server has sent so far."""
     ping = client.request("ping", {})
     return (await client.until_answer(ping))[:-1]
 
@@ -194,7 +197,7 @@ async def test_a_send_that_is_cancelled_before_its_answer_is_interrupted(
         assert [one["params"]["msg"] for one in told if one.get("method") == "error"] == [error]
 
 
-# --- the others ---------------------------------------------------------------------------
+# --- other tools ------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("stream.pause")
@@ -281,7 +284,8 @@ async def test_progress_comes_while_the_turn_runs_and_never_with_the_result(parl
 
         progress = [one["params"] for one in (*told, *rest) if one.get("method") == "notifications/progress"]
         assert progress[0] == {"progressToken": "t", "progress": 2, "message": "user_message"}
-        assert [one for one in progress if one["message"] == "task_complete"] == []  # it comes with the result
+        # the server sends it together with the result
+        assert [one for one in progress if one["message"] == "task_complete"] == []
         assert after == []
 
 

@@ -37,7 +37,7 @@ from parley.wire.notifications import CodexEvent, ConversationEvent, StreamDisco
 either_api = pytest.mark.parametrize("api", EITHER_API)
 
 SENTENCE: Final = ("Grüße", ", ", "𝕎elt", ": ", "a ", "long ", "day ", "in\n", "one ", "line", ".")
-"""Deltas whose characters are of all widths: an offset counts code points."""
+"""Deltas with characters of different widths in UTF-8, because an offset counts code points."""
 
 MESSAGE: Final = "7b0a5bb3-93ee-4a36-8d5e-6a2c4fd2b1f0"
 OTHER_MESSAGE: Final = "8b0a5bb3-93ee-4a36-8d5e-6a2c4fd2b1f0"
@@ -87,7 +87,7 @@ def so_far(text: str, *, item: str = FIRST) -> Any:
     return {"_meta": {"item": item, "offset": 0}, "msg": delta(text)}
 
 
-# --- in mid-sentence -------------------------------------------------------------------
+# --- in the middle of a text -----------------------------------------------------------------
 
 
 @pytest.mark.promises("catchup.mid-sentence", "catchup.no-gap")
@@ -147,8 +147,8 @@ async def test_with_positions_each_delta_says_where_it_begins(
         await released(client)
         rest = await client.until_method("task_complete")
 
-        # The records around them have positions too: settings 1, the turn 2. The question to the model has 5, when
-        # something is written down behind it.
+        # Records have positions too: the settings have position 1, and the start of the turn has position 2. The
+        # record of the model request has position 5. It is written together with the entry after it.
         begun = [at(3, TASK_STARTED)]
         if version == FULL_VERSION:
             begun.append(at(4, user_message("speak", MESSAGE)))
@@ -232,7 +232,7 @@ async def test_after_works_without_positions_on_the_events(parley_model: Scripte
 
         begun, *rest = spoken("chat", "Two ", "more")
         got = [one["msg"] for one in snapshot["params"]["initial_state"]["events"]]
-        # The first delta is in the snapshot or behind it, once.
+        # The first delta is either in the snapshot or after it.
         assert got in ([begun], [begun, delta("Two ")])
         assert snapshot == initial_state(conversation, *got)
         assert seen == [*map(live, rest[len(got) - 1 :])]
@@ -287,7 +287,7 @@ async def test_positions_rise_and_a_client_can_continue_from_each_of_them(parley
             found,
             done,
         ]
-        last = max(events) + 1  # that the turn has ended is a record behind its last event
+        last = max(events) + 1  # the end of the turn is a record after its last event
         assert snapshots == [
             positions(conversation, last, *(at(seq, event) for seq, event in events.items() if seq > after))
             for after in events
@@ -369,14 +369,14 @@ async def test_text_of_a_broken_attempt_is_void_and_the_next_begins_anew(
         assert rest == [live(delta("sentence")), *map(live, remains(api, "A whole sentence")[1:])]
 
 
-# --- again and again -------------------------------------------------------------------
+# --- repeated streams ------------------------------------------------------------------------
 
 ROUNDS: Final = 25
 REPLIES: Final = 3
 
 
 def stuttering(number: int) -> Says:
-    """Return replies of many small pieces that are held at times; all but the last end in a call."""
+    """Return replies of many small pieces that are sometimes held. All replies except the last end with a call."""
     steps: list[Step] = []
     for one in range(ROUNDS):
         steps += [Pieces(f"Reply {number}, round {one}: äöü and 𝕎 in pieces. ", 3), HOLD]
@@ -384,7 +384,7 @@ def stuttering(number: int) -> Says:
 
 
 def shown_by(messages: list[Any], streams: Iterable[int]) -> dict[int, list[Any]]:
-    """Return what each stream showed, without the messages of a `codex` call."""
+    """Return the messages of each stream, without the messages of a `codex` call."""
     shown: dict[int, list[Any]] = {}
     present: list[Any] = []
     for message in messages:
@@ -416,7 +416,7 @@ async def test_a_client_that_pauses_and_resumes_often_sees_the_same_as_a_permane
     async with speaking(parley_model, api=api, version=FULL_VERSION) as client:
         for number in range(1, REPLIES + 1):
             parley_model.queue(stuttering(number))
-        call = client.call("codex", prompt="go")  # this one is always there
+        call = client.call("codex", prompt="go")  # this client is always connected
         configured = await client.read()
         conversation = configured["params"]["msg"]["session_id"]
         messages: list[Any] = []
@@ -436,7 +436,7 @@ async def test_a_client_that_pauses_and_resumes_often_sees_the_same_as_a_permane
                 messages += await client.until_answer(present)
         if not any(
             message.get("id") == call for message in messages
-        ):  # the turn may be over before the last stream
+        ):  # the turn may end before the last stream is opened
             messages += await client.until_answer(call)
         messages += await client.meanwhile()
         client.stream(conversation)
@@ -449,7 +449,8 @@ async def test_a_client_that_pauses_and_resumes_often_sees_the_same_as_a_permane
         shown = shown_by(messages, streams)
         views = {stream: view_of(*its) for stream, its in shown.items() if its}
         assert list(shown) == list(streams)
-        assert set(shown) - set(views) <= cancelled  # before the snapshot was made: it never was
+        # the stream was cancelled before its snapshot, so it has no messages
+        assert set(shown) - set(views) <= cancelled
         for stream, view in views.items():
             missed = {seq: event for seq, event in whole.items() if seq > view.position}
             assert {**view.events, **missed} == {
@@ -458,6 +459,6 @@ async def test_a_client_that_pauses_and_resumes_often_sees_the_same_as_a_permane
             for kind, text in view.open.values():
                 becomes = next(text for seq, text in texts.items() if seq > view.position)
                 assert (kind, becomes[: len(text)]) == ("agent_message_delta", text)
-        last = views[max(streams)]  # one made after the turn is over also counts the record of its end
+        last = views[max(streams)]  # a snapshot after the end of the turn also counts the record of the end
         assert max(whole) <= last.position <= end["params"]["_meta"]["seq"]
         assert last.open == {}

@@ -180,7 +180,7 @@ async def test_a_conversation_of_another_model_continues_with_a_provider_that_re
     assert filled[member] == (
         " " if member == "reasoning_content" else [{**plain[member][0], "extra_content": google}, plain[member][1]]
     )
-    assert later.body["messages"][3] == filled  # it is known by now
+    assert later.body["messages"][3] == filled  # the server adds the member without another refusal
 
 
 # --- calls in pieces -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from parley.cli.main import main
 from parley.version import __version__
 
 SECRET = {path(f"{pwd.getpwuid(os.geteuid()).pw_dir}/.aws") for path in (str, os.path.realpath)}
-"""Something of the user that is hidden by default, by the names that it may have."""
+"""A path in the user's home that is hidden by default, under each of its possible names."""
 
 
 class Outcome(NamedTuple):
@@ -325,11 +325,11 @@ async def test_a_signal_ends_it_silently_and_leaves_nothing(tmp_path: Path, numb
         )
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while await process.stdout.readline() != b"\n":  # what follows is tried out
+        while await process.stdout.readline() != b"\n":  # the checks after this line run programs
             pass
         with suppress(ProcessLookupError):
             os.kill(process.pid, number)  # `send_signal` takes the exit code of an ended process from `communicate`
         _, err = await process.communicate()
 
-    assert process.returncode in (128 + number, -number, 0, 1)  # all may have been done by then
+    assert process.returncode in (128 + number, -number, 0, 1)  # all checks may be complete by then
     assert (err, os.listdir(scratch)) == (b"", [])

@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 class Home:
-    """A home, programs that are run in it, and a server that uses it."""
+    """A home, the commands that are run in it, and a server that uses it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -158,7 +158,7 @@ def entries_in(exported: str) -> list[str]:
     return exported.splitlines(keepends=True)[1:]
 
 
-# --- out and in ------------------------------------------------------------------------------
+# --- export and import -------------------------------------------------------------------------
 
 
 @pytest.mark.promises("principals.copies")
@@ -509,7 +509,7 @@ async def test_an_approval_of_another_conversation_is_not_requested_under_its_id
     ]
 
 
-# --- a whole home ------------------------------------------------------------------------------
+# --- backup and garbage collection ---------------------------------------------------------------
 
 
 async def test_a_backup_of_a_home_in_use_is_a_home(home: Home, elsewhere: Home) -> None:

@@ -21,7 +21,7 @@ from kit.system.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
 from parley.cli.main import main
 
 WORKSPACE = ("--mode", "workspace-write", "-c", "sandbox_workspace_write.exclude_slash_tmp=true")
-"""Tests work below /tmp: what is beside the working directory is to be outside."""
+"""Options with which the directories beside the working directory are not writable, although tests work in /tmp."""
 
 
 class Outcome(NamedTuple):
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """An empty working directory beside Parley's home."""
+    """Return an empty working directory beside Parley's home."""
     (tmp_path / "home" / ".parley").mkdir(parents=True)
     folder = tmp_path / "project"
     folder.mkdir()
@@ -42,7 +42,7 @@ def project(tmp_path: Path) -> Path:
 async def start(
     project: Path, *arguments: str, stdin: int = DEVNULL, without: Iterable[Lack] = (), through: str = ""
 ) -> Process:
-    """Start `parley sandbox` with these arguments; `through` is a bash script that runs the command line."""
+    """Start `parley sandbox` with these arguments. `through` is a bash script that runs the command line."""
     home = str(project.parent / "home")
     return await asyncio.create_subprocess_exec(
         *(("bash", "-c", through, "bash") if through else ()),
@@ -65,7 +65,7 @@ def confined_by(mechanism: str) -> tuple[str, ...]:
     return "-c", f"sandbox.mechanism={mechanism}"
 
 
-# --- what it does ------------------------------------------------------------------------
+# --- effects -----------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("sandbox.by-hand")
@@ -88,7 +88,8 @@ async def test_a_command_writes_where_the_mode_lets_it(project: Path, mechanism:
     workspace = await outcome(await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script))
 
     assert (read_only[::2], workspace[::2]) == (("", 1), ("", 1))
-    after = [name for name in os.listdir(project) if not name.startswith(".refused-")]  # put aside, not obeyed
+    # the file was moved away and has no effect
+    after = [name for name in os.listdir(project) if not name.startswith(".refused-")]
     assert (before, after) == ([], ["inside"])
     assert sorted(os.listdir(project.parent)) == ["home", "project"]
 
@@ -132,7 +133,7 @@ async def test_no_more_processes_are_allowed_than_the_user_may_have(project: Pat
     assert await outcome(process) == Outcome("500\n", "", 0)
 
 
-# --- how it ends -------------------------------------------------------------------------
+# --- exit codes ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -198,7 +199,7 @@ async def test_a_command_ends_when_the_reader_of_its_output_has_closed_the_pipe(
     assert await outcome(process) == Outcome("y\n141\n", "", 0)
 
 
-# --- what it refuses ---------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("sandbox.closed")

@@ -1,4 +1,4 @@
-"""The Python client over HTTP: its connection, its errors, and what it does when connections are cut."""
+"""The Python client over HTTP: its connection, its errors, and lost connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def created(client: Client, server: HttpServer) -> Conversation:
 
 
 async def deltas(stream: Stream, number: int) -> list[StreamEvent]:
-    """Return events until so many deltas were read."""
+    """Return the events up to and including this number of deltas."""
     seen = []
     async for event in stream.detailed():
         seen.append(event)
@@ -261,9 +261,9 @@ async def test_a_text_goes_on_where_its_stream_was_cut(
 
     assert text == "One, two, three, four."
     (shown,) = written(seen).values()
-    assert shown in ("One, two, three, ", text)  # the last piece may have come before the stream went on
+    assert shown in ("One, two, three, ", text)  # the last piece may have arrived before the stream continued
     assert positions(seen) == [event.seq for event in log.events]
-    assert len(server.service.sessions) == 0  # one session, which has ended
+    assert len(server.service.sessions) == 0  # there was one session, and it has ended
 
 
 @pytest.mark.parametrize("every", [2000, 5000])
@@ -352,7 +352,7 @@ async def test_an_approval_is_requested_once_although_its_stream_was_cut(
             await events_until(stream, is_(ExecApprovalRequest))
             approval = await asked.get()
             port.cut()
-            await client.list()  # sent again if it meets a connection that was cut
+            await client.list()  # sent again if its connection was cut
             await approval.approve()
             await until_end(stream)
 

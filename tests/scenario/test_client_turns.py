@@ -82,7 +82,8 @@ async def test_readers_of_one_conversation_share_a_stream_and_miss_and_repeat_no
         assert [await anext(reading) for _ in range(3)] == seen
         model.release()
         await model.wait_until_held()
-        async with conversation.stream(after=0) as second:  # takes over on the wire
+        # the second stream takes over the first on the connection
+        async with conversation.stream(after=0) as second:
             model.release()
             await model.wait_until_held()
             model.release()

@@ -1,4 +1,4 @@
-"""`codex`: a call that runs one turn, gets each event twice, and is answered after all of them."""
+"""`codex`: a call that runs one turn. The client gets each event twice, and the answer after all events."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_request_id_of_either_kind_names_the_turn(parley_model: Scripted
             wire.codex(request_id, "go")
             messages = await wire.answer(request_id)
 
-            event_id = "1" if request_id == 0 else str(request_id)  # `0` was that of the configuration
+            event_id = "1" if request_id == 0 else str(request_id)  # `session_configured` has used the id `0`
             assert messages == [
                 *configured(request_id, wire.sessions[-1]),
                 *pairs(request_id, event_id, *events),
@@ -176,7 +176,7 @@ def _is_of(message: Any, request_id: int) -> bool:
     return bool(message["id"] == request_id)
 
 
-# --- what the model is asked ---------------------------------------------------------------
+# --- requests to the model -----------------------------------------------------------------------
 
 
 @pytest.mark.promises("model.chat", "model.responses", "model.environment")
@@ -237,7 +237,7 @@ async def test_the_history_file_of_the_home_is_counted(parley_model: ScriptedMod
     }
 
 
-# --- a body in any pieces ------------------------------------------------------------------
+# --- bodies in pieces --------------------------------------------------------------------------
 
 _CHAT_BODY = (
     'data: {"choices":[{"delta":{"content":"Grüß"}}]}\r\n\r\n: \U0001f642\n\n'

@@ -40,7 +40,8 @@ async def test_a_reply_to_a_running_turn_joins_it_and_both_are_answered_alike(
         wire.codex(1, "first")
         before = await wire.until(is_event("agent_message_delta"))
         wire.reply(2, "joined")
-        await wire.until(is_event("agent_message_delta"))  # the reply is shown the sentence that it came into
+        # the reply gets the text that was in progress when it joined
+        await wire.until(is_event("agent_message_delta"))
         parley_model.release()
         messages = await wire.answer(1, 2)
 
@@ -116,7 +117,7 @@ async def test_several_replies_join_one_turn_in_their_order(parley_model: Script
         await wire.until(is_event("agent_message_delta"))
         for request_id in (2, 3, 4):
             wire.reply(request_id, f"joined {request_id}")
-            await wire.until(is_event("agent_message_delta"))  # what it came into
+            await wire.until(is_event("agent_message_delta"))  # the text that was in progress when the reply joined
         parley_model.release()
         messages = await wire.answer(1, 2, 3, 4)
 

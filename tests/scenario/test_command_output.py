@@ -47,29 +47,29 @@ from parley.wire.notifications import ConversationEvent
 MEGABYTE: Final = 1024 * 1024
 
 KEPT_BYTES: Final = 64 * 1024
-"""The number of bytes that are kept of the beginning and of the end of each stream."""
+"""The number of bytes of each stream that are stored from its beginning and from its end."""
 PREVIEW_BYTES: Final = 8192
-"""The number of bytes of the beginning and of the end that a client gets that connects later."""
+"""The number of bytes from the beginning and from the end that a client gets that connects later."""
 
 FIRST, SECOND = ItemId(item_name(1)), ItemId(item_name(2))
 
 OUT, ERR = numbered("o", 25_000), numbered("e", 25_000)
 LOUD: Final = "seq -f o%06.0f 25000; seq -f e%06.0f 25000 >&2"
-"""200 KB on each stream, one after the other."""
+"""A script that writes 200 KB to each stream, one stream after the other."""
 
 Pieces = Sequence[tuple[int, bytes]]
 """The offset and the bytes of each piece of a stream."""
 
 
 def pieces(data: bytes, *, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Return a part of a stream in pieces, as clients get it that were not connected."""
+    """Return a part of a stream in pieces, as a client that was not connected gets it."""
     end = len(data) if end is None else end
     for at in range(begin, end, CHUNK_BYTES):
         yield at, data[at : min(at + CHUNK_BYTES, end)]
 
 
 def shown(data: bytes) -> list[tuple[int, bytes]]:
-    """Return what a snapshot has of a long stream."""
+    """Return the part of a long stream that a snapshot contains."""
     return [(0, data[:PREVIEW_BYTES]), (len(data) - PREVIEW_BYTES, data[-PREVIEW_BYTES:])]
 
 
@@ -88,12 +88,12 @@ def joined(stream: Pieces) -> bytes:
 
 
 def cut(data: bytes) -> str:
-    """Return what the end event has of many lines of eight bytes."""
+    """Return the part of many lines of eight bytes that the end event contains."""
     return data[: 8 * 256].decode()
 
 
 def viewed(*messages: Iterable[Any], view: View | None = None) -> View:
-    """Return the view of a client that was sent these messages; fails if they are inconsistent."""
+    """Return the view of a client that was sent these messages. Fail if the messages are inconsistent."""
     view = view or View()
     for message in (one for some in messages for one in some if "method" in one):
         if message["method"] == "notifications/initial_state":
@@ -119,8 +119,10 @@ async def until_said(client: BaseClient, size: int) -> list[Any]:
 
 
 async def running(client: BaseClient, size: int) -> tuple[str, Any, list[Any]]:
-    """Start a streamed conversation whose command has written this many bytes; return its id, the snapshot and the
-    messages after it."""
+    """Start a streamed conversation whose command has written this many bytes.
+
+    Return its id, the snapshot, and the messages after the snapshot.
+    """
     conversation = await client.create()
     _, snapshot = await client.open_stream(conversation)
     await client.say(conversation, "go")
@@ -132,7 +134,7 @@ async def read(client: BaseClient, conversation: str, **arguments: Any) -> Any:
 
 
 async def until_open(client: BaseClient, conversation: str, *ends: str) -> Any:
-    """Wait until the open output of a command ends with these texts; return the page."""
+    """Wait until the open output of a command ends with these texts, and return the page."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             page = await read(client, conversation)
@@ -269,7 +271,7 @@ async def test_a_reconnecting_client_gets_the_output_of_a_running_command_from_t
         assert {item: joined(stream) for item, stream in view.output.items()} == {FIRST: first + second}
 
 
-# --- coming later --------------------------------------------------------------------------
+# --- joining after the end ---------------------------------------------------------------------
 
 
 @pytest.mark.promises("output.snapshot")
@@ -399,11 +401,11 @@ async def test_after_an_interrupt_the_output_comes_before_the_error_and_the_proc
         assert left == []
 
 
-# --- being slow ----------------------------------------------------------------------------
+# --- slow clients ------------------------------------------------------------------------------
 
 
 PATIENCES: Final = 6
-"""A slow computer may need so many times as long as a model waits for a hundred megabytes to be said."""
+"""The factor for the usual timeout. A slow computer may need this much time for a hundred megabytes of output."""
 
 
 async def until_holding(model: ScriptedModel) -> None:
@@ -411,7 +413,7 @@ async def until_holding(model: ScriptedModel) -> None:
         try:
             return await model.wait_until_held()
         except TimeoutError:
-            pass  # there is much to do before
+            pass  # many messages precede it
     return await model.wait_until_held()
 
 
@@ -430,7 +432,7 @@ async def test_a_client_that_does_not_read_delays_no_command_and_sees_a_gap(
         parley_model.says(sh("c2", f"yes 1234567 | head -c {size}; echo over >&2", timeout=100_000))
         parley_model.says("And ", HOLD, "more.")
         client.message(conversation, "go")
-        await until_holding(parley_model)  # the command has ended, and nothing of it was read
+        await until_holding(parley_model)  # the command has ended, and the client has read none of its output
         grown = client.most_memory() - before
         parley_model.release()
         seen = await client.until_method("task_complete")
@@ -439,7 +441,7 @@ async def test_a_client_that_does_not_read_delays_no_command_and_sees_a_gap(
 
         slow, later = viewed([nothing], seen), viewed([snapshot])
         out, err = slow.output.values()
-        ends = [at + len(data) for at, data in out]  # a read may bring less than a whole piece
+        ends = [at + len(data) for at, data in out]  # a read may return less than a complete piece
         gap = next(place for place, (at, _) in enumerate(out) if place and at > ends[place - 1])
         assert grown < 16 * MEGABYTE
         assert slow.events == later.events

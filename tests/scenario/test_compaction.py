@@ -42,14 +42,17 @@ M1, M2, M3, M4 = (str(UUID(int=number)) for number in range(1, 5))
 
 
 def tokens(number: int, letter: str) -> str:
-    """Return a text of this many tokens, as estimated."""
+    """Return a text with this number of estimated tokens."""
     return letter * int(number * 3.5)
 
 
 A1: Final = tokens(9_000, "a")
 A2: Final = tokens(3_500, "b")
 Q3: Final = tokens(6_000, "q")
-"""With this the window is too full: of what is before it, the second turn can stay, the first cannot."""
+"""A message that overfills the window.
+
+The second turn fits into the window with this message, but the first turn does not.
+"""
 
 OLD: Final = f"USER: one\n\nAGENT: {A1}"
 SUMMARY: Final = f"{FOREWORD}In short."
@@ -67,7 +70,7 @@ async def talk(client: WireClient, model: ScriptedModel) -> str:
 
 
 def asks_for_summary(api: Api, record: str, session: str, **changes: Any) -> Any:
-    """Return the whole body of the request for a summary."""
+    """Return the complete body of the request for a summary."""
     asked = history(api, User(f"<record>\n{record}\n</record>"))
     if api == "chat":
         messages = [{"role": "system", "content": INSTRUCTIONS}, *asked]
@@ -81,7 +84,7 @@ def bodies(model: ScriptedModel) -> list[Any]:
 
 
 def covered(messages: list[Any]) -> list[Any]:
-    """Replace the number of tokens in the messages by `N`, after checking that it exceeds the limit."""
+    """Replace the number of tokens in the messages with `N`, after checking that it exceeds the limit."""
 
     def cover(found: re.Match[str]) -> str:
         assert int(found[1]) > 0.85 * int(found[2])
@@ -125,7 +128,7 @@ async def test_a_long_conversation_continues_with_a_summary_and_the_recent_turns
         fourth = await client.until_method("task_complete")
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
-        # Clients see only that the summary was made, and its cost.
+        # Clients see only the event that reports the summary, and its usage.
         begun, *said = spoken(api, "Three", ".")
         assert covered(third) == [live(event) for event in (begun, *counted(api), COMPACTED, *said)]
         assert fourth == [live(event) for event in spoken(api, "Four.")]
@@ -195,7 +198,7 @@ async def test_within_a_turn_of_many_large_outputs_calls_stay_with_their_outputs
         behind = [after for before, after in pairwise(requests) if is_summary(before)]
         assert [one["method"] for one in events].count("background_event") == len(behind)
         assert len(asked) == 17
-        assert 2 <= len(behind) <= 5  # each has made room for several more outputs
+        assert 2 <= len(behind) <= 5  # each summary has made room for several more outputs
         for number, request in enumerate(asked):
             shown = call_ids(request)
             assert shown == [f"c{one}" for one in range(number - len(shown), number)]

@@ -1,4 +1,4 @@
-"""Settings over stdio: precedence, refusals, and that the server continues."""
+"""Settings over stdio: precedence and refusals. The server continues after a refusal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def model_of(parley: ParleyProcess, **arguments: Any) -> str:
 
 
 async def refusals(parley: ParleyProcess, **arguments: Any) -> list[Any]:
-    """Return the refusals of both tools; check that no conversation was created and the server continues."""
+    """Return the refusals of both tools. Check that no conversation was created and that the server continues."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         before = await parley.client.list()
         results = [await codex(parley, **arguments), await create(parley, **arguments)]
@@ -75,7 +75,7 @@ def refused(detail: str) -> list[Any]:
 
 @pytest.fixture
 def plain(parley_process: Make) -> Make:
-    """Servers whose client gets the plain results, which can be compared as a whole."""
+    """Return a server whose client gets plain results, which can be compared completely."""
 
     async def make(**options: Any) -> ParleyProcess:
         return await parley_process(protocol_version=PLAIN_VERSION, **options)
@@ -83,7 +83,7 @@ def plain(parley_process: Make) -> Make:
     return make
 
 
-# --- who wins ------------------------------------------------------------------------------
+# --- precedence --------------------------------------------------------------------------------
 
 
 async def test_options_of_the_command_line_win_over_the_file(plain: Make) -> None:
@@ -213,7 +213,7 @@ async def test_nothing_in_the_working_directory_is_a_setting(plain: Make) -> Non
     assert await model_of(parley, cwd=str(parley.work)) == MODEL
 
 
-# --- what cannot be used -------------------------------------------------------------------
+# --- invalid settings --------------------------------------------------------------------------
 
 
 UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
@@ -315,7 +315,7 @@ async def test_a_changed_file_counts_for_the_next_conversation(plain: Make) -> N
     assert models == ["before", "behind"]
 
 
-# --- a start that makes no sense -----------------------------------------------------------
+# --- invalid command lines ---------------------------------------------------------------------
 
 
 @pytest.mark.child_process

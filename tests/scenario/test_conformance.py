@@ -1,7 +1,7 @@
 """The official conformance suite, for both eras, against a real `parley serve`.
 
-`kit/conformance_failures.toml` has the required scenarios that fail, with the reasons. Scenarios that the suite
-does not score, such as extensions, are run and not judged.
+`kit/conformance_failures.toml` lists the required scenarios that fail, with the reasons. Scenarios that the suite
+does not score, such as extensions, are run but not judged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def test_the_required_scenarios_pass(
     suite = modules / "@modelcontextprotocol/conformance/dist/index.js"
     environment = {"PYTHONPATH": str(TESTS)}
     port = free_port()
-    # The suite sends an Origin of the server itself, as a page of the server would.
+    # The suite sends the origin of the server itself, as a page of the server would.
     config = f'[serve]\nport = {port}\norigins = ["http://localhost:{port}", "http://127.0.0.1:{port}"]\n'
     async with ResidentProcess(
         parley_model, tmp_path / "home", config=config, env=environment, program=PROGRAM

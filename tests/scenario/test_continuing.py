@@ -1,4 +1,4 @@
-"""`conversationContinue`: a turn without a message, after one that was cut short or failed."""
+"""`conversationContinue`: a turn without a message, after a turn that was interrupted or failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley.wire.mcp import PLAIN_VERSION
 
 
 async def finished(conversation: Conversation) -> list[object]:
-    """Its events, once no turn runs."""
+    """Wait until no turn is running, and return the events of the conversation."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (page := await conversation.read()).state != "idle":
             await conversation.read(after=page.seq, wait_seconds=1)
@@ -27,7 +27,7 @@ async def finished(conversation: Conversation) -> list[object]:
 
 
 def sent(model: ScriptedModel) -> list[tuple[str, Any]]:
-    """The messages of the last request, without those that Parley adds at the beginning."""
+    """Return the messages of the last request, without the messages that Parley adds at the beginning."""
     messages = [(one["role"], one.get("content")) for one in model.requests[-1].body["messages"]]
     return [(role, text) for role, text in messages if role != "system" and not str(text).startswith("<")]
 

@@ -33,7 +33,7 @@ async def events(client: WireClient, conversation: str) -> list[Any]:
 
 
 def said_by_user(model: ScriptedModel) -> list[str]:
-    """Return the messages of the user in the last model request, without those that the server adds."""
+    """Return the user's messages in the last model request, without the messages that the server adds."""
     messages = [one for one in model.requests[-1].body["messages"] if one["role"] == "user"]
     return [one["content"] for one in messages if not str(one["content"]).startswith("<")]
 

@@ -52,7 +52,8 @@ async def test_a_new_conversation_reports_each_tool_server_that_cannot_start_and
     async with speaking(parley_model, config=TOOL_SERVERS) as client:
         conversation = await client.create()
         _, snapshot = await client.open_stream(conversation)
-        # The answer to `conversationCreate` waits for no server: they may fail before the stream or behind it.
+        # The answer to `conversationCreate` does not wait for tool servers, so they may fail before or after the
+        # start of the stream.
         seen = [event["msg"] for event in snapshot["params"]["initial_state"]["events"]]
         while len(seen) < 2:
             seen.append((await client.read())["params"]["msg"])

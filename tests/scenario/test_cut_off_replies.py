@@ -1,4 +1,4 @@
-"""Responses that a provider truncates: what clients are told, which calls run, and what is sent back."""
+"""Responses that a provider truncates: the events for clients, the calls that run, and the next request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLD: Final = (
 
 
 def _cut_off(api: Api) -> Data:
-    """Return the step by which a provider reports that it truncated the reply."""
+    """Return the step with which a provider reports that it truncated the reply."""
     if api == "chat":
         return Data('{"choices": [{"delta": {}, "finish_reason": "length"}]}')
     response = {"id": "r", "incomplete_details": {"reason": "max_output_tokens"}}

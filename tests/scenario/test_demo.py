@@ -145,9 +145,9 @@ RUNNING_TEXT = (
 
 
 async def start(tmp_path: Path, *arguments: str, without: Iterable[Lack] = ()) -> Process:
-    """Start the demonstration with a path as its only variable: no key, no proxy, no home.
+    """Start the demo with `PATH` as its only variable: no key, no proxy, no home.
 
-    It can be interrupted even if the tests run in the background and ignore SIGINT.
+    The demo can be interrupted even if the tests run in the background and ignore SIGINT.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return await asyncio.create_subprocess_exec(
@@ -167,7 +167,7 @@ async def outcome(process: Process) -> tuple[str, str, int | None]:
 
 
 def scripted(reply: int, kind: str) -> str:
-    """Return the text of a reply of the script, with single blanks."""
+    """Return the text of a reply of the script, with single spaces."""
     steps = (getattr(step, kind) for step in DEMONSTRATION.replies[reply])
     return words("".join(text for text in steps if isinstance(text, str)))
 
@@ -177,11 +177,11 @@ def words(text: str) -> str:
 
 
 def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[str]]:
-    """Return the output with names for everything that differs between runs, and the running texts."""
+    """Return the output with placeholders for everything that differs between runs, and the texts of the model."""
     output = re.sub(r"\d+ ms later", "N ms later", output)
     output = re.sub(r"after \d+ characters", "after N characters", output)
     output = re.sub(r"parley send [0-9a-f]{8} ", "parley send ID ", output)
-    # The client that is killed may have missed the reasoning.
+    # The killed client may have missed the reasoning.
     output = re.sub(r"   <- agent_reasoning_delta, .*\n      (They came back|.*leave\.).*\n", "", output)
     output = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID", output)
     texts: list[str] = []
@@ -235,9 +235,10 @@ async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_a
     after, errors, exit_code = await outcome(process)
 
     assert before.count(b"task_complete") == after.count("task_complete") == 0
-    said = [line for line in errors.splitlines() if "its disk is slow" not in line]  # that depends on the computer
+    # this line appears only on some computers
+    said = [line for line in errors.splitlines() if "its disk is slow" not in line]
     assert (said, exit_code) == (["parley demo: interrupted"], 130)
-    assert os.listdir(tmp_path) == []  # the server's home is gone
+    assert os.listdir(tmp_path) == []  # the home of the server has been removed
 
 
 @pytest.mark.long
@@ -248,7 +249,7 @@ async def test_where_nothing_confines_the_demonstration_reports_it(tmp_path: Pat
     said = "This computer cannot confine commands, so Parley refused the actions that were not approved."
     advice = "`parley doctor` says what is missing."
     assert (words(output[output.index("This computer") :]), errors, exit_code) == (f"{said} {advice}", "", 0)
-    assert output.count("exec_command_begin") == 1  # what was allowed
+    assert output.count("exec_command_begin") == 1  # the approved command has run
 
 
 def test_the_readme_shows_what_the_demonstration_prints() -> None:

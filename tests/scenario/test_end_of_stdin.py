@@ -1,4 +1,4 @@
-"""The end of stdin, and signals to stop: earlier messages take effect, and an open approval stays open."""
+"""The end of stdin, and signals: earlier messages take effect, and an open approval stays open."""
 
 from __future__ import annotations
 

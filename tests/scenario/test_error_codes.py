@@ -1,4 +1,4 @@
-"""Error codes and the reasons of turn ends, which programs read instead of texts."""
+"""Error codes and the reasons for the ends of turns, which programs read instead of texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERRUPTED = " Turn interrupted"
 
 
 async def ends_of_turns(client: WireClient, model: ScriptedModel) -> list[Any]:
-    """Return the last events of turns that were done, failed and interrupted; live and in a snapshot."""
+    """Return the last events of turns that were completed, failed and interrupted, both live and in a snapshot."""
     conversation = await client.create()
     await client.value_of(client.stream(conversation, event_meta=False))
     live: list[Any] = []

@@ -1,7 +1,4 @@
-"""A stream that takes a conversation over from the streams of all other clients.
-
-Tests `parley.runtime.open_streams`.
-"""
+"""An exclusive stream, which ends the streams of all other clients. Tests `parley.runtime.open_streams`."""
 
 from __future__ import annotations
 
@@ -223,7 +220,7 @@ async def test_an_exclusive_stream_ends_those_of_clients_of_other_processes(
                 await first.turn()
             await asks.taken_back.wait()
             await taker_asks.asked()
-            async with here.stream() as again:  # both are open
+            async with here.stream() as again:  # both streams are open
                 taker_asks.answer("approved")
                 texts = await second.text(), await again.text()
 

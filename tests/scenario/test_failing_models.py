@@ -1,4 +1,4 @@
-"""Models that refuse, break off or are unreachable: what clients are told, and that the session continues."""
+"""Models that refuse, break off or are unreachable: clients get an error, and the session continues."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(parley_mode
     assert second == [*pairs(2, "2", *_good_turn(api)), answered(2, "Done")]
 
 
-# --- a pause before the next try -----------------------------------------------------------------
+# --- delays before retries -----------------------------------------------------------------------
 
 
 @pytest.mark.promises("failures.requests")
@@ -275,7 +275,7 @@ async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(parley_model
     for secret in (KEY, STATIC, FROM_ENVIRONMENT):
         assert not [frame for frame in wire.raw.frames if secret.encode() in frame]
         assert secret not in log
-    assert log != ""  # it did log, at this level
+    assert log != ""  # the server did log at this level
     request = parley_model.requests[0]
     assert request.path == ("/v1/chat/completions?v=1" if api == "chat" else "/v1/responses?v=1")
     assert request.headers == {

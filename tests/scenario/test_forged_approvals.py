@@ -1,4 +1,4 @@
-"""An imported file may contain a forged approval: an answer allows exactly what clients were shown."""
+"""An imported file may contain a forged approval. An answer allows exactly the action that clients were shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ASKS: Final = 'approval_policy = "untrusted"\nsandbox_mode = "read-only"'
 
 
 def forged(file: Path, work: Path, *approval: LogPayload) -> str:
-    """Return an export of a turn that waits to run `touch mark`, with this approval request."""
+    """Return an export of a turn that waits for an approval to run `touch mark`, with this approval request."""
     payloads = (
         settings_chosen(cwd=str(work)),
         turn_started(),

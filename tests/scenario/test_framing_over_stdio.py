@@ -1,4 +1,4 @@
-"""Lines on stdin and stdout: what counts as a message, and how other lines are handled."""
+"""Lines on stdin and stdout: which lines are messages, and how the server handles other lines."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def server(model: ScriptedModel) -> AsyncIterator[Process]:
 
 
 async def write_padded(process: Process, head: bytes, tail: bytes, *, length: int) -> None:
-    """Write one line of `length` bytes without its line end, in pieces: a head, blanks, a tail."""
+    """Write one line of `length` bytes, without its line end, in pieces: `head`, blanks, and `tail`."""
     assert process.stdin is not None
     blanks = b" " * (256 * 1024)
     left = length - len(head) - len(tail)

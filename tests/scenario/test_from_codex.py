@@ -1,4 +1,4 @@
-"""Clients of `codex mcp-server` with Parley: the arguments and answers of its last releases."""
+"""Clients of `codex mcp-server` that use Parley: the arguments and answers of the latest releases of Codex."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ async def result_of(client: WireClient, tool: str, **arguments: Any) -> Any:
 
 
 async def begun(client: WireClient, **arguments: Any) -> str:
-    """Run a turn of a new conversation by `codex`; return its id, which events name at every version."""
+    """Run a turn of a new conversation with `codex`.
+
+    Return the id of the conversation, which events contain at every version.
+    """
     messages = await client.until_answer(client.call("codex", prompt="one", cwd=str(client.work), **arguments))
     events = [message["params"]["msg"] for message in messages if "msg" in message.get("params", {})]
     return str(next(event["session_id"] for event in events if event["type"] == "session_configured"))

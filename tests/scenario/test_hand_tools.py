@@ -49,7 +49,7 @@ async def resident(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 def alone(parley_model: ScriptedModel, tmp_path: Path) -> Any:
-    """A home without a resident server."""
+    """Return a home without a resident server."""
     home = Home(parley_model, home=tmp_path / "home", config="[mcp]\nresident = true\n")
     home.open()
     yield home
@@ -71,7 +71,7 @@ def lines(output: str) -> list[dict[str, Any]]:
 
 
 def kinds(found: list[dict[str, Any]]) -> list[str]:
-    """The types of lines, with those of events."""
+    """Return the types of the lines and of the events in them."""
     return [line["msg"]["type"] if line["type"] == "event" else line["type"] for line in found]
 
 
@@ -83,7 +83,7 @@ async def exec_that_streams(
 ) -> tuple[int, str, str]:
     """Run `parley exec`, and release the held reply when the command shows the turn.
 
-    A command that begins to stream after the text is complete is sent no deltas.
+    A command that begins to stream after the end of the text gets no deltas.
     """
     process = await start_parley("exec", *arguments, env=resident.environ, cwd=resident.work)
     shown = process.stdout if "--json" in arguments else process.stderr
@@ -371,7 +371,7 @@ async def test_what_a_command_has_shown_to_its_end_is_read(
         parley_model.release()
         await until_state(client, conversation.id, "idle")
         while await is_unread(client, conversation):
-            pass  # until the command has marked it
+            pass  # until the command has marked the conversation as read
     process.send_signal(signal.SIGINT)
     assert (await outcome_of(process))[0] == 130
 
@@ -412,7 +412,7 @@ async def test_characters_that_act_on_a_terminal_are_escaped_on_one(
 
 
 async def on_terminal(*arguments: str, env: dict[str, str]) -> str:
-    """Run a command whose stdout is a terminal, and return what it prints."""
+    """Run a command whose stdout is a terminal, and return its output."""
     ours, theirs = pty.openpty()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "parley", *arguments),
@@ -481,7 +481,7 @@ async def test_watch_ends_when_the_conversation_is_deleted(resident: InProcessRe
             try:
                 await conversation.delete()
             except Exception:
-                break  # it was deleted before
+                break  # the conversation has already been deleted
     code, _, err = await outcome_of(process)
 
     assert code == 1

@@ -37,6 +37,6 @@ async def _beat(parley: RawParley) -> object:
         try:
             message = await parley.expect(lambda one: one.get("method") == Progress.METHOD)
         except TimeoutError:
-            continue  # its timeout is shorter than the beat
+            continue  # the timeout is shorter than the interval of the progress notifications
         if message["params"]["message"] == "working":
             return message["params"]

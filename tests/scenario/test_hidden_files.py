@@ -23,7 +23,7 @@ TURNS: Final = 60
 
 
 class Ground:
-    """A project, and beside it a hidden directory."""
+    """A project, and a hidden directory beside it."""
 
     def __init__(self, path: Path) -> None:
         self.project, self.keys, self.outside = path / "project", path / "keys", path / "outside"
@@ -46,7 +46,7 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def sent(model: ScriptedModel) -> str:
-    """Return everything that the model was sent."""
+    """Return all content that the model was sent."""
     return json.dumps([request.body for request in model.requests])
 
 

@@ -1,4 +1,4 @@
-"""The history that a model is sent after turns that ended in any way."""
+"""The history that a model gets after turns with every kind of end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_three_turns_with_calls_between_are_sent_whole(parley_model: Scrip
     parley_model.says(Call("look", '{"at": "one"}', "c1"))
     parley_model.says("First ", "answer")
     parley_model.says("Second ", "answer")
-    parley_model.says(Call("look", '{"at": "two"}', "c1"))  # models use an id again
+    parley_model.says(Call("look", '{"at": "two"}', "c1"))  # models use a call id more than once
     parley_model.says("Third answer")
     async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "turn one")
@@ -233,7 +233,7 @@ async def test_several_texts_of_a_message_are_one_message(parley_model: Scripted
     assert _sent(parley_model) == [expected]
 
 
-# --- what a message can change -------------------------------------------------------------
+# --- changes by a message ------------------------------------------------------------------------
 
 FIRST, SECOND, THIRD = (f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2, 3))
 

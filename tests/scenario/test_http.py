@@ -1,4 +1,4 @@
-"""Streamable HTTP: sessions, answers, streams, questions, and what a closed stream does."""
+"""Streamable HTTP: sessions, answers, streams, approval requests, and closed streams."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ async def test_an_unread_stream_delays_no_other(server: HttpServer, parley_model
     assert len("".join(texts)) <= 3_000_000
 
 
-# --- questions -----------------------------------------------------------------------------
+# --- approval requests -----------------------------------------------------------------------
 
 
 async def settled(reader: SseReader) -> Any:

@@ -32,7 +32,7 @@ TOKEN = "t" * 32
 
 
 class Restarted:
-    """A server that can be started again on the same home, and clients that go with it."""
+    """A server that can be restarted on the same home, and its clients."""
 
     def __init__(self, model: ScriptedModel, home: Path) -> None:
         self._model, self._home = model, home
@@ -48,7 +48,7 @@ def serving(parley_model: ScriptedModel, tmp_path: Path) -> Restarted:
 
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[HttpClient]:
-    """A client that outlives its server."""
+    """Yield a client that outlives its server."""
     async with HttpClient("", token=TOKEN, capabilities={"elicitation": {}}) as client:
         yield client
 
@@ -88,7 +88,7 @@ async def test_streams_go_on_after_a_restart_with_every_event_once(
 
 
 class Failing:
-    """A failure of `find` for one conversation."""
+    """Makes `find` fail for one conversation."""
 
     def __init__(self, server: HttpServer, conversation: str) -> None:
         self._conversations, self._conversation = server.server.core.context.conversations, conversation
@@ -113,7 +113,7 @@ class Failing:
 
 
 async def with_two_streams(client: HttpClient, server: HttpServer) -> tuple[list[str], StoredSession]:
-    """Begin a session with two streams, and return its conversations and what is stored of it."""
+    """Begin a session with two streams. Return its conversations and its stored state."""
     await begin(client, server)
     conversations = [await client.create() for _ in range(2)]
     for conversation in conversations:
@@ -341,7 +341,8 @@ async def test_subscriptions_go_on_after_a_restart(serving: Restarted, client: H
     async with serving() as server:
         client.url = server.url
         async with client.stream() as stream:
-            await stream.hears("notifications/resources/list_changed")  # for a new stream, the list has changed
+            # for a new stream, the list counts as changed
+            await stream.hears("notifications/resources/list_changed")
             stream.events.clear()
             await client.call("conversationRename", conversation_id=conversations[0], title="New")
             told = [await stream.hears("notifications/resources/updated")]
@@ -396,7 +397,7 @@ async def test_a_call_and_its_approval_go_on_after_a_restart(
             answer = (await stream.rest())[-1]
         was_made = (server.work / "made").exists()
 
-    assert asked["id"] != again["id"]  # an answer to the first one must not count for another question
+    assert asked["id"] != again["id"]  # an answer to the first request must not count for another approval
     assert (late.status, was_made) == (202, True)
     assert answer["result"]["content"][0]["text"] == "Done."
 

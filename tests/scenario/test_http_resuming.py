@@ -1,4 +1,4 @@
-"""Reconnecting over HTTP: after a cut at any byte, a client continues from the last id and has every event once."""
+"""Reconnecting over HTTP: after a cut at any byte, a client resumes and gets every event once."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def cut_stream(
     last_id: str | None = None,
     meanwhile: asyncio.Task[None] | None = None,
 ) -> tuple[list[SseEvent], bool]:
-    """Open a stream, read some bytes of it, or until a task is done, and cut the connection.
+    """Open a stream, read some bytes or until a task is done, and cut the connection.
 
-    Return the complete events among these bytes, and whether the server ended the stream before.
+    Return the complete events in these bytes, and whether the server ended the stream before the cut.
     """
     parts = urlsplit(client.url)
     headers = client.headers(Last_Event_ID=last_id, Connection="close", Host=f"127.0.0.1:{parts.port}")
@@ -110,7 +110,8 @@ async def test_streams_that_are_cut_anywhere_have_every_event_once(
             last_id=last_id,
             meanwhile=talking,
         )
-        # What came without an id after the last id is sent again; a client that has no id begins anew.
+        # Messages without an id that follow the last id are sent again. A client without an id starts from the
+        # beginning.
         last_id = last_id_of(events, last_id)
         received = [event.message for event in events]
         messages = [*messages, *received] if last_id is not None else []

@@ -1,4 +1,4 @@
-"""`parley serve` with HTTP: what it prints, what it stores, and which server has it."""
+"""`parley serve` with HTTP: its output, its stored data, and the server that listens."""
 
 from __future__ import annotations
 

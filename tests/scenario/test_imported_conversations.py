@@ -1,4 +1,4 @@
-"""Continuing an imported conversation: the model is sent the same history as at its origin."""
+"""Continuing an imported conversation: the model gets the same history as in the original conversation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from parley.testing.render import Api
 
 
 async def parley(home: Path, *arguments: str) -> str:
-    """Run the command, which must succeed, and return its output."""
+    """Run the command, check that it succeeds, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "parley", *arguments),
         env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},

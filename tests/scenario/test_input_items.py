@@ -46,7 +46,7 @@ def _file(**source: str) -> Any:
     return {"type": "file", **source}
 
 
-# --- sending, and what the model is sent ---------------------------------------------------
+# --- messages and requests to the model ----------------------------------------------------------
 
 
 def _send(speaker: WireClient, conversation: str, *content: Any, **more: Any) -> int:
@@ -60,7 +60,7 @@ async def _say(speaker: WireClient, conversation: str, *content: Any, **more: An
 
 
 def _asked(speaker: WireClient, number: int = -1) -> list[Any]:
-    """Return the input of a model request, by default the latest, from the first message of the user on."""
+    """Return the input of a model request, by default the latest, beginning with the first message of the user."""
     asked = speaker.model.requests[number].body
     return list(asked["messages"][2:] if "messages" in asked else asked["input"][1:])
 
@@ -141,7 +141,7 @@ async def test_local_images_are_read_and_unreadable_ones_are_left_out(
             _local(""),
             _text("there"),
         )
-        (work / "dot.png").unlink()  # it was read when it was sent
+        (work / "dot.png").unlink()  # the server read the file when the message was sent
         await _say(speaker, conversation, _text("Again"))
 
     seen = _user(
@@ -251,7 +251,7 @@ async def test_an_item_that_another_api_does_not_support_is_replaced_by_its_name
     ]
 
 
-# --- what is refused -----------------------------------------------------------------------
+# --- refused items -----------------------------------------------------------------------------
 
 REFUSED_BY_ALL: Final = (
     ({"type": "image"}, "an image needs one of `image_url`, `file_id`"),
@@ -296,7 +296,7 @@ async def test_a_message_with_an_item_that_cannot_be_sent_is_refused_and_nothing
             assert await speaker.read() == failed(request_id, f"content[1]: {why}", "unsupported_content")
         assert await speaker.meanwhile() == []
 
-        # The id is free, and the first event of all is that of the message which is taken.
+        # The refused message has not used the id, and the first event belongs to the accepted message.
         request_id = _send(speaker, conversation, _text("See"), message_id=message_id)
         assert await speaker.read() == answered(request_id, {"status": "ok", "message_id": message_id})
         turn = await speaker.until_method("task_complete")
@@ -386,7 +386,7 @@ async def test_items_of_another_shape_are_no_arguments(parley_model: ScriptedMod
     assert parley_model.requests == []
 
 
-# --- what others see, and joining ----------------------------------------------------------
+# --- other clients, and joining ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", EITHER_API)
@@ -470,7 +470,7 @@ async def test_an_image_that_joins_a_turn_comes_after_the_outputs_of_the_respons
         *first,
         _user(api, _text_part(api, "and"), _image_part(api, _url("png", PNG))),
     ]
-    assert len(second) == 4  # the call and its output are between
+    assert len(second) == 4  # the call and its output are between the messages
 
 
 @pytest.mark.promises("context.refused")

@@ -1,4 +1,4 @@
-"""Interrupts of any kind: the turn ends once, every waiting request is answered, and the session continues."""
+"""Interrupts of every kind: the turn ends once, every waiting request is answered, and the session continues."""
 
 from __future__ import annotations
 

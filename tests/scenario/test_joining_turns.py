@@ -1,4 +1,4 @@
-"""Messages while a turn runs, and the ways to end a turn early."""
+"""Messages during a turn, and the ways to interrupt a turn."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_input_that_waited_when_the_turn_failed_is_in_the_next_request(par
         assert history(parley_model.requests[-1]) == [("user", "first"), ("user", "second"), ("user", "third")]
 
 
-# --- the message's own id --------------------------------------------------------------
+# --- message ids -----------------------------------------------------------------------------
 
 
 @pytest.mark.promises("send.same-id", "send.result")
@@ -347,7 +347,7 @@ async def test_cancelling_a_message_that_joined_interrupts_the_turn_that_took_it
 
         assert ended == live(INTERRUPTED)
         assert after == [*map(live, spoken("chat", "Done"))]
-        # What was not yet sent to the model is not taken back.
+        # A message that was not sent to the model yet is not removed.
         assert history(parley_model.requests[-1]) == [("user", "first"), ("user", "second"), ("user", "third")]
 
 

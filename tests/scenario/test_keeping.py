@@ -1,4 +1,4 @@
-"""What a home stores of its conversations, and what it does not."""
+"""The data that a home stores for its conversations, and the data that it does not store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What coding agents see that start Parley as a tool server, by their name in `initialize`."""
+"""The features for coding agents that start Parley as a tool server. The name in `initialize` identifies them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUTS: Final = {
     "opencode": "McpError: MCP error -32001: Request timed out",
     "gemini-cli-mcp-client": "McpError: MCP error -32001: Request timed out",
 }
-"""The reasons that each host was seen to give when it stopped waiting."""
+"""The cancellation reasons that each host was observed to give when its timeout expired."""
 
 HOST: Final = "gemini-cli-mcp-client"
 
@@ -65,7 +65,7 @@ def call(client: WireClient, name: str, **arguments: object) -> int:
     return client.request("tools/call", {"name": name, "arguments": arguments})
 
 
-# --- what is offered ---------------------------------------------------------------------------
+# --- offered tools -------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("hosts.known")
@@ -124,7 +124,7 @@ async def test_a_result_says_how_to_continue_and_no_event_is_sent(parley_model: 
     async with host(parley_model) as client:
         messages = await client.until_answer(call(client, "codex", prompt="go"))
 
-        assert len(messages) == 1  # the answer alone
+        assert len(messages) == 1  # only the answer
         result = messages[0]["result"]
         agent, notes = (block["text"] for block in result["content"])
         thread = result["structuredContent"]["threadId"]
@@ -281,7 +281,7 @@ async def test_the_model_of_a_host_cannot_answer_unless_the_user_allows_it(
     parley_model.says(shell("c1", "touch", "a"))
     settings = f'[approvals]\nwhen_nobody = "return"\n[mcp]\nfeatures = "{features}"\n'
     async with host(parley_model, config=settings) as client:
-        # What a client may configure for a conversation does not open the door.
+        # The settings that a client chooses for a conversation do not enable the tool.
         config = {"approvals.model_may_answer": True}
         codex = call(client, "codex", prompt="go", config=config, **ASKS_FIRST)
         result = (await client.until_answer(codex))[-1]["result"]
@@ -328,7 +328,7 @@ async def test_a_timeout_ends_the_waiting_and_not_the_turn(parley_model: Scripte
         for reason in (TIMEOUTS[name], "AbortError: The operation was aborted."):  # opencode sends both
             cancelled = {"requestId": codex, "reason": reason}
             client._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
-        listed = await client.result_of(call(client, "conversationsList"))  # taken after the cancellations
+        listed = await client.result_of(call(client, "conversationsList"))  # handled after the cancellations
         (one,) = listed["structuredContent"]["conversations"]
         assert one["state"] == "running"
         parley_model.release()

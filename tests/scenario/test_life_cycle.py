@@ -1,4 +1,4 @@
-"""From the first message of a client to the end of the server."""
+"""The life of a server, from the first message of a client to the exit."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_methods_that_are_not_served_are_refused(parley_model: ScriptedMod
         ("resources/subscribe", {"uri": "file:///x"}),
         ("prompts/list", {}),
         ("prompts/get", {"name": "x"}),
-        ("logging/setLevel", {"level": "debug"}),  # for clients at 2025-11-25 alone
+        ("logging/setLevel", {"level": "debug"}),  # only for clients at 2025-11-25
         (
             "completion/complete",
             {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}},

@@ -82,7 +82,7 @@ async def test_a_newer_client_gets_an_approval_request_before_a_call_beyond_the_
         assert settlements(messages) == [{"decision": "approved", "by": "client"}]
         assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
 
-        # A turn begins with nothing used, and each yes is for as many calls again.
+        # A turn begins without usage, and each approval allows the same number of calls again.
         parley_model.says(*(plan(f"d{number}") for number in range(5)))
         call = client.codex()
         messages = await client.until_asked()
@@ -236,7 +236,7 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
         await older.say(conversation, "go")
         await parley_model.wait_until_held()
         joins = newer.message(conversation, "and this")
-        await newer.until_answer(joins)  # from here on it is known there who reads here
+        await newer.until_answer(joins)  # from now on, the other process knows the readers of this process
         parley_model.release()
         *_, asked = await newer.until_asked()
         newer.answer(asked["id"], {"decision": "approved"})
@@ -251,7 +251,7 @@ async def test_clients_of_another_process_count_as_those_of_the_one_that_runs_th
         assert error("Limit reached: turn_calls") in events_of(await older.until_method("task_complete"))
 
 
-# --- over a crash ----------------------------------------------------------------------------
+# --- crashes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.child_process

@@ -1,6 +1,4 @@
-"""Settings and keys of the server that lie in a project, or are links into it: commands neither read nor change
-them.
-"""
+"""Commands neither read nor change settings and keys of the server that are in a project or are links into it."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ async def test_the_missing_target_of_a_linked_file_of_the_home_cannot_be_created
     (home / "auth.json").symlink_to(target)
     async with speaking(parley_model, home=home) as client:
         first = await _told(client, project, mechanism, "echo allowed")
-        target.unlink()  # as when another branch is checked out
+        target.unlink()  # as when the user checks out another branch
         told = await _told(client, project, mechanism, "echo evil > dotfiles/auth.json; echo tried")
 
     assert "allowed" in first
@@ -146,7 +144,7 @@ async def test_a_key_that_the_server_loads_later_is_hidden_from_conversations_th
 
 
 async def _told(client: WireClient, project: Path, mechanism: str, script: str) -> str:
-    """Run a script in a project that commands may write to, and return its output, as the model is sent it."""
+    """Run a script in a project that commands may write to, and return the output that the model gets."""
     conversation = await client.create(
         cwd=str(project),
         approval_policy="never",

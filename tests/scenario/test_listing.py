@@ -40,7 +40,7 @@ async def test_without_conversations_the_list_is_empty(parley_model: ScriptedMod
     async with speaking(parley_model) as client:
         request = client.call("conversationsList")
         listed = await client.read()
-        nulls = client.call("conversationsList", limit=None, cursor=None, state=None)  # the same as none
+        nulls = client.call("conversationsList", limit=None, cursor=None, state=None)  # the same as no cursor
 
         assert listed == answered(request, {"conversations": []})
         assert await client.read() == answered(nulls, {"conversations": []})
@@ -103,9 +103,9 @@ async def test_a_conversation_that_becomes_active_between_two_pages_is_listed_on
     async with speaking(parley_model) as client:
         conversations = [await client.create() for _ in range(6)]
         first = await page(client, limit=3)
-        await client.say(conversations[0], "I am back")  # it stood on the second page
+        await client.say(conversations[0], "I am back")  # the conversation was on the second page
         await client.over(conversations[0])
-        await client.say(conversations[5], "so am I")  # it stood on the first
+        await client.say(conversations[5], "so am I")  # the conversation was on the first page
         await client.over(conversations[5])
         added = await client.create()
         second = await page(client, limit=3, cursor=first["next_cursor"])

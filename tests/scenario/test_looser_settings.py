@@ -1,4 +1,4 @@
-"""A principal below admin never begins a turn with looser settings than the conversation has."""
+"""A principal below admin never begins a turn with settings that are looser than those of the conversation."""
 
 from __future__ import annotations
 

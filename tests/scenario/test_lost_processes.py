@@ -1,4 +1,4 @@
-"""Several processes on one home, one of which is killed or stopped: what the others see and can do."""
+"""Several processes on one home, one of which is killed or stopped: the other processes continue to work."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ async def test_the_turn_of_a_process_that_was_killed_needs_attention(
     assert (await two.client.attention()).conversations == ()
     one.kill()
     while not (items := (await two.client.attention()).conversations):
-        pass  # the kernel has not ended the process yet
+        pass  # the kernel has not removed the process yet
 
     (found,) = items
     assert (found.conversation_id, found.state, found.reason) == (here.id, "failed", "restarted")

@@ -109,7 +109,7 @@ async def test_snapshots_of_fifty_conversations_in_mid_sentence_are_each_ones_ow
         with client.at_once():
             for one in conversations:
                 client.message(one, f"first {one}")
-        await client.take(CONVERSATIONS * (1 + 1 + 6))  # the answer, the beginning, half of the pieces
+        await client.take(CONVERSATIONS * (1 + 1 + 6))  # the answer, the first events, and half of the pieces
         with client.at_once():
             again = {client.stream(one): one for one in conversations}
         joined = await client.take(3 * CONVERSATIONS)

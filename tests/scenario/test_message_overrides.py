@@ -1,4 +1,4 @@
-"""Settings in a message: they apply from that message on, and invalid ones change nothing."""
+"""Settings in a message: they apply from that message on, and invalid settings change nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def status(client: WireClient, conversation: str) -> tuple[str, str]:
     return value["model"], value["cwd"]
 
 
-# --- what holds ------------------------------------------------------------------------
+# --- valid overrides ---------------------------------------------------------------------------
 
 
 @both_apis
@@ -188,7 +188,7 @@ async def test_overrides_of_input_that_joins_hold_from_the_next_turn_on(
         ]
 
 
-# --- what does not fit -----------------------------------------------------------------
+# --- invalid overrides -------------------------------------------------------------------------
 
 POLICIES: Final = "expected one of `untrusted`, `on-failure`, `on-request`, `never`"
 PARSING: Final = "Failed to parse arguments for conversationSendMessage: "
@@ -242,7 +242,7 @@ async def test_values_that_do_not_fit_are_refused_and_change_nothing(
         assert await all_there_is() == before
         assert await status(client, conversation) == (MODEL, str(client.work))
 
-        # The id is still free, for other words too.
+        # The refused message has not used the id, so another message can use it.
         request = client.message(conversation, "something else", message_id=M1)
         assert await client.read() == answered(request, {"status": "ok", "message_id": M1})
         if runs:
@@ -307,5 +307,5 @@ async def test_a_history_goes_from_one_api_to_the_other_and_back(parley_model: S
         for back in (answers[1], answers[4]):
             back["input"].insert(2, thought)
         made_over_chat = next(item for item in answers[4]["input"] if item.get("arguments") == '{"at": 3}')
-        made_over_chat["id"] = None  # that API has no such name
+        made_over_chat["id"] = None  # a call over the chat API has no item id
         assert bodies(parley_model) == answers

@@ -1,4 +1,4 @@
-"""Requests at 2026-07-28: each says what it is, and the server remembers nothing.
+"""Requests at 2026-07-28: each request contains its version, and the server keeps no state between requests.
 
 Tests `parley.server.modern.requests`, `parley.server.modern.results`, `parley.server.mcp_settings` and
 `parley.server.http.stateless`.
@@ -111,7 +111,7 @@ async def test_methods_of_earlier_versions_do_not_exist(client: ModernWireClient
 
 @pytest.mark.promises("modern.per-request")
 async def test_both_eras_share_a_pipe_and_nothing_is_remembered(client: ModernWireClient) -> None:
-    """A client may discover, then initialize, and mix requests of both eras afterwards."""
+    """A client may call `server/discover`, then initialize, and then mix requests of both eras."""
     await client.result_of(client.request("server/discover", None))
     plain = await client.result_of(client.legacy("tools/list", {}))
     begun = await client.result_of(client.legacy("initialize", initialize()["params"]))

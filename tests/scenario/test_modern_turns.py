@@ -1,4 +1,4 @@
-"""Turns at 2026-07-28: streams that stay in flight, and approvals that are results of calls.
+"""Turns at 2026-07-28: stream requests that stay open, and approval requests as results of calls.
 
 Tests `parley.server.modern.rounds` and `parley.server.modern.listen`.
 """
@@ -52,7 +52,7 @@ async def http(server: HttpServer) -> AsyncIterator[ModernHttpClient]:
 
 
 def approval_of(result: Any) -> tuple[str, Any]:
-    """Return the only question of a result: its key and its parameters."""
+    """Return the key and the parameters of the only approval request in a result."""
     assert result["resultType"] == "input_required"
     [(key, asked)] = result["inputRequests"].items()
     assert asked["method"] == "elicitation/create"
@@ -100,7 +100,7 @@ async def test_a_stream_stays_in_flight_and_is_answered_when_the_conversation_is
 async def test_a_stream_takes_over_from_every_other_one_of_its_connection(
     client: ModernWireClient, parley_model: ScriptedModel
 ) -> None:
-    """The first stream is of an earlier version, the others are of this one."""
+    """The first stream is of an earlier version, and the other streams are of this version."""
     conversation = await client.create()
     arguments = {"name": "conversationStream", "arguments": {"conversation_id": conversation}}
     await client.result_of(client.legacy("tools/call", arguments))

@@ -1,4 +1,4 @@
-"""The notify program: started after each completed turn, and never waited for."""
+"""The notify program: the server starts it after each completed turn, and never waits for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bell:
     def __init__(self, folder: Path, *, first: str = "") -> None:
         self.pipe = folder / "bell"
         self.stdin = ""
-        """What the program of the last ring was given on stdin."""
+        """The stdin of the last call of the program."""
         os.mkfifo(self.pipe)
         program = folder / "ring.py"
         program.write_text(
@@ -40,7 +40,7 @@ class Bell:
             async with asyncio.timeout(90):
                 arguments, variables, self.stdin = json.loads(await asyncio.to_thread(self.pipe.read_text))
         except TimeoutError:
-            os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread go
+            os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets the reading thread end
             raise
         return arguments, variables
 
@@ -128,7 +128,8 @@ async def test_the_program_does_not_run_after_failed_or_interrupted_turns(
         await wire.answer(2)
         wire.reply(3, "is done")
         await wire.answer(3)
-        arguments, _ = await bell.rung()  # had the others been told, one of them would ring first
+        # if the program had run for the other turns, one of these calls would come first
+        arguments, _ = await bell.rung()
 
     assert _told(arguments) == _done("3", "Done", "is done")
 
@@ -140,7 +141,7 @@ async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_
     bell = Bell(tmp_path)
     async with speaking(parley_model, config=bell.config) as wire:
         wire.codex(1, "go")
-        assert await wire.text(1) == "Done"  # the program waits until the test listens
+        assert await wire.text(1) == "Done"  # the program waits until the test opens the pipe
         wire.raw.close_stdin()
         assert await wire.raw.exit_code() == 0
     arguments, _ = await bell.rung()

@@ -1,4 +1,4 @@
-"""Several processes on one home: each client can read and use every conversation, whichever process runs it."""
+"""Several processes on one home: each client can use every conversation, no matter which process runs it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.child_process
 
 INTERRUPTED = ErrorEvent(message=" Turn interrupted", reason="interrupted", principal="local")
 
-# --- seeing --------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("keeping.shared")
@@ -105,7 +105,7 @@ async def test_a_client_that_only_reads_is_woken_by_what_another_process_does(
     assert (text, same.seq, same.state) == ("Hello, ", known, "running")
 
 
-# --- steering ------------------------------------------------------------------------------------
+# --- commands ------------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("keeping.shared")
@@ -270,7 +270,7 @@ async def test_deleting_in_one_process_ends_the_streams_and_reads_of_the_others(
     assert (await one.client.list()).conversations == ()
 
 
-# --- questions -----------------------------------------------------------------------------------
+# --- approvals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("keeping.shared")

@@ -69,7 +69,7 @@ GO = User("go")
 
 @pytest.fixture(autouse=True)
 def usual_permissions() -> Iterator[None]:
-    """Set the usual umask, whatever that of the test runner is."""
+    """Set the usual umask, regardless of the umask of the test runner."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -104,7 +104,7 @@ async def test_a_patch_is_applied_however_it_is_spelt(parley_model: ScriptedMode
             ]
 
 
-# --- what a patch does ---------------------------------------------------------------------
+# --- the effects of a patch ----------------------------------------------------------------------
 
 
 class Case(NamedTuple):
@@ -493,7 +493,7 @@ async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_p
     assert end == {"type": "patch_apply_end", "call_id": CALL_ID, "stdout": "", "stderr": why, "success": False}
 
 
-# --- much to say ---------------------------------------------------------------------------
+# --- large patches -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", EITHER_API)
@@ -519,7 +519,7 @@ async def test_the_text_of_a_large_patch_is_complete_for_clients_and_truncated_f
     assert outputs(parley_model) == [(CALL_ID, told(cut))]
 
 
-# --- looking on, and being stopped ---------------------------------------------------------
+# --- other clients, and interrupts ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", EITHER_API)
@@ -529,7 +529,7 @@ async def test_a_late_client_sees_the_same_patch_events(parley_model: ScriptedMo
         patch("*** Add File: /proc/a.txt", "+a"),
         patch("*** Delete File: a.txt"),
     )
-    # Models use an id again.
+    # Models use a call id more than once.
     parley_model.says(*(call for text in texts for call in calls_for(text)))
     async with speaking(parley_model, api=api) as wire:
         wire.codex(1, "go", **OUTSIDE_TOO)
@@ -557,7 +557,7 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_turn_is_interr
     parley_model: ScriptedModel,
 ) -> None:
     parley_model.says(*calls_for(MANY))
-    parley_model.default = Says((HOLD,))  # the interrupt may come too late for the patch, not for the turn
+    parley_model.default = Says((HOLD,))  # the interrupt may come too late for the patch, but not for the turn
     async with speaking(parley_model) as wire:
         plant_tree(wire.work, MANY_BEFORE)
         wire.codex(1, "go")
@@ -597,20 +597,24 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_server_is_stop
 
 LINES = 1_500_000
 PROMPTLY_SECONDS = 4
-"""Less than the five seconds for which the server matches so large a patch, and many times the time of an end."""
+"""The maximum time of an interrupt, in seconds.
+
+It is shorter than the five seconds for which the server matches a patch of this size, and much longer than an
+interrupt usually takes.
+"""
 
 
 def _holds(pid: int, folder: Path) -> bool:
     """Return whether a process has a directory open."""
     for one in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # closed in the meantime
             if Path(os.readlink(one)) == folder:
                 return True
     return False
 
 
 async def _is_matching(wire: Wire) -> None:
-    """Wait until the server matches a patch: meanwhile it holds the directory of the file open."""
+    """Wait until the server is matching a patch. Meanwhile the server holds the directory of the file open."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not _holds(wire.raw.pid, wire.work):
             await wire.silence()
@@ -622,7 +626,7 @@ async def _is_matching(wire: Wire) -> None:
 async def test_a_server_that_matches_a_very_large_patch_ends_at_once_when_its_input_ends(
     parley_model: ScriptedModel,
 ) -> None:
-    # Their quotes are of another kind: they are looked for at every level.
+    # The quotes in the patch differ from those in the file, so the matcher tries every level.
     chunks = ("@@\n 'a'\n-'b'\n+x" for _ in range(LINES // 5))
     parley_model.says(*calls_for(patch("*** Update File: large.txt", *chunks)))
     parley_model.default = Says((HOLD,))

@@ -1,4 +1,4 @@
-"""Patches in a real repository over several turns: the diff of a turn is that of git."""
+"""Patches in a real repository over several turns: the diff of a turn is the same as Git's diff."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Repository:
         """Create a repository; `__` in a name stands for a dot."""
         self.root = root
         self.git("init", "--quiet")
-        # Git names the function around a hunk behind it, by guessing; the protocol does not.
+        # Git guesses the function around a hunk and writes its name after the hunk header. The protocol has no such
+        # names.
         (root / ".git/info").mkdir(exist_ok=True)
         (root / ".git/info/attributes").write_text("* diff=unnamed\n")
         for name, content in files.items():
@@ -59,8 +60,10 @@ class Repository:
         self.git("commit", "--quiet", "--allow-empty", "--message", "a turn")
 
     def diff(self) -> str:
-        """What has changed since the last commit, in the words of the protocol: index lines without the
-        mode, and of a file that was renamed and changed nothing but both names."""
+        """Return the changes since the last commit in the format of the protocol.
+
+        Index lines have no mode, and a file that was renamed without changes has only its two names.
+        """
         self.git("add", "--all")
         diff = self.git("diff", "--cached", "--full-index", "--find-renames", "--no-ext-diff")
         diff = re.sub(r"(?m)^(index \w+\.\.\w+) \d+$", r"\1", diff)
@@ -158,7 +161,7 @@ TURNS = {
 
 
 def _calls(steps: tuple[str | tuple[str, ...], ...]) -> list[Call]:
-    """Return the calls: a text is a patch, several texts are a command."""
+    """Return the calls for the steps. A string is a patch, and several strings are a command."""
     return [
         calls_for(step)[0] if isinstance(step, str) else shell_call(*step, call_id=f"x{number}")
         for number, step in enumerate(steps)
@@ -199,7 +202,7 @@ async def test_each_patch_of_a_turn_shows_all_that_git_shows_by_then(parley_mode
         for number in range(1, len(BACK_AND_FORTH) + 1):
             diffs = await _turn(wire, number, _calls(BACK_AND_FORTH[:number]))
             expected.append(repository.diff())
-            # So that the next turn repeats what this one did, and goes one step further.
+            # The next turn repeats the steps of this turn, and adds one step.
             repository.git("reset", "--quiet", "--hard")
 
             assert diffs == expected
@@ -238,7 +241,7 @@ async def test_names_are_read_from_the_root_of_the_repository_wherever_the_conve
 
 
 async def _turn(wire: Wire, number: int, calls: list[Call]) -> list[str]:
-    """Run a turn in which the model makes these calls, one in each response; return the diff after each patch."""
+    """Run a turn in which the model makes these calls, one in each response. Return the diff after each patch."""
     for call in calls:
         wire.model.says(call)
     if number == 1:

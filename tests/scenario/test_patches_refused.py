@@ -1,4 +1,4 @@
-"""Patches that do not match, are forbidden or cannot be written: the model is told why, and nothing changes."""
+"""Patches that do not match, are forbidden or cannot be written: the model gets the reason, and no file changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GO = User("go")
 BEFORE: Tree = {"gone.txt": regular("x\n"), "old.txt": regular(OLD)}
 
 
-# --- patches that do not fit ---------------------------------------------------------------
+# --- patches that do not match -------------------------------------------------------------------
 
 HEADERS = "'*** Add File: {path}', '*** Delete File: {path}', '*** Update File: {path}'"
 NOT_FOUND = "No such file or directory (os error 2)"
@@ -68,11 +68,11 @@ MISFITS = {
         f"error: Failed to read file to update WORK/missing.txt: {NOT_FOUND}"
     ),
     patch("*** Delete File: missing.txt"): f"error: Failed to delete file WORK/missing.txt: {NOT_FOUND}",
-    # What would fit is left alone as well.
+    # The parts of the patch that match are not applied either.
     patch("*** Add File: a.txt", "+a", "*** Delete File: gone.txt", "*** Update File: old.txt", "-x", "+y"): (
         'error: Failed to find expected lines ["x"] in WORK/old.txt'
     ),
-    # What must not be touched.
+    # Paths that a patch must not change.
     patch("*** Add File: old.txt", "+a"): "error: File already exists: WORK/old.txt",
     patch("*** Add File: folder", "+a"): "error: File already exists: WORK/folder",
     patch("*** Update File: gone.txt", "*** Move to: old.txt", "-x", "+y"): (
@@ -137,7 +137,7 @@ MISFITS = {
             (".cursor/mcp.json", ".cursor"),
         )
     },
-    # Behind a link, `..` leads elsewhere than it seems to.
+    # After a link, `..` is the parent directory of the link's target.
     patch("*** Update File: way/../old.txt", "-beta", "+BETA"): (
         "error: invalid path 'way/../old.txt': WORK/way is a symbolic link"
     ),
@@ -145,7 +145,7 @@ MISFITS = {
         f"error: invalid path 'missing/../old.txt': WORK/missing: {NOT_FOUND}"
     ),
 }
-"""What the model is told of each patch; `WORK` stands for the working directory."""
+"""The output that the model gets for each patch. `WORK` stands for the working directory."""
 
 
 def _plant_obstacles(work: Path) -> None:
@@ -227,7 +227,7 @@ async def test_a_function_call_without_a_patch_is_explained(parley_model: Script
     ]
 
 
-# --- patches that may not be, and such that cannot be written ------------------------------
+# --- patches that are forbidden, or that cannot be written -----------------------------------------
 
 
 OUTSIDE = "patch rejected: writing outside of the project; rejected by user approval settings"
@@ -237,7 +237,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sandbox": "workspace-write"}, "../a.txt"),
     ({}, "../a.txt"),
 )
-"""Under the policy `never`: the sandbox, and a file that is outside of what may be written to."""
+"""For the policy `never`: the sandbox settings, and a file that the sandbox does not allow to write."""
 
 
 @pytest.mark.promises("decide.patches")
@@ -263,7 +263,7 @@ async def test_a_patch_outside_of_the_project_is_refused_without_approvals(
 
 
 def _why_not(path: str) -> str:
-    """Return the error of the system for creating such a file."""
+    """Return the error of the operating system for creating such a file."""
     with pytest.raises(OSError) as refused, open(path, "x"):
         pass
     return f"{refused.value.strerror} (os error {refused.value.errno})"
@@ -274,7 +274,7 @@ async def test_a_patch_that_cannot_be_written_reports_it_and_changes_nothing(
     parley_model: ScriptedModel, api: Api
 ) -> None:
     lines = ("*** Add File: sub/a.txt", "+a", "*** Update File: old.txt", "-beta", "+BETA")
-    # Files cannot be made there, which shows only when one is.
+    # No file can be created there, which is found only when the patch is written.
     [call] = calls_for(patch(*lines, "*** Add File: /proc/a.txt", "+a"))
     parley_model.says(call)
     async with speaking(parley_model, api=api) as wire:

@@ -170,7 +170,7 @@ def _views(*paths: str) -> list[Call]:
 
 
 def _seen(api: Api, name: str) -> Any:
-    """Return an image as the model is sent it."""
+    """Return an image in the form that the model gets."""
     url = as_data_url(*IMAGES[name])
     if api == "chat":
         return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
@@ -179,7 +179,7 @@ def _seen(api: Api, name: str) -> Any:
 
 
 def _said(request: Any, api: Api) -> list[Any]:
-    """Return the input of a request from the first message of the user on."""
+    """Return the input of a request, beginning with the first message of the user."""
     return list(request["messages"][2:] if api == "chat" else request["input"][1:])
 
 

@@ -1,4 +1,4 @@
-"""Which principal sent, decided and interrupted, as events and late answers name it."""
+"""The principals in events and in late answers: who sent a message, decided an approval, or interrupted a turn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def named(client: HttpClient, conversation: str) -> list[tuple[str, str | 
 
 
 async def failure(client: HttpClient, name: str, **arguments: Any) -> Any:
-    """Call a tool that fails; return its structured content."""
+    """Call a tool that fails, and return its structured content."""
     result = (await client.post(tool(1, name, arguments), Accept="application/json")).json["result"]
     assert result["isError"] is True
     return result["structuredContent"]

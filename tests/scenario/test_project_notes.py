@@ -15,7 +15,7 @@ BETWEEN = "\n\n--- project-doc ---\n\n"
 
 
 async def _notes_told(wire: Wire, cwd: Path) -> str | None:
-    """Return the notes in the model request of a turn in `cwd`; the rest of the request is checked."""
+    """Return the notes in the model request of a turn in `cwd`, after checking the rest of the request."""
     request_id = wire.calls_made + 1
     wire.codex(request_id, "go", cwd=str(cwd))
     await wire.answer(request_id)

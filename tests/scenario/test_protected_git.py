@@ -1,4 +1,4 @@
-"""Files that Git obeys, under Landlock: restored after a command, or a person is asked before the next one."""
+"""Files that control Git, with Landlock: they are restored after a command, or a person must accept the change."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Conversations:
         return self._told()
 
     async def run_asked(self, script: str, answer: Any) -> tuple[Any, str]:
-        """Run a command that needs an approval; return the request and the output for the model."""
+        """Run a command that needs an approval. Return the approval request, and the output for the model."""
         number = self._start(script)
         before = await self._wire.until(is_event("elicitation/create"))
         self._wire.raw.send(result(before[-1]["id"], answer))
@@ -145,7 +145,7 @@ async def test_after_files_could_not_be_restored_commands_need_an_approval(parle
             {**approval, "command": ["sh", "-c", "touch one"]},
             {**approval, "command": ["sh", "-c", BOLD]},
         ]
-        # The approval is for these files, and not for leaving the sandbox.
+        # The approval covers these files. It does not let the command leave the sandbox.
         assert (approved.startswith(FAILED), once_more.startswith(FAILED)) == (True, True)
         assert sorted(os.listdir(wire.work)) == ["own", "three", "two"]
 

@@ -21,7 +21,7 @@ from parley.wire.mcp import PLAIN_VERSION
 
 
 async def use(process: ParleyProcess, tool: str, conversation: Conversation, **arguments: Any) -> Any:
-    """Call a tool; return the value of its result."""
+    """Call a tool, and return the value of its result."""
     given = {"conversation_id": conversation.id, **arguments}
     result = await process.client.call_tool(tool, given)
     return msgspec.to_builtins(result.structured_content)
@@ -38,12 +38,12 @@ async def queue(process: ParleyProcess, conversation: Conversation, text: str, *
 
 
 async def texts(process: ParleyProcess, conversation: Conversation) -> list[str]:
-    """The messages that wait."""
+    """Return the texts of the queued messages."""
     return [one["content"][0]["text"] for one in (await use(process, "queueList", conversation))["messages"]]
 
 
 async def until_completed(conversation: Conversation, completed: int) -> list[object]:
-    """Wait until this many turns are complete and none runs; return all events."""
+    """Wait until this many turns are complete and no turn is running. Return all events."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         page = await conversation.read(limit=10_000)
         while page.state != "idle" or sum(isinstance(one.msg, TaskComplete) for one in page.events) < completed:

@@ -70,7 +70,7 @@ async def test_all_of_a_turn_can_be_read(parley_model: ScriptedModel) -> None:
         await client.say(conversation, "go", message_id=MESSAGE)
         await client.over(conversation)
 
-        # Positions that are missing belong to records, which no client sees.
+        # The missing positions belong to records, which clients do not see.
         assert await read(client, conversation) == {
             "events": [
                 at(3, TASK_STARTED),
@@ -182,11 +182,11 @@ async def test_a_hundred_events_are_read_by_default(parley_model: ScriptedModel)
         assert [one["msg"] for one in whole["events"]] == remains("chat", "Done") * 35
 
 
-# --- backwards -------------------------------------------------------------------------
+# --- reading backwards -----------------------------------------------------------------------
 
 
 async def read_back(client: WireClient, conversation: str, before: int, **arguments: Any) -> list[Any]:
-    """Read all pages before a position, the last one first."""
+    """Read all pages before a position, beginning with the last page."""
     pages = [await read(client, conversation, before=before, **arguments)]
     while "before" in pages[-1]:
         pages.append(await read(client, conversation, before=pages[-1]["before"], **arguments))
@@ -286,7 +286,10 @@ async def test_before_is_refused_with_other_positions_and_unknown_to_older_clien
 
 
 def begun(answer: Any) -> Any:
-    """Return a page with the beginning of a turn; the record of the model request may be included."""
+    """Return a page with the beginning of a turn.
+
+    The position of the record of the model request may be included.
+    """
     seq = answer["result"]["structuredContent"]["seq"]
     assert seq in (4, 5)
     return {"events": [at(3, TASK_STARTED)], "open": [], "seq": seq, "state": "running"}
@@ -319,7 +322,7 @@ async def test_reading_waits_while_there_is_only_open_text(parley_model: Scripte
         (answer,) = [message for message in await client.until_answer(waiting) if "id" in message]
 
         page = answer["result"]["structuredContent"]
-        assert page["events"][0] == at(seq + 2, agent_message("One two"))  # behind the question to the model
+        assert page["events"][0] == at(seq + 2, agent_message("One two"))  # after the record of the model request
 
 
 @pytest.mark.promises("read.wait")
@@ -365,7 +368,7 @@ async def test_a_reader_that_waits_is_answered_when_the_server_ends(parley_model
         assert await client.raw.exit_code() == 0
 
 
-# --- what cannot be read ---------------------------------------------------------------
+# --- failures to read ------------------------------------------------------------------------
 
 
 @pytest.mark.promises("read.failure")

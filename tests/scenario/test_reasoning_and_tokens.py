@@ -1,4 +1,4 @@
-"""Reasoning and token counts: how they are shown, and sent back if the API requires it."""
+"""Reasoning and token counts: the events for clients, and the reasoning in the next request."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ async def test_a_server_continues_with_what_a_damaged_page_does_not_hit(
             await sound.send("Go on.")
             events = await stream.turn()
 
-    assert listed == set(list(kept)[::2])  # the others are archived
+    assert listed == set(list(kept)[::2])  # the other conversations are archived
     assert states.keys() == {"idle", "damaged"}
     assert states["damaged"] < CONVERSATIONS // 2
     assert events[-1] == TaskComplete(last_agent_message="Fine.")

@@ -1,4 +1,4 @@
-"""The resident server and its relays (`parley.app.relay`): turns without their client, and commands about it."""
+"""The resident server and its relays (`parley.app.relay`): turns without their client, and `parley serve`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def resident(parley_model: ScriptedModel, home: Path) -> AsyncIterator[Res
 
 
 def the_same(conversation: Conversation, process: ParleyProcess) -> Conversation:
-    """The conversation, as the client of another process has it."""
+    """Return the conversation as a handle of the client of another process."""
     return process.client.conversation(conversation.id)
 
 
@@ -561,7 +561,7 @@ async def test_without_a_resident_a_client_is_served_in_process(start: Start, ho
 
 @pytest.mark.promises("resident.relay")
 async def test_a_refused_relay_serves_its_client_and_says_so(start: Start, home: Path) -> None:
-    """A server of another version refuses the hello."""
+    """A server of another version refuses the hello of the relay."""
     await asyncio.to_thread(home.mkdir, parents=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(home / "serve.sock"))

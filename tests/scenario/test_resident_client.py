@@ -1,4 +1,4 @@
-"""The Python client of a resident server: its connection, and what it does when the connection is lost."""
+"""The Python client of a resident server: its connection, and lost connections."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from parley.wire.events import (
 )
 
 HANDSHAKE_BYTES = 3000
-"""More than the server sends before the first request after the handshake."""
+"""A number of bytes that exceeds the output of the server before the first request after the handshake."""
 
 pytestmark = pytest.mark.child_process
 
@@ -157,7 +157,7 @@ async def test_what_is_sent_while_the_connection_closes_is_dropped(
         async with conversation.stream() as stream:
             closing = asyncio.create_task(transport.close())
             await asyncio.sleep(0)
-            await stream.close()  # tells the server
+            await stream.close()  # notifies the server
             transport.send(b"{}\n")
             await closing
 
@@ -186,13 +186,13 @@ async def test_a_text_goes_on_where_the_connection_was_cut(
         log = await conversation.read()
 
     (shown,) = written(seen).values()
-    assert shown in ("One, two, three, ", text)  # the last piece may have come before the stream went on
+    assert shown in ("One, two, three, ", text)  # the last piece may have arrived before the stream continued
     assert text == "One, two, three, four."
     assert positions(seen) == [event.seq for event in log.events]
 
 
 async def _deltas(stream: Stream, number: int) -> AsyncIterator[StreamEvent]:
-    """Yield events until so many deltas were read."""
+    """Yield events up to and including this number of deltas."""
     async for event in stream.detailed():
         yield event
         number -= isinstance(event.msg, AgentMessageDelta)
@@ -235,7 +235,7 @@ async def test_a_stream_that_is_opened_without_a_connection_waits_for_it(
 async def test_a_call_in_flight_fails_and_a_message_is_sent_again(
     resident: InProcessResident, parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    """The connection is cut when the server has the request and the client has no result."""
+    """The connection is cut after the server has received the request and before the client gets the result."""
     parley_model.says("Done.")
     async with connect(resident.socket()) as client:
         conversation = await created(client, tmp_path)
@@ -342,7 +342,7 @@ async def test_wherever_connections_are_cut_every_event_is_read_once(
     cuts: list[int],
     pieces: list[str],
 ) -> None:
-    """All cuts but the first may also fall into the answer to the hello and the handshake."""
+    """All cuts except the first may also occur in the answer to the hello and in the handshake."""
     path = str(tmp_path / f"{random.getrandbits(64)}.sock")
     async with connect(resident.socket()) as client:
         conversation = await created(client, tmp_path)
@@ -370,7 +370,10 @@ async def test_wherever_connections_are_cut_every_event_is_read_once(
 async def _streamed_over_restarts(
     model: ScriptedModel, home: Path, *, restarts: int, chance: random.Random
 ) -> None:
-    """Kill and start the resident at random moments while a client streams; compare with the log at the end."""
+    """Kill and restart the resident server at random moments while a client streams.
+
+    Compare the events with the log.
+    """
     seen: list[StreamEvent] = []
     config = "[serve]\ndrain_seconds = 0\n"
     resident = await ResidentProcess(model, home, config=config).__aenter__()

@@ -1,4 +1,4 @@
-"""Failures in the sandbox under `on-failure`: a person is asked whether to repeat the action without it."""
+"""Failures in the sandbox with `on-failure`: a person is asked whether to repeat the action without the sandbox."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def asking(model: ScriptedModel, config: str) -> AsyncIterator[Wire]:
 
 
 async def asked_again(wire: Wire, number: int, call: Call, cwd: Path, sandbox: str, answer: Any) -> list[Any]:
-    """Return the events of a turn with this call, whose retry is answered like this."""
+    """Return the events of a turn with this call. The approval request for the retry gets this answer."""
     wire.model.says(call)
     arguments = {"sandbox": sandbox, "approval-policy": "on-failure", "cwd": str(cwd)}
     wire.codex(number, "go", **arguments)
@@ -101,7 +101,7 @@ async def test_a_command_that_failed_in_the_sandbox_is_repeated_without_it_if_ap
 async def test_a_patch_that_failed_in_the_sandbox_is_written_without_it_if_approved(
     parley_model: ScriptedModel,
 ) -> None:
-    # Files cannot be made there, which shows only when one is.
+    # No file can be created there, which is found only when the patch is written.
     [call] = calls_for(patch("*** Add File: a.txt", "+a", "*** Add File: /proc/a.txt", "+a"))
     config = '[sandbox]\nmechanism = "landlock"\n[sandbox_workspace_write]\nwritable_roots = ["/proc"]\n'
     async with asking(parley_model, config) as wire:

@@ -1,4 +1,4 @@
-"""What the clients of each role may do, and what a client with access to one conversation sees."""
+"""The permissions of clients with each role, and the view of a client with access to one conversation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def result_of(client: HttpClient, method: str, **params: Any) -> Any:
 
 
 async def outcome(client: HttpClient, name: str, **arguments: Any) -> tuple[bool, str]:
-    """Call a tool; return whether it failed, and the code of the error."""
+    """Call a tool. Return whether it failed, and the code of the error."""
     result = await result_of(client, "tools/call", name=name, arguments=arguments)
     return bool(result.get("isError")), result.get("structuredContent", {}).get("code", "")
 
@@ -255,8 +255,9 @@ async def test_only_approvers_are_asked(server: HttpServer, parley_model: Script
 
 @pytest.mark.promises("roles.approvals", "modern.approvals", "modern.state")
 async def test_only_approvers_are_asked_by_results(server: HttpServer, parley_model: ScriptedModel) -> None:
-    """At 2026-07-28 the stream of an observer or a driver goes on, although its client declares `elicitation`. Such
-    a client cannot answer either, not even with the state of a client that was asked.
+    """At 2026-07-28, the stream of an observer or a driver continues, although its client declares `elicitation`.
+
+    Such a client cannot answer an approval either, even with the state of a client that was asked.
     """
     clients = {
         role: await server.modern_client(token=await token_of(server, role), capabilities=ASKABLE) for role in ROLES

@@ -1,4 +1,4 @@
-"""What a command of one conversation can do to the directories of another, over several turns."""
+"""A command of one conversation cannot replace the directories of another conversation, over several turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.promises("sandbox.replaced")
 
 
 class Writers:
-    """Conversations of one server, each of which may write to its own directory and to the named ones."""
+    """Conversations of one server. Each may write to its own directory and to the named directories."""
 
     def __init__(self, client: WireClient, mechanism: str) -> None:
         self._client, self._mechanism = client, mechanism

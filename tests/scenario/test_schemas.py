@@ -48,7 +48,7 @@ async def document() -> Any:
 
 
 class Checks:
-    """Validates messages by the schemas, and records which events it has seen."""
+    """Validates messages with the schemas, and records the types of their events."""
 
     def __init__(self, schemas: Any) -> None:
         self._schemas = schemas
@@ -90,7 +90,7 @@ class Checks:
 
 
 class Recorder:
-    """A client that approves everything, and records which tool each of its requests has called."""
+    """A client that approves every request, and records the tool of each of its requests."""
 
     def __init__(self, client: ApprovingClient, checks: Checks) -> None:
         self._client, self._checks = client, checks

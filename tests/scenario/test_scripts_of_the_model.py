@@ -1,4 +1,4 @@
-"""Shell scripts of the model: plain ones need no approval, and no script blocks the server."""
+"""Shell scripts of the model: safe scripts need no approval, and no script blocks the server."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HOSTILE: Final = {
     "operators": "ls &&||;|" * 12_000,
     "heredocs": "cat <<E\n" * 12_000,
 }
-"""Scripts of about 100 kB. More kinds of them are in the unit test of the check."""
+"""Scripts of about 100 kB. The unit test of the check has more kinds."""
 
 CPU_SECONDS: Final = 1.5
-"""The limit of a whole turn with one script, on a slow machine."""
+"""The maximum CPU time in seconds of a complete turn with one script, on a slow machine."""
 
 
 async def play(client: ApprovingClient, *steps: Step) -> list[Any]:

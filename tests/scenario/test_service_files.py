@@ -1,4 +1,4 @@
-"""The resident server as a service: what it tells systemd, and the files in `packaging/`."""
+"""The resident server as a service: its notifications to systemd, and the files in `packaging/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`settingsList`: what a client of each role can choose for a new conversation."""
+"""`settingsList`: the settings that a client of each role can choose for a new conversation."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def expected(call: Call, told: str, *events: Any) -> dict[str, Turned]:
     return {api: Turned.of_one(api, call, told, *events) for api in APIS}
 
 
-# --- it ran --------------------------------------------------------------------------------
+# --- commands that run to their end --------------------------------------------------------------
 
 
 @pytest.mark.child_process
@@ -88,7 +88,7 @@ async def test_a_command_ends_as_it_says_and_the_model_reads_both_streams_when_i
         assert seen.outputs == history("chat", *told)
 
 
-# --- it said a great deal --------------------------------------------------------------------
+# --- long output -------------------------------------------------------------------------------
 
 
 def lines(first: int, last: int) -> str:
@@ -134,7 +134,7 @@ async def test_the_streams_of_a_failing_command_are_cut_to_fit_together(parley_m
         assert seen.asked == history("chat", User("go"), sent(call), told)
 
 
-# --- it did not run to its end -----------------------------------------------------------------
+# --- timeouts and signals ----------------------------------------------------------------------
 
 NOT_THERE: Final = "No such file or directory (os error 2)"
 
@@ -193,7 +193,10 @@ async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_th
 
 
 async def timed_out_after_output(wire: Wire) -> tuple[Call, Turned]:
-    """Run a command that prints a line and takes too long; a busy computer gets more time for the line."""
+    """Run a command that prints a line and exceeds its timeout.
+
+    On a busy computer, the command gets more time for the line.
+    """
     script = "echo begun; sleep 1000"
     for milliseconds in (400, 4_000):
         call = sh("c1", script, timeout=milliseconds)
@@ -234,7 +237,7 @@ async def test_a_command_that_a_signal_kills_did_not_run_to_its_end(parley_model
         assert seen == expected(call, f"failed in sandbox None with execution error: {why}", *events)
 
 
-# --- it ran in a sandbox -------------------------------------------------------------------------
+# --- sandboxed commands ------------------------------------------------------------------------
 
 
 def configured_for(mechanism: str) -> str:
@@ -373,7 +376,7 @@ async def test_a_program_in_the_workspace_needs_an_approval_whatever_its_name(
         assert asked == ["writes", "written"]
 
 
-# --- it did not run at all ---------------------------------------------------------------------
+# --- commands that do not run --------------------------------------------------------------------
 
 
 NAMES: Final = ("no_such_tool", "Shell", "")
@@ -597,7 +600,7 @@ async def test_also_when_commands_are_given_everything_the_keys_of_the_server_ar
     parley_model: ScriptedModel, others_pass: bool
 ) -> None:
     policy = 'inherit = "all"'
-    if others_pass:  # then what is not a key of the server has to be named
+    if others_pass:  # variables other than the keys of the server must then be listed
         policy += "\nignore_default_excludes = true\nexclude = ['*_SECRET_*', 'GITHUB_T?KEN', 'HTTPS_PROXY']"
     given = await environment(parley_model, policy)
 

@@ -1,4 +1,7 @@
-"""Signals: SIGTERM and SIGHUP end the server in order; SIGINT too, but on a terminal it first interrupts turns."""
+"""Signals:
+
+SIGTERM and SIGHUP shut the server down. SIGINT does the same, but on a terminal it first interrupts turns.
+"""
 
 from __future__ import annotations
 

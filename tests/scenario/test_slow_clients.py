@@ -38,7 +38,7 @@ either_api = pytest.mark.parametrize("api", EITHER_API)
 MEGABYTE: Final = 1024 * 1024
 
 SIZE: Final = 4096
-"""Characters of one delta where there are few large ones."""
+"""The number of characters in a large delta."""
 
 EIGHT_CHARACTERS: Final = "abcdefgh"
 """The text of one small delta."""
@@ -54,16 +54,16 @@ def long_text(size: int) -> str:
 
 @cache
 def many_deltas(api: Api, deltas: int) -> RawBody:
-    """Return a response of many small deltas that ends in a call, so that another request follows."""
+    """Return a response of many small deltas that ends with a call, so that another request follows."""
     steps = (Pieces(EIGHT_CHARACTERS * deltas, 8), Call("no_such_tool", {}, call_id="c1"))
     parts = (part for part in render(writer_for(api), steps) if isinstance(part, bytes))
     return RawBody(body=b"".join(parts), cut_every=64 * 1024)
 
 
 async def stall(client: BaseClient, conversation: str, deltas: int, *, api: Api = "chat") -> None:
-    """Run a turn, unread, to the end of its first response; hold its second response after one word.
+    """Run a turn to the end of its first response without reading, and hold its second response after one word.
 
-    By then the server has far more messages for its client than their buffers hold.
+    The server then has far more messages for its client than the buffers hold.
     """
     model = client.model
     asked = len(model.requests)
@@ -75,7 +75,7 @@ async def stall(client: BaseClient, conversation: str, deltas: int, *, api: Api 
 
 
 async def stall_streamed(client: BaseClient, deltas: int) -> None:
-    """Like `stall`, in a new conversation that the client streams."""
+    """Run a turn as `stall` does, in a new conversation that the client streams."""
     conversation = await client.create()
     await client.open_stream(conversation)
     await stall(client, conversation, deltas)
@@ -93,20 +93,21 @@ def without_deltas(events: list[Any]) -> list[Any]:
     return [event for event in events if not event["type"].endswith("_delta")]
 
 
-# --- reading on ------------------------------------------------------------------------
+# --- reading again -----------------------------------------------------------------------------
 
 
 @pytest.mark.promises("framing.slow-client", "catchup.merged")
 async def test_a_client_that_reads_again_gets_the_missed_deltas_merged(
     parley_model: ScriptedModel,
 ) -> None:
-    text = long_text(8 * MEGABYTE)  # far beyond what the sockets and pipes on its way hold
+    text = long_text(8 * MEGABYTE)  # far more than the buffers of the pipe and the sockets hold
     async with SlowClient(parley_model) as client:
         parley_model.says(Pieces(text, SIZE), HOLD, "The end.")
         conversation = await client.create()
         await client.open_stream(conversation)
         await client.say(conversation, "speak")
-        await parley_model.wait_until_held()  # all of it was sent, nothing of it was read
+        # the model has sent the long text, and the client has read none of it
+        await parley_model.wait_until_held()
         begun = await client.read()
         deltas: list[str] = []
         while sum(map(len, deltas)) < len(text):
@@ -120,8 +121,8 @@ async def test_a_client_that_reads_again_gets_the_missed_deltas_merged(
         assert begun == live(TASK_STARTED)
         assert "".join(deltas) == text
         assert len(sizes) < len(text) // SIZE
-        assert sizes[0] == SIZE  # while it kept up, each came as the model sent it
-        assert max(sizes) > MEGABYTE  # and then what it lacked, in one
+        assert sizes[0] == SIZE  # a delta that was sent while the client kept up
+        assert max(sizes) > MEGABYTE  # the missed deltas, merged
         assert rest == [live(delta("The end.")), *map(live, remains("chat", text + "The end.")[1:])]
 
 
@@ -161,7 +162,7 @@ async def test_positions_and_offsets_have_no_gap_over_a_pause_in_reading(parley_
         view, whole = View(), View()
         view.reached(Seq(snapshot["params"]["_meta"]["seq"]))
         for message in seen:
-            view.take(from_json(ConversationEvent, message["params"]))  # complains about a gap
+            view.take(from_json(ConversationEvent, message["params"]))  # the view fails if there is a gap
         for one in again["params"]["initial_state"]["events"]:
             whole.take(from_json(ConversationEvent, one))
         assert (view.events, view.open) == (whole.events, {})
@@ -191,7 +192,7 @@ async def test_a_codex_call_that_is_not_read_is_answered_after_all_its_events(
         assert answer["result"] == {"content": [{"type": "text", "text": "Done"}]}
 
 
-# --- the others ------------------------------------------------------------------------
+# --- other clients ---------------------------------------------------------------------------
 
 
 async def test_a_client_that_does_not_read_costs_its_server_no_memory(parley_model: ScriptedModel) -> None:
@@ -252,7 +253,7 @@ async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_ma
             ping = client.request("ping", {})
         asked = len(parley_model.requests)
         client.cancel(unwanted)
-        client.message(other, "go")  # when the model is asked this, the cancellation was read
+        client.message(other, "go")  # when the model gets this message, the server has read the cancellation
         await parley_model.wait_for_requests(asked + 1)
         parley_model.release()
         seen = await client.until_method("task_complete")
@@ -263,7 +264,8 @@ async def test_a_snapshot_that_is_cancelled_before_it_could_be_taken_is_never_ma
             {"jsonrpc": "2.0", "id": ping, "result": {}},
         ]
         assert [message for message in seen if message.get("method") == "notifications/initial_state"] == []
-        # The message names no conversation: the second stream had ended before this event, so only one was open.
+        # The message contains no conversation id, because only one stream was open: the second had ended before
+        # this event.
         assert live(task_complete("And more.")) in seen
 
 
@@ -276,7 +278,7 @@ async def test_a_snapshot_is_as_new_as_the_moment_at_which_the_client_takes_it(
         asked, whole = len(parley_model.requests), remains("chat", "Done")
         with client.at_once():
             stream = client.stream(other)
-            client.message(other, "first")  # after the stream was asked for, and before it can begin
+            client.message(other, "first")  # after the request for the stream, and before the stream can begin
         await parley_model.wait_for_requests(asked + 1)
         parley_model.release()
         seen = await client.until(
@@ -357,7 +359,10 @@ async def test_a_call_that_is_read_late_is_answered_with_what_came_of_its_own_tu
 # --- the long version ------------------------------------------------------------------
 
 PAUSE_SECONDS: Final = 10.0
-"""How long a client does not read: it is the thing under test, nothing is waited for."""
+"""The time in seconds for which a client does not read.
+
+The test measures the effect of this pause, and waits for nothing else.
+"""
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ MISSPELT: Final = {
     "profil": "did you mean `profile`?",
     "Model": "did you mean `model`?",
 }
-"""Names that are refused, and what is said of them."""
+"""Names that are refused, each with a part of the error."""
 
 MISSPELT_SETTINGS: Final = {
     "approval-policy": "did you mean `approval_policy`?",
@@ -62,7 +62,7 @@ MISSPELT_SETTINGS: Final = {
     "turn_calls": "did you mean `limits.turn_calls`?",
     "include_only": "did you mean `shell_environment_policy.include_only`?",
 }
-"""Keys of the `config` argument and of `-c` that are refused, and what is said of them."""
+"""Keys of the `config` argument and of `-c` that are refused, each with a part of the error."""
 
 
 class Caller:
@@ -73,7 +73,7 @@ class Caller:
         self._conversation: str | None = None
 
     async def begin(self, tool: str, **arguments: Any) -> int:
-        """Start a turn with these arguments; return the id of the request that has them."""
+        """Start a turn with these arguments. Return the id of the request that contains them."""
         client, work = self.client, str(self.client.work)
         if tool == "codex":
             return client.call(tool, prompt="go", cwd=work, **arguments)
@@ -89,7 +89,7 @@ class Caller:
         return self._conversation
 
     async def is_asked(self, tool: str, **arguments: Any) -> bool:
-        """Return whether a command needs an approval in a turn with these arguments; the approval is denied."""
+        """Return whether a command needs an approval in a turn with these arguments. The approval is denied."""
         client = self.client
         client.model.says(shell("c1", "touch", "file"))
         request = await self.begin(tool, **arguments)

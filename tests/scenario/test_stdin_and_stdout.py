@@ -1,4 +1,4 @@
-"""Kinds of stdin and stdout, and the log on stderr, also if it is not read."""
+"""Different kinds of stdin and stdout, and the log on stderr, even if no program reads it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def server(
     env: dict[str, str] | None = None,
     through: tuple[str, ...] = (),
 ) -> AsyncIterator[Process]:
-    """Start a server on any descriptors, possibly through another program; kill it if it does not end."""
+    """Start a server on any descriptors, possibly through another program. Kill the server if it does not exit."""
     home = Home(model, env=env or {})
     home.open()
     try:
@@ -60,7 +60,7 @@ async def server(
 
 @contextmanager
 def terminal() -> Iterator[tuple[int, int]]:
-    """Return both ends of a terminal in raw mode; the user closes the near one."""
+    """Return both ends of a terminal in raw mode. The caller closes the near end."""
     near, far = pty.openpty()
     tty.setraw(far)
     try:

@@ -37,7 +37,7 @@ async def read_turn(speaker: WireClient) -> list[Any]:
     return await speaker.until_method("task_complete")
 
 
-# --- the three ways to meet ------------------------------------------------------------
+# --- ways to begin a stream --------------------------------------------------------------------
 
 
 @pytest.mark.child_process
@@ -212,7 +212,7 @@ async def test_reasoning_is_streamed_and_stays_in_its_place(parley_model: Script
         assert after == [live(delta("be it.")), *map(live, remains("responses", "So be it.")[1:])]
 
 
-# --- who is shown what -----------------------------------------------------------------
+# --- events by client --------------------------------------------------------------------------
 
 
 @pytest.mark.promises("stream.only-while-open", "create.silent")
@@ -224,7 +224,7 @@ async def test_nothing_is_sent_without_a_stream(parley_model: ScriptedModel) -> 
         await parley_model.wait_until_held()
         before = await client.meanwhile()
         parley_model.release()
-        await client.over(conversation)  # its answers would not be the next messages otherwise
+        await client.over(conversation)  # otherwise its answers would not be the next messages
 
         assert before == []
         assert await client.meanwhile() == []
@@ -309,7 +309,7 @@ async def test_a_second_stream_takes_over_from_the_first(parley_model: ScriptedM
             taken_over(conversation),
             initial_state(conversation, *remains("chat", "One")),
         ]
-        assert seen == [*map(live, spoken("chat", "Two"))]  # each event once: there is one stream
+        assert seen == [*map(live, spoken("chat", "Two"))]  # each event arrives once, because there is one stream
 
 
 @pytest.mark.promises("stream.inert")
@@ -350,7 +350,8 @@ async def test_a_stream_after_a_cancelled_one_takes_nothing_over(parley_model: S
             second = client.stream(conversation)
         *early, last = await client.until_answer(second)
 
-        # Whether the first was cancelled before its snapshot was made is not said; its answer always comes.
+        # The first stream may have been cancelled before or after its snapshot. Its request is answered in both
+        # cases.
         assert early in ([answered(first, {})], [answered(first, {}), initial_state(conversation)])
         assert last == answered(second, {})
         assert await client.read() == initial_state(conversation)

@@ -42,7 +42,7 @@ async def set_level(client: WireClient, level: str) -> None:
 @pytest.mark.promises("stream.as-log")
 @both_versions
 async def test_a_log_stream_has_the_payloads_of_a_plain_one(parley_model: ScriptedModel, version: str) -> None:
-    """Two clients of one server see the same: one as log messages, one as notifications."""
+    """Two clients of one server get the same payloads, one as log messages and one as notifications."""
     seen: list[list[Any]] = []
     for given in ({}, {"as": "log"}):
         parley_model.says(Pieces("Hello, world", 5), shell("c1", "echo", "said"))
@@ -174,7 +174,8 @@ async def test_a_level_above_info_silences_a_log_stream_and_nothing_else(parley_
 
         assert "notifications/message" not in [message.get("method") for message in told]
         first = next(message for message in again if "method" in message)
-        assert unwrapped(first)["params"]["msg"] == {"type": "task_started"}  # what was silenced is not sent later
+        # suppressed messages are not sent later
+        assert unwrapped(first)["params"]["msg"] == {"type": "task_started"}
         assert unwrapped(again[-1])["params"]["msg"]["last_agent_message"] == "Done"
 
 

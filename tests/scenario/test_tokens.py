@@ -1,4 +1,4 @@
-"""`parley token` (`parley.cli.token`), and what a running server does with new and revoked tokens."""
+"""`parley token` (`parley.cli.token`), and the effect of new and revoked tokens on a running server."""
 
 from __future__ import annotations
 

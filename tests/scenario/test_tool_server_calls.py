@@ -74,8 +74,10 @@ def theirs(api: Api, name: str, description: str, properties: Any, **more: Any) 
 
 
 def kit_tools(api: Api, server: str) -> list[Any]:
-    """Return all tools of the kit's program under a short name: the tools of the recorded traffic, with the same
-    descriptions, and the program's own tools."""
+    """Return all tools of the kit's program under a short name.
+
+    These are the tools of the recorded traffic, with their descriptions, and the other tools of the program.
+    """
     number, text = {"type": "number"}, {"type": "string"}
     of_image = {"mode": text, "opt": text, "tags": {"type": "array", "items": text}}
     described: dict[str, tuple[str, Any, Any]] = {
@@ -110,7 +112,7 @@ def ended(begin: McpToolCallBegin, *, ok: dict[str, Any] | None = None, err: str
 
 
 def untimed(messages: Iterable[Any]) -> list[Any]:
-    """Replace the durations of calls in the messages by zero, after checking them."""
+    """Replace the durations of calls in the messages with zero, after checking them."""
 
     def covered(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -129,7 +131,7 @@ def text_of(*texts: str) -> list[Any]:
 
 
 def told_texts(*texts: str) -> str:
-    """Return the content of these texts, as the model is sent it."""
+    """Return the content of these texts in the form that the model gets."""
     return "[" + ",".join(f'{{"text":{json.dumps(text)},"type":"text"}}' for text in texts) + "]"
 
 

@@ -1,4 +1,4 @@
-"""The working directory of a tool server's program: never one that commands write to, unless it is configured."""
+"""The working directory of a tool server is never one that commands can write to, unless it is configured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHERE = "import os, sys; open(sys.argv[1], 'w').write(os.getcwd()); print(file=s
 
 
 async def started(model: ScriptedModel, home: Path, config: str) -> None:
-    """Make a conversation start its tool servers, each of which ends at once."""
+    """Make a conversation start its tool servers, each of which exits at once."""
     model.says("Hello")
     async with speaking(model, home=home, config=config) as client:
         conversation = await client.create()

@@ -41,7 +41,7 @@ LOST: Final = "the connection to the tool server was lost"
 
 @pytest.fixture
 async def mark() -> AsyncIterator[str]:
-    """A marker that no remaining process may have."""
+    """Return a marker that no process may have after the test."""
     mark = marker()
     yield mark
     await nothing_running(mark)
@@ -69,7 +69,7 @@ def tool_names(body: Any) -> set[str]:
 
 
 def told(body: Any, call_id: str) -> str:
-    """Return the output of a call, as the model was sent it."""
+    """Return the output of a call that the model got."""
     (output,) = (one["content"] for one in body["messages"] if one.get("tool_call_id") == call_id)
     return str(output)
 
@@ -89,8 +89,10 @@ def events_of(messages: Iterable[Any], request_id: int) -> list[Any]:
 
 
 async def say(wire: Wire, request_id: int, *calls: Call, session: str | None = None) -> Any:
-    """Run a turn in which the model makes these calls, one in each response; return the body of the last
-    request."""
+    """Run a turn in which the model makes these calls, one in each response.
+
+    Return the body of the last request.
+    """
     for call in calls:
         wire.model.says(call)
     if session is None:
@@ -103,7 +105,7 @@ async def say(wire: Wire, request_id: int, *calls: Call, session: str | None = N
 
 
 async def created(wire: Wire, request_id: int) -> str:
-    """Create a conversation; the answer must be the next message."""
+    """Create a conversation. The answer must be the next message."""
     wire.call(request_id, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
     (answer,) = await wire.answer(request_id)
     return str(answer["result"]["structuredContent"]["conversation_id"])
@@ -286,8 +288,10 @@ for line in sys.stdin:
                   "serverInfo": {"name": "slow", "version": "1"}}
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 """
-"""Takes a while for its greeting, and never says which tools it has: it is still starting when it is no longer
-waited for."""
+"""A program that answers `initialize` slowly and never lists its tools.
+
+It is still starting when the server stops waiting for it.
+"""
 
 
 @pytest.mark.long

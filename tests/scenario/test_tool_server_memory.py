@@ -110,7 +110,7 @@ async def test_a_huge_answer_costs_little_memory(
 
 
 def huge_answers(kind: str, media_type: str) -> Spoil:
-    """Return the answers of a tool server over HTTP: the first is small, each further one is huge."""
+    """Return the answers of a tool server over HTTP. The first answer is small, and all others are huge."""
     bodies = [[b'[{"type": "text", "text": "fine"}]'], [*HUGE[kind]]]
 
     async def answer(request: web.Request, message: Any) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""The diff of a turn: one for all patches so far, as git would show it."""
+"""The diff of a turn: one diff for all patches so far, in the format of Git."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A receiver is notified when a conversation needs a person.
-
-Module: `parley.app.webhook`.
-"""
+"""The webhook receiver is notified when a conversation needs a person. Module: `parley.app.webhook`."""
 
 from __future__ import annotations
 
@@ -94,7 +91,7 @@ async def test_a_redirect_is_not_followed_and_the_notification_repeated(parley_m
 @pytest.mark.promises("webhook.harmless")
 async def test_neither_a_turn_nor_the_end_of_the_server_waits_for_a_receiver(parley_model: ScriptedModel) -> None:
     async with WebhookReceiver() as receiver:
-        receiver.held = asyncio.Event()  # it never answers
+        receiver.held = asyncio.Event()  # the receiver never answers
         async with speaking(parley_model, version=FULL_VERSION, config=config(receiver.url), env=ENV) as client:
             conversation = await client.create_with_turns("one")
             await receiver.wait_for(1)

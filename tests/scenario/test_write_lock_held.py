@@ -1,4 +1,4 @@
-"""Another program holds the write lock of the home: reads work, and writes fail and name the holder."""
+"""Another program holds the write lock of the home: reads succeed, and the errors of writes name the holder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ pytestmark = [pytest.mark.child_process, pytest.mark.waits]
 
 MESSAGE = "11111111-0000-4000-8000-000000000000"
 LONGER_SECONDS = 60
-"""The time for which a turn waits for the lock. A call that fails earlier has not waited as long as a turn."""
+"""The time in seconds for which a turn waits for the lock.
+
+A call that fails earlier has not waited as long as a turn.
+"""
 
 
 async def turn(conversation: Conversation, text: str) -> None:
@@ -34,7 +37,7 @@ async def turn(conversation: Conversation, text: str) -> None:
 
 
 def lasting(parley: ParleyProcess, conversation: Conversation) -> list[Any]:
-    """Return calls that write."""
+    """Return calls that write to the store."""
     return [
         conversation.send("never", message_id=MESSAGE),
         conversation.send("never either"),
@@ -106,7 +109,7 @@ async def test_a_process_that_starts_meanwhile_reads_lists_and_streams(
             held.release()
             parley_model.says("Here again")
             await there.send("are you there?")
-            await stream.turn()  # what happened before
+            await stream.turn()  # the events before the lock was held
             events = await stream.turn()
 
     assert (listed, read, status.state) == ([conversation.id], before, "idle")

@@ -30,7 +30,7 @@ HAS = {"config.toml": "", "auth.json": "{}", "AGENTS.md": "Be kind.", "sub/notes
 
 @pytest.fixture
 async def home(tmp_path: Path) -> Path:
-    """A home with a conversation and files of its owner; beside it is a working directory."""
+    """Return a home with a conversation and files of its owner. A working directory is beside it."""
     home, work = tmp_path / "home", tmp_path / "work"
     (home / "sub").mkdir(parents=True)
     work.mkdir()
@@ -57,7 +57,7 @@ async def start(home: Path, *arguments: str) -> Process:
 
 
 async def ended(process: Process) -> tuple[int | None, str]:
-    """Return the exit code and the errors."""
+    """Wait for the process, and return its exit code and its errors."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         _, told = await process.communicate()
     return process.returncode, told.decode()
@@ -105,7 +105,7 @@ def begun(folder: Path) -> Iterator[str]:
 
 async def test_of_two_exports_to_one_file_one_fails_because_it_exists(home: Path) -> None:
     lock = WriteLock(str(home))
-    with closing(lock), lock:  # an export waits half a second for it, and then reads without it
+    with closing(lock), lock:  # an export waits half a second for the lock, and then reads without it
         both = [await start(home, "export", ID, "-o", "talk.jsonl") for _ in range(2)]
         await until(
             lambda: len(list(begun(home.parent / "work"))) == 2 or all(one.returncode is not None for one in both)

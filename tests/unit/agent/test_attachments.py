@@ -154,7 +154,7 @@ async def test_attached_and_local_images_count_alike(tmp_path: Path) -> None:
     assert (await refusal(tmp_path, *at_most, FileItem(file_data="AAAA", filename="b.txt")))[:2] == (4, TOO_MUCH)
 
 
-# --- what a request repeats --------------------------------------------------------------
+# --- limits of a request -------------------------------------------------------------------------
 
 
 def image(size: int) -> ImageItem:

@@ -1,4 +1,4 @@
-"""Compaction: what a summary is made from, what it replaces, and what stays."""
+"""Compaction: the source of a summary, the items that it replaces, and the items that stay."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Reply = Sequence[Chunk] | ModelError | asyncio.Event
 
 
 class Summaries:
-    """A model with given summaries; the last one is repeated."""
+    """A model that returns the given summaries in order, and repeats the last one."""
 
     def __init__(self, *replies: Reply, max_retries: int = 0) -> None:
         self.max_retries = max_retries
@@ -107,12 +107,12 @@ async def room_made(
 
 
 def tokens(number: int) -> str:
-    """Return a text of about this many tokens by our estimate, and not more."""
+    """Return a text with at most, and about, this number of estimated tokens."""
     return "x" * int((number - 6) * 3.5)
 
 
 def turn(name: str, size: int, *, calls: int = 0) -> list[LogPayload]:
-    """Return the entries of a whole turn of about `size` tokens."""
+    """Return the entries of a complete turn of about `size` tokens."""
     share = size // (calls + 1)
     payloads: list[LogPayload] = [turn_started(name), task_started(), user_message(name, message_id=name)]
     for number in range(calls):
@@ -133,7 +133,7 @@ def size(items: Sequence[HistoryItem]) -> int:
     return estimate(ModelRequest(instructions="", context=(), history=items))
 
 
-# --- when ----------------------------------------------------------------------------------
+# --- the time of compaction ----------------------------------------------------------------------
 
 
 async def test_a_history_that_fits_is_left_alone() -> None:
@@ -164,7 +164,7 @@ async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it(
     assert isinstance(told, BackgroundEvent)
     number = int(told.message.split()[2])
     assert told == background_event(f"Context compacted: {number} of 10000 tokens")
-    assert abs(number - used) <= 2  # its parts are rounded
+    assert abs(number - used) <= 2  # the parts of the estimate are rounded
     assert transcript.history.items == [user(f"{FOREWORD}In short."), *recent, user("four")]
 
 
@@ -199,7 +199,7 @@ async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_con
     assert transcript.history.items == [user(f"{FOREWORD}In short.")]
 
 
-# --- what is asked -------------------------------------------------------------------------
+# --- the request for a summary -------------------------------------------------------------------
 
 
 async def test_the_text_for_the_summary_names_the_author_of_each_item() -> None:
@@ -253,7 +253,7 @@ async def test_outputs_are_shortened_as_far_as_the_record_has_to_be(outputs: int
     await room_made(transcript, model)
 
     parts = model.records[0].split("RESULT: ")[1:]
-    assert [part.count("y") for part in parts] == [longest] * (outputs - 1)  # the last one stays as it is
+    assert [part.count("y") for part in parts] == [longest] * (outputs - 1)  # the last part stays unchanged
 
 
 @pytest.mark.parametrize("words", ["English prose. ", "这是一个句子。", "😀", "Съешь ещё булок "])
@@ -268,7 +268,7 @@ async def test_the_request_for_a_summary_fits_in_every_script(words: str) -> Non
     assert model.records[0].endswith(words)
 
 
-# --- what stays ----------------------------------------------------------------------------
+# --- the remaining items -------------------------------------------------------------------------
 
 
 async def test_the_last_response_stays_with_its_outputs_while_they_fit() -> None:
@@ -364,7 +364,7 @@ def check_pairs(items: Sequence[HistoryItem]) -> None:
     assert calls == [item.call_id for item in items if isinstance(item, OutputItem)]
 
 
-# --- summaries that are none ---------------------------------------------------------------
+# --- empty and failed summaries ------------------------------------------------------------------
 
 
 def long_talk() -> RecordingTranscript:

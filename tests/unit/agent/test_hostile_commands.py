@@ -1,4 +1,4 @@
-"""No command takes long to be checked, summarized for display, or searched for a patch."""
+"""The time to check a command, to summarize it for display and to search it for a patch is limited."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Family = Callable[[int], str]
 
 
 def repeated(piece: str, *, before: str = "", after: str = "") -> Family:
-    """Return a family of scripts: the piece, repeated up to a length."""
+    """Return a family of scripts that repeat `piece` up to a given length."""
     return lambda length: before + piece * ((length - len(before + after)) // len(piece)) + after
 
 
@@ -65,7 +65,7 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 
 CPU_SECONDS: Final = 0.5
-"""The limit of one check on a slow machine. Most checks take a hundredth of it."""
+"""The maximum CPU time of one check in seconds, on a slow machine. Most checks take a hundredth of it."""
 
 
 def action(*argv: str) -> RunCommand:
@@ -85,7 +85,7 @@ READINGS: Final[dict[str, Callable[[Argv], object]]] = {
 
 
 def hostile(length: int) -> Iterator[tuple[str, Argv]]:
-    """Every family as the script of a shell, as one word, and as words."""
+    """Yield every family as a shell script, as one word, and as several words."""
     for name, family in FAMILIES.items():
         script = family(length)
         yield f"{name}, in bash -lc", ("bash", "-lc", script)

@@ -1,4 +1,4 @@
-"""A turn that reaches its limits: when it asks, what it asks, and what it does with the answer."""
+"""A turn that reaches its limits: the requests to continue, and the effect of each answer."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Clock:
 
 
 class Person:
-    """A person that answers at once, and denies when no answer is left."""
+    """A person who answers at once, and denies when no answer is left."""
 
     def __init__(self, transcript: RecordingTranscript, *answers: bool) -> None:
         self.asked: list[LimitReached] = []

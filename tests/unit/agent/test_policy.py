@@ -60,7 +60,7 @@ ACTIONS: dict[str, tuple[Action, bool]] = {
     "in a root": (patch("/project/a", "/scratch/b"), False),
     "outside": (patch("/project/a", "/projects/b"), False),
 }
-"""Each with whether it is a safe command."""
+"""The actions, each with a flag that is True for a safe command."""
 
 WORDS: dict[str, Decision] = {
     "run": Granted(),

@@ -15,7 +15,7 @@ from parley.agent.safe.resolving import lies_out_of_reach
 
 @pytest.fixture
 def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A link to a directory with notes, which is replaced when it is followed."""
+    """Return a link to a directory with notes. The link is replaced when it is followed."""
     (tmp_path / "real").mkdir()
     (tmp_path / "real/AGENTS.md").write_text("notes")
     (tmp_path / "moved").symlink_to("real")

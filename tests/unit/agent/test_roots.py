@@ -139,7 +139,7 @@ def test_links_that_lead_to_themselves_and_odd_names_are_no_roots(ground: Path) 
 
 
 HIDDEN = ("/keys", "/nonexistent", "/nonexistent/config.toml", "/nonexistent/auth.json")
-"""What the settings name, and the home with the files in it that may be links."""
+"""The hidden paths in the settings, and the home with the files in it that may be links."""
 
 
 @pytest.mark.parametrize(

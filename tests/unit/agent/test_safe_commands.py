@@ -1,4 +1,4 @@
-"""Which commands need no approval: by their arguments, their names and the location of their program."""
+"""The commands that need no approval: by their arguments, their names and the locations of their programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.wire.ids import CallId
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a program of every requested name, which the agent cannot write to."""
+    """Return a directory that the agent cannot write to, with a program of every requested name."""
     place = tmp_path_factory.mktemp("programs")
     names = (
         "bash sh zsh cat cd echo false grep head ls nl pwd rg tail true wc which find git sed rm env cargo python3"
@@ -370,7 +370,7 @@ def test_a_nul_character_is_never_safe(action: RunCommand) -> None:
     assert not is_safe(action, [])
 
 
-# --- where the program lies --------------------------------------------------------------
+# --- the location of the program ---------------------------------------------------------------
 
 
 def is_safe_in(search_path: str | None, *writable: Path) -> tuple[bool, bool]:
@@ -464,7 +464,7 @@ def test_a_program_named_with_its_place_needs_no_search_path() -> None:
     assert is_safe(run_command("/bin/ls", search_path=None), ["/project"])
 
 
-# --- what a login shell reads first --------------------------------------------------------
+# --- the start-up files of a login shell ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which shell scripts are understood, and as which commands."""
+"""The shell scripts that the check understands, and the commands in them."""
 
 from __future__ import annotations
 

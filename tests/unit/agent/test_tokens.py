@@ -19,7 +19,7 @@ from parley.wire.ids import CallId
 from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
 
 EMPTY = 1
-"""A request says something, even if it is nothing."""
+"""The estimate for an empty request."""
 
 
 def of(*history: HistoryItem) -> int:

@@ -1,4 +1,4 @@
-"""A turn with a scripted model and clock: what clients cannot see or time."""
+"""A turn with a scripted model and clock, for behaviour that clients cannot observe or time."""
 
 from __future__ import annotations
 
@@ -55,19 +55,22 @@ SETTINGS = settings(project_doc_max_bytes=0)
 
 DONE = ResponseDone(None)
 DONE_TOO = (MessageDone(message("Bye")), DONE)
-"""The end of a text that ends with its response."""
+"""The end of a text and of its response."""
 
 
 Step = Sequence[Chunk] | ModelError | Callable[[], None] | asyncio.Event
 
 
 class Replies:
-    """A model with scripted replies: batches, errors to raise, functions to call, events to wait for."""
+    """A model with scripted replies.
+
+    A reply consists of batches, errors to raise, functions to call, and events to wait for.
+    """
 
     def __init__(self, *replies: Sequence[Step], max_retries: int = 0) -> None:
         self.max_retries = max_retries
         self.histories: list[tuple[HistoryItem, ...]] = []
-        """What each request held, as it was at that moment."""
+        """The history of each request, at the time of the request."""
         self.closed = 0
         self._replies = list(replies)
 
@@ -91,7 +94,7 @@ class Replies:
 
 
 class NoTools:
-    """Tools that can do nothing."""
+    """An empty set of tools."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
         return ()
@@ -327,7 +330,7 @@ async def test_shown_text_without_a_final_item_is_complete_at_the_end_of_the_res
     ]
 
 
-# --- what is written together ---------------------------------------------------------------
+# --- entries in one append -----------------------------------------------------------------------
 
 
 async def test_the_last_text_is_stored_with_the_end_of_the_response_in_one_append() -> None:

@@ -8,7 +8,7 @@ from parley.app.allocator import release_memory
 
 PIECES = 50_000
 BYTES = 4096
-"""The size of a piece: too large for the pages of Python, and too small for its own memory mapping."""
+"""The size of a block in bytes. It is too large for Python's own pools and too small for its own mapping."""
 
 
 def resident() -> int:

@@ -1,4 +1,4 @@
-"""Where the server listens, and what it refuses because it would not be safe."""
+"""The addresses on which the server listens, and the unsafe settings that it refuses."""
 
 from __future__ import annotations
 

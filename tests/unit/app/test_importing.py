@@ -1,4 +1,4 @@
-"""Imports into a store that fails, and other cases that the command line cannot show."""
+"""Imports into a store that fails, and other cases that the command line cannot cause."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ASKED = re.compile(rb'"approval_id":"([^"]*)"')
 
 
 class Filling(MemoryStore):
-    """A store that accepts one page, and is then full or hangs."""
+    """A store that accepts one page, and then fails because it is full, or hangs."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def write_export(path: Path, chosen: SettingsChosen, *more: LogPayload, texts: i
 
 @pytest.fixture
 def long_file(tmp_path: Path) -> str:
-    """An export of three pages."""
+    """Return the path of an export of three pages."""
     return write_export(tmp_path / "long.jsonl", settings_chosen(), texts=2 * PAGE)
 
 

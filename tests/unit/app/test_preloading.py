@@ -28,7 +28,7 @@ print(json.dumps([*sys.modules]))
 
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
-    """The modules of a new process that has loaded all of a server's."""
+    """Return the modules of a new process that has loaded all modules of a server."""
     words = (sys.executable, "-c", LOADED)
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     return set(json.loads(done.stdout))

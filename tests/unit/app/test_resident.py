@@ -1,4 +1,4 @@
-"""When a resident server that `parley mcp` started exits: after a time without clients and turns."""
+"""A resident server that `parley mcp` started exits after a time without clients and turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notifications of the webhook: repeated, coalesced, and given up."""
+"""Notifications of the webhook: they are retried, coalesced, and dropped."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_the_number_of_waiting_notifications_is_limited(logged: Callable[[
         for number in range(MOST_CONVERSATIONS + 2):
             one.sender.notify(ConversationId(str(number)), "finished")
         assert len(one.sender._due) == len(one.sender._tasks) == MOST_CONVERSATIONS
-        one.webhook = None  # the rest is dropped
+        one.webhook = None  # the other notifications are dropped
         await until(lambda: not one.sender._tasks)
 
         assert logged() == ["a webhook notification is dropped: 1000 conversations have one"]
@@ -190,7 +190,7 @@ async def test_a_notification_that_waited_for_room_has_the_newest_state_and_a_st
             one.sender.notify(ConversationId(str(number)), "finished")
         await receiver.wait_for(MOST_AT_ONCE)
         one.sender.notify(FIRST, "waiting")
-        await asyncio.sleep(0)  # its delivery waits for room
+        await asyncio.sleep(0)  # its delivery waits until another delivery ends
         one.sender.notify(FIRST, "finished")
         receiver.held.set()
         await until(lambda: not one.sender._tasks)

@@ -1,4 +1,4 @@
-"""`parley`: which command is run."""
+"""`parley` chooses the command to run."""
 
 from __future__ import annotations
 

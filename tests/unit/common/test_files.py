@@ -1,4 +1,4 @@
-"""Files are read without waiting."""
+"""Files are read without blocking."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
 
 @contextmanager
 def terminal() -> Iterator[tuple[BinaryIO, int]]:
-    """A non-blocking terminal, and the descriptor to type into it."""
+    """Yield a non-blocking terminal, and the descriptor with which the test types into it."""
     typing, shown = os.openpty()
     with ExitStack() as stack:
         stack.callback(os.close, typing)

@@ -1,4 +1,4 @@
-"""How many lines another party can cause."""
+"""The log limits the number of lines that another party can cause."""
 
 from __future__ import annotations
 

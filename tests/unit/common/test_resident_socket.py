@@ -63,7 +63,7 @@ def test_a_server_that_ends_or_talks_too_long_is_no_resident(answer: bytes) -> N
             try:
                 theirs.sendall(answer)
             except OSError:
-                pass  # the client has seen enough
+                pass  # the client has read enough
 
     server = threading.Thread(target=serve)
     server.start()

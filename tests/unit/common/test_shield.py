@@ -1,4 +1,4 @@
-"""Waiting for work that must be completed although the caller is cancelled."""
+"""Work that must complete even if the caller is cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in threads whose result a future holds."""
+"""Work in threads, with futures for the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_cancelling_the_future_does_not_end_the_work() -> None:
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         await done.wait()
-    await asyncio.sleep(0)  # the result arrives, and is dropped
+    await asyncio.sleep(0)  # the result arrives and is dropped
     assert future.cancelled()
 
 

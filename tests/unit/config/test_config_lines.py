@@ -1,4 +1,4 @@
-"""The line of a key in a file, in any spelling."""
+"""The line of a key in a file, for every notation of the key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ x = 1
 
 
 def test_every_key_of_a_tricky_file_is_found() -> None:
-    tomllib.loads(TRICKY)  # or else the places below mean nothing
+    tomllib.loads(TRICKY)  # the following check needs a valid document
 
     lines = {".".join(map(repr, path)).replace("'", ""): line for path, line in lines_of_keys(TRICKY).items()}
 
@@ -158,7 +158,7 @@ def test_any_setting_is_found_at_its_line(
     )
     above = "\n".join([*before, head, *between, ""])
     text = above + "\n".join([setting, *after])
-    tomllib.loads(text)  # or else the line means nothing
+    tomllib.loads(text)  # the following check needs a valid document
 
     assert lines_of_keys(text)[key] == above.count("\n") + 1
 

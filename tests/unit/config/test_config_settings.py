@@ -261,7 +261,7 @@ def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(home: Home)
     assert home.resolve().model == "m"
 
 
-# --- who wins ----------------------------------------------------------------------------
+# --- precedence ----------------------------------------------------------------------------------
 
 
 def test_each_source_wins_over_the_weaker_ones(home: Home) -> None:
@@ -530,7 +530,7 @@ def test_the_working_directory_is_resolved_against_that_of_the_server(
     assert home.resolve(SettingsOverrides(cwd=given)).cwd == cwd
 
 
-# --- what is hidden ----------------------------------------------------------------------
+# --- hidden paths --------------------------------------------------------------------------------
 
 
 def test_secrets_of_the_user_and_the_home_are_hidden_unless_others_are_named(home: Home) -> None:

@@ -1,4 +1,4 @@
-"""Keys that no setting has."""
+"""Unknown keys."""
 
 from __future__ import annotations
 

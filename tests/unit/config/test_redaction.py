@@ -19,7 +19,7 @@ SERVER = {"command": "serve"}
 HEADERS = {"Authorization": SECRET, "X-Team": SECRET}
 
 P = {"model_provider": "p", "model_providers.p": PROVIDER}
-"""A provider that is used, and to which something is added."""
+"""Overrides that define a provider and select it. Tests add further members."""
 
 SPELLINGS: dict[str, dict[str, Any]] = {
     "tables": {"model_provider": "p", "model_providers": {"p": {**PROVIDER, "http_headers": HEADERS}}},

@@ -1,4 +1,4 @@
-"""Which settings are at least as strict as others."""
+"""Comparison of settings by strictness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The open approval of a log, and how the earlier ones were settled."""
+"""The open approval of a log, and the settlements of earlier approvals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parley.wire.principals import LOCAL, PrincipalRef
 
 
 def approvals_of(*payloads: LogPayload) -> ApprovalState:
-    """Return the projection of these entries, each a second after the one before."""
+    """Return the projection of these entries, with one second between two entries."""
     approvals = ApprovalState()
     for at, one in enumerate(payloads):
         approvals.apply(one, at=float(at))

@@ -1,4 +1,4 @@
-"""Branches and summaries of a conversation: what the model sees in each branch."""
+"""Branches and summaries of a conversation: the history for the model in each branch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parley.wire.items import ImageItem, LocalImageItem
 
 
 def turn(number: int, *, parent: str | None = None, also: tuple[LogPayload, ...] = ()) -> list[LogPayload]:
-    """Return a whole turn: the user sends `qN` in message `mN`, the model answers `aN`."""
+    """Return a complete turn: the user sends `qN` in message `mN`, and the model answers `aN`."""
     return [
         turn_started(str(number)),
         task_started(),

@@ -1,4 +1,4 @@
-"""An exported conversation is imported byte for byte, and an incomplete file is refused with its line."""
+"""An exported conversation is imported byte for byte, and an incomplete file is refused with a line number."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def changed(line: bytes, **members: Any) -> bytes:
     return json.dumps({**json.loads(line), **members}).encode() + b"\n"
 
 
-# --- there and back ------------------------------------------------------------------------
+# --- export and import ---------------------------------------------------------------------------
 
 
 def test_a_log_comes_back_as_the_same_lines() -> None:
@@ -154,7 +154,7 @@ def test_the_last_line_end_may_be_missing() -> None:
     assert len(entries) == len(ONE_TURN)
 
 
-# --- what is refused -----------------------------------------------------------------------
+# --- refused files -------------------------------------------------------------------------------
 
 
 def test_a_line_of_brackets_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The history that the model is sent: the log as messages."""
+"""The history that the model gets, which is the log as messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions, open items, and what a reader at a position is given next."""
+"""Positions, open items, and the next entry or delta for a reader at a position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What single entries of a log say: the end of a turn, its last text, and the title."""
+"""Queries about the entries of a log: the end of a turn, its last text, and the title."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stored part of command output, and which part each reader gets."""
+"""The stored part of command output, and the part that each reader gets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numbered(size: int) -> bytes:
 
 
 def said(size: int, *, reads: int = 65_536) -> tuple[OpenOutput, bytes]:
-    """Return an open output with this much data, added as it is read from a pipe."""
+    """Return an open output with this much data, added in pieces of the size of pipe reads."""
     item, data = OpenOutput(ItemId("i1"), CALL, "stdout"), numbered(size)
     for at in range(0, size, reads):
         item.extend(data[at : at + reads])

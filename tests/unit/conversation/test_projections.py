@@ -1,4 +1,4 @@
-"""Projections of a log that is read again are those at the time of writing, at every position."""
+"""Projections that are computed from a stored log are equal to the original projections, at every position."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ steps = st.one_of(
 
 
 class Scribe:
-    """Writes a valid log: an entry that would be invalid at its position is left out."""
+    """Writes a valid log. An entry that would be invalid at its position is left out."""
 
     def __init__(self) -> None:
         self.log: list[LogPayload] = [settings_chosen(model="m0")]
@@ -202,7 +202,7 @@ def test_replaying_a_stored_log_gives_the_same_projections(script: list[tuple[An
 
 
 def told_after_a_checkpoint(projections: Projections) -> dict[str, Any]:
-    """Like `told`, without what a store finds by key: messages and settlements before the checkpoint."""
+    """Return the result of `told` without messages and settlements before the checkpoint, which the store finds."""
     state, settings_history = projections.state, projections.settings_history
     by_key = ("inputs", "messages")
     return told(projections) | {
@@ -229,7 +229,7 @@ def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list
     restored = Projections.restored(data)
     try:
         restored.replay(log.entries[at:])
-    except EarlierEntriesNeeded:  # a later message begins a branch at one before the checkpoint
+    except EarlierEntriesNeeded:  # a later message begins a branch at a message before the checkpoint
         assert any(isinstance(one, UserMessage) and one.parent_message_id for one in scribe.log[at:])
         return
     for seq in restored.history.missing:
@@ -261,7 +261,7 @@ def test_invalid_checkpoints_are_refused(data: bytes) -> None:
 
 
 def test_a_checkpoint_of_a_long_conversation_is_small() -> None:
-    """100,000 entries, none of which was replaced by a summary."""
+    """The log has 100,000 entries, and no summary has replaced any of them."""
     projections, number = Projections(), 0
     projections.apply(settings_chosen(), at=AT)
     while projections.position < 100_000:
@@ -327,7 +327,7 @@ def test_unreadable_lines_are_refused(body: bytes) -> None:
 
 
 def test_every_record_is_read_again() -> None:
-    """Or has no effect on projections: the output of commands is for readers alone."""
+    """Records that no projection depends on are exempt, such as the output of commands."""
     written = {record_type(one) for one in _everything() if not isinstance(one, EventBase)}
 
     assert written == set(RECORD_TYPES)

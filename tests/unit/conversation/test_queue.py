@@ -1,4 +1,4 @@
-"""The queue of a conversation, as its log describes it."""
+"""The queue of a conversation, as a projection of its log."""
 
 from __future__ import annotations
 

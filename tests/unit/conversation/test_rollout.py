@@ -54,7 +54,7 @@ def history(*items: Any) -> list[HistoryItem]:
 
 
 def shell_call(call_id: str) -> CallItem:
-    """Return a `function_call` as a record, and as the provider is sent it again."""
+    """Return a `function_call` as a record, and in the form that the provider gets again."""
     verbatim = json.dumps(function_call(call_id))
     return CallItem(
         call_id=CallId(call_id),
@@ -166,7 +166,7 @@ def test_generated_messages_are_left_out_and_not_counted(tag: str) -> None:
     assert left_out == 0
 
 
-# --- turns that have no end, and items that have no place -----------------------------------
+# --- unfinished turns, and items that are left out -------------------------------------------------
 
 
 def test_a_call_without_output_gets_one_and_its_turn_was_interrupted() -> None:
@@ -244,7 +244,7 @@ def test_half_a_surrogate_pair_is_mended() -> None:
     )
 
 
-# --- files that are broken ---------------------------------------------------------------------
+# --- invalid files -------------------------------------------------------------------------------
 
 
 def test_messages_have_the_same_ids_each_time() -> None:

@@ -24,14 +24,14 @@ def history_of(*payloads: LogPayload) -> SettingsHistory:
 
 
 def turn(message_id: str, *, parent: str | None = None, **asked: Any) -> tuple[LogPayload, ...]:
-    """Return a whole turn that a message with these settings began."""
+    """Return a complete turn whose message has these settings."""
     chosen = (settings_chosen(**asked),) if asked else ()
     said = user_message("go", message_id=message_id, parent=parent)
     return (turn_started(message_id), task_started(), said, *chosen, agent_message("Done"), turn_ended())
 
 
 def asked(change: SettingsChange) -> list[dict[str, Any]]:
-    """Return all overrides, the first one first."""
+    """Return all overrides, beginning with the first."""
     return [*(asked(change.before) if change.before else ()), change.asked]
 
 

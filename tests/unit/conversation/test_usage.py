@@ -1,4 +1,4 @@
-"""The usage of turns, and the limits that a person let them exceed."""
+"""The usage of turns, and the limits that a person has allowed them to exceed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.wire.events import Settlement
 
 
 def spending_of(*payloads: LogPayload) -> UsageTotals:
-    """Return the projection of these entries, each a second after the one before."""
+    """Return the projection of these entries, with one second between two entries."""
     usage = UsageTotals()
     for at, one in enumerate(payloads):
         usage.apply(one, at=float(at))

@@ -1,4 +1,4 @@
-"""The chat completions API: recorded bytes in, chunks out; history in, a request out."""
+"""The Chat Completions API: the chunks for recorded bytes, and the request for a history."""
 
 from __future__ import annotations
 
@@ -540,7 +540,7 @@ def test_arguments_of_any_kind_are_passed_on_as_text(arguments: bytes, told: str
     assert done == CallDone(CallItem(call_id=CallId("c1"), name="shell", arguments=told))
 
 
-# --- what providers do to calls, characters and errors ---------------------------------------------
+# --- differences between providers in calls, characters and errors -----------------------------------
 
 
 def delta(**members: object) -> bytes:
@@ -651,7 +651,7 @@ def test_signed_blocks_of_reasoning_stay_apart() -> None:
 
 @pytest.mark.promises("model.chat-reasoning-origin")
 def test_records_of_an_older_version_are_sent_as_messages() -> None:
-    """Records without newer members, with a response that ended between the calls."""
+    """The records lack newer members, and a response ended between the calls."""
     old = [
         b'{"record":"model_said","item":{"type":"message","text":"I look.","id":null,"by":""}}',
         b'{"record":"model_said","item":{"type":"call","call_id":"c1","name":"look","arguments":"{}","by":""}}',

@@ -1,4 +1,4 @@
-"""Images and files in a message: what each model API is sent, and what is refused before it is."""
+"""Images and files in a message: the content that each model API gets, and the items that are refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sent(api: Api, content: Sequence[InputItem]) -> Any:
     return message["content"]
 
 
-# --- what is sent ----------------------------------------------------------------------
+# --- accepted items ------------------------------------------------------------------------------
 
 
 @pytest.mark.promises("send.items")
@@ -221,7 +221,7 @@ def test_words_stand_in_the_history_for_an_image_that_was_never_read() -> None:
     ]
 
 
-# --- what is refused ---------------------------------------------------------------------
+# --- refused items -------------------------------------------------------------------------------
 
 SENDABLE_ANYWHERE: tuple[InputItem, ...] = (
     TextItem(text=""),
@@ -336,7 +336,7 @@ def test_accepted_items_are_not_left_out(api: Api, item: InputItem) -> None:
 
 @given(st.text(alphabet="Az09+/=\n -_,é", max_size=9))
 @anyhow
-@example("0000=")  # Python's own decoder lets these three pass
+@example("0000=")  # Python's own decoder accepts these three
 @example("0000==")
 @example("Az==")
 def test_base64_is_what_an_encoder_writes(data: str) -> None:

@@ -1,4 +1,4 @@
-"""The responses API: recorded bytes in, chunks out; history in, a request out."""
+"""The Responses API: the chunks for recorded bytes, and the request for a history."""
 
 from __future__ import annotations
 

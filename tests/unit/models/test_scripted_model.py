@@ -1,4 +1,4 @@
-"""The embedded provider: a script in, chunks out."""
+"""The embedded provider: the chunks for a script."""
 
 from __future__ import annotations
 

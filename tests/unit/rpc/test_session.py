@@ -1,4 +1,4 @@
-"""A session with an MCP server: the era, results, and messages of a server that cannot be trusted."""
+"""A session with an untrusted MCP server: the era, the results, and the server's messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {
 
 
 class Line:
-    """A carrier that keeps the messages."""
+    """A carrier that records the messages."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -199,7 +199,7 @@ async def test_results_find_their_requests_in_any_order() -> None:
     peer = Peer()
     first = await peer.begin(peer.session.request("a"))
     second = await peer.begin(peer.session.request("b"))
-    assert peer.answer(id="2", result={"of": "b"})  # some servers send numbers as texts
+    assert peer.answer(id="2", result={"of": "b"})  # some servers send numbers as strings
     assert peer.answer(id=1, result={"of": "a"})
     assert peer.answer(id=99, result={"of": "nobody"})
 
@@ -214,7 +214,7 @@ async def test_cancelling_tells_the_server_once() -> None:
 
     notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
     assert peer.line.cancelled == [(1, notice)]
-    assert peer.answer(id=1, result={})  # too late, and harmless
+    assert peer.answer(id=1, result={})  # a late answer has no effect
 
 
 async def test_the_greeting_is_not_cancelled_at_the_server() -> None:
@@ -257,7 +257,7 @@ async def test_the_end_fails_all_requests_and_every_later_one() -> None:
         await peer.session.request("b")
 
 
-# --- a server that cannot be trusted -------------------------------------------------------
+# --- an untrusted server -------------------------------------------------------------------------
 
 
 async def test_a_ping_is_answered_and_every_other_request_is_refused() -> None:

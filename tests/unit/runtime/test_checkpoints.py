@@ -129,7 +129,7 @@ async def test_without_a_readable_checkpoint_all_entries_are_read(data: bytes) -
 
 
 async def test_a_turn_begins_in_the_middle_of_which_the_log_was_left_and_is_ended(home: str) -> None:
-    """A checkpoint may lie within a turn."""
+    """A checkpoint may be in the middle of a turn."""
     store = SlowStore()
     log = await written(store, 2)
     await log.append(*turn(3)[:9])
@@ -272,11 +272,14 @@ async def long(life: Life, turns: int = 30) -> ConversationId:
 
 
 async def long_life(home: str, store: SlowStore) -> tuple[ConversationId, ApprovalId]:
-    """Leave a conversation that the next process loads from its checkpoint; return an approval of it, too."""
+    """Create a conversation that the next process loads from its checkpoint.
+
+    Also return the id of an approval in it.
+    """
     async with Life(home, store) as life:
         conversation_id = await long(life, CHECKPOINT_ENTRIES)
         conversation = await life.find(conversation_id)
-        await life.send(conversation, "say Hello", message_id="third")  # a turn ends: there is a checkpoint
+        await life.send(conversation, "say Hello", message_id="third")  # the end of the turn makes a checkpoint
         await life.until(conversation, Phase.IDLE)
         for number in range(2 * TAIL_ENTRIES):
             await conversation.rename(f"Title {number}")

@@ -1,4 +1,4 @@
-"""What the model is sent when a turn is continued."""
+"""The input that the model gets when a turn is continued."""
 
 from __future__ import annotations
 

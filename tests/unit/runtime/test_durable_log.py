@@ -1,4 +1,4 @@
-"""Writes to a slow store: durable entries are shown in order, and a failed write has no effect."""
+"""Writes to a slow store: readers get durable entries in order, and a failed write has no effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def new_durable_log(store: SlowStore) -> DurableLog:
 
 
 async def log_with_entries(store: SlowStore) -> DurableLog:
-    """A log in the middle of a turn, whose store is slow from now on."""
+    """Return a log in the middle of a turn, whose store is slow from now on."""
     durable_log = new_durable_log(store)
     await durable_log.create(settings_chosen())
     await durable_log.acquire(address="")
@@ -41,7 +41,7 @@ async def log_with_entries(store: SlowStore) -> DurableLog:
 
 
 class Client:
-    """A client that accepts everything, and records what it was sent: types, and `item@offset:text`."""
+    """A client that accepts all messages and records them as types and as `item@offset:text`."""
 
     hidden: frozenset[str] = frozenset()
     sends_records = False
@@ -112,7 +112,7 @@ async def test_a_notified_caller_can_begin_to_read_without_a_gap() -> None:
     durable_log.write(user_message("a", message_id="a"), on_durable=lambda: clients.append(Client(durable_log)))
     durable_log.write(agent_message("b"))
     await store.write()
-    assert clients[0].did == []  # it has what is on disk already
+    assert clients[0].did == []  # the reader already has the durable entries
 
     await store.write()
     assert clients[0].did == ["agent_message"]
@@ -150,7 +150,7 @@ async def test_a_cancelled_append_is_written_all_the_same_and_only_then_gives_up
     durable_log = await log_with_entries(store)
     client = Client(durable_log)
     writing = asyncio.create_task(durable_log.append(agent_message("Hello")))
-    for _ in range(3):  # repeated cancellations change nothing
+    for _ in range(3):  # repeated cancellations have no effect
         await asyncio.sleep(0)
         writing.cancel()
     await asyncio.sleep(0)
@@ -210,7 +210,7 @@ async def test_when_there_is_room_again_it_continues() -> None:
     durable_log.write(agent_message("lost"))
     durable_log.write(agent_message("lost too"))
     await store.fail()
-    durable_log.write(agent_message("kept"))  # before the store has got as far as the second
+    durable_log.write(agent_message("kept"))  # before the store has executed the second append
     assert store.waiting == [["agent_message"], ["agent_message"]]
     await store.write()
     await store.write()
@@ -276,7 +276,7 @@ async def test_a_holder_that_lost_its_lease_cannot_write_and_is_notified_once() 
     assert await store.read(CONVERSATION, after=Seq(4)) == []
 
 
-# --- several of one log ----------------------------------------------------------------------
+# --- several processes with one log --------------------------------------------------------------
 
 
 async def test_only_one_may_write_until_it_gives_that_back() -> None:

@@ -1,4 +1,4 @@
-"""Which conversations are evicted from memory, and what stays of them."""
+"""The conversations that are evicted from memory, and the data that stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Titles, deletion and interrupts, also when they cannot be stored."""
+"""Titles, deletion and interrupts, including cases in which they cannot be stored."""
 
 from __future__ import annotations
 

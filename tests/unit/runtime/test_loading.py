@@ -1,4 +1,4 @@
-"""Conversations and settings that the next process loads, and what it cannot load."""
+"""Conversations and settings that the next process loads, and data that it cannot load."""
 
 from __future__ import annotations
 

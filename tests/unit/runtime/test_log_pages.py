@@ -1,4 +1,4 @@
-"""A fork has the entries up to the end of a turn, and the title that was set since; a page is read at a time."""
+"""A fork has the entries up to the end of a turn, and the latest title. One page is read at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A, B = MessageId("a"), MessageId("b")
 
 
 class Pages:
-    """A log that is read by few entries at a time."""
+    """A log that is read in small pages."""
 
     def __init__(self, log: Log, size: int) -> None:
         self.entries, self._size = log.entries, size

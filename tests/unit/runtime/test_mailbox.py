@@ -1,4 +1,4 @@
-"""Commands are executed in order, whichever process owns the turn and however the ownership changes."""
+"""Commands are executed in order, no matter which process owns the turn and how the ownership changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LastFirst(SlowStore):
 
 
 class SlowToGive(SlowStore):
-    """A store that grants no lease while it `is_held`."""
+    """A store that grants no lease while `is_held` is True."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def said(conversation: Conversation) -> list[str]:
 
 
 async def begun() -> None:
-    """Wait until all new tasks wait."""
+    """Run the event loop until all new tasks are waiting."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -222,7 +222,7 @@ async def _waited(task: asyncio.Future[Any]) -> None:
     await task
 
 
-# --- what came of it ---------------------------------------------------------------------------
+# --- the results of commands ---------------------------------------------------------------------
 
 
 async def test_an_ending_server_passes_on_what_came_of_a_message(home: str) -> None:

@@ -1,4 +1,4 @@
-"""Messages that wait, and the processes that begin their turns (`parley.runtime.queue_commands`)."""
+"""Queued messages, and the processes that begin their turns (`parley.runtime.queue_commands`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parley.wire.principals import LOCAL
 
 
 async def stored(home: str, *after: LogPayload) -> SlowStore:
-    """Return a store with a conversation whose first turn queued messages, and ended as `after` says."""
+    """Return a store with a conversation whose first turn queued messages and ended for the reason `after`."""
     store = SlowStore()
     begun = (turn_started("1"), task_started(), user_message("say One", message_id="first"))
     log = log_of(settings_chosen(cwd=home), *begun, *after)

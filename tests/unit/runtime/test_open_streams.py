@@ -1,4 +1,4 @@
-"""Streams that are taken over: all of them, or those that were opened before a time."""
+"""Streams that are taken over: all streams, or the streams that were opened before a given time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Orphaned turns: one that waited for an approval continues in the next process, and one that ran is ended
-there."""
+"""The next process continues an orphaned turn that waited for an approval, and ends one that was running."""
 
 from __future__ import annotations
 
@@ -224,7 +223,7 @@ async def test_the_end_of_a_turn_is_written_when_there_is_room_again(home: str) 
         assert last(conversation, "turn_ended")["why"] == "done"
 
 
-# --- what responses cost -----------------------------------------------------------------
+# --- the usage of responses ----------------------------------------------------------------------
 
 USAGE = TokenCount(
     input_tokens=100, cached_input_tokens=None, output_tokens=18, reasoning_output_tokens=None, total_tokens=118

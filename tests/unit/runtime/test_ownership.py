@@ -1,4 +1,4 @@
-"""The table of ownership: every change is in it, every state is reached, and the docs draw it."""
+"""The table of ownership contains every transition, every state is reached, and the docs contain the table."""
 
 from __future__ import annotations
 

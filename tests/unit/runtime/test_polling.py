@@ -58,7 +58,7 @@ async def test_entries_of_another_process_are_read_within_a_second_without_a_not
     async with Life(home, store, peers=Owner("")) as life, Life(home, store) as other:
         conversation, idle = await life.create(), await life.create()
         waiting, idling = await watch(conversation), await watch(idle)
-        await pass_time(life, 2)  # nothing has happened for a while
+        await pass_time(life, 2)  # no process has written for some time
         there = await other.find(conversation.id)
         await other.send(there, "say Hello")
         await other.until(there, Phase.IDLE)

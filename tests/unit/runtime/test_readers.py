@@ -1,4 +1,4 @@
-"""A reader sends entries that the log has dropped from memory, as it reads them from the store."""
+"""A reader sends entries that the log has dropped from memory, and reads them from the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.wire.ids import Seq
 
 
 class _Outbox:
-    """An outbox that accepts frames while it has space."""
+    """An outbox that accepts frames while it has room."""
 
     def __init__(self, server: int) -> None:
         self.server, self.frames = server, list[bytes]()

@@ -48,7 +48,7 @@ END = (task_complete("Done"), turn_ended())
 
 
 class Owner(FakeLink):
-    """A fake of the other process: implements `Peers`, and the only link to it."""
+    """A fake of the other process. It implements `Peers` and the only link to the process."""
 
     address = "of us"
 
@@ -171,7 +171,7 @@ class Two:
         return await following
 
     async def happens(self, *payloads: Any) -> list[Entry]:
-        """Append entries to the owner's log that it has not sent yet."""
+        """Append entries to the owner's log without sending them yet."""
         before = self.there.log.last
         await self.there.append(*payloads)
         return self.there.log.entries[before:]
@@ -348,9 +348,9 @@ async def test_nothing_is_kept_of_a_process_that_is_gone() -> None:
     await following
     connection = weakref.ref(two.owner.on_notification.__self__)  # type: ignore[attr-defined]  # it is a method
     two.owner.gone()
-    vars(two.owner).clear()  # the double has kept what it was given, too
+    vars(two.owner).clear()  # the fake has kept references, too
     del following, two
-    await asyncio.sleep(0)  # the loop lets go of what it has just done
+    await asyncio.sleep(0)  # the event loop drops its references to completed callbacks
     gc.collect()
 
     assert connection() is None

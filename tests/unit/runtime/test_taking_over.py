@@ -1,4 +1,4 @@
-"""An orphaned turn is taken over by the first process that needs the conversation, for any reason."""
+"""The first process that needs a conversation with an orphaned turn takes over the turn, for any reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from parley.wire.principals import LOCAL
 
 
 async def left_asking(first: Life, second: Life) -> tuple[Conversation, ApprovalId]:
-    """Create an orphaned turn that waits for an approval, in a process that has it in memory and has not
-    noticed."""
+    """Create an orphaned turn that waits for an approval.
+
+    `second` has the conversation in memory and has not noticed.
+    """
     there = await first.create()
     here = await second.find(there.id)
     await first.send(there, "run a")

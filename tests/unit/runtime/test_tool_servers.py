@@ -1,4 +1,4 @@
-"""The report about tool servers that cannot be started, also when it cannot be stored."""
+"""The report about tool servers that cannot be started, including the case that the report cannot be stored."""
 
 from __future__ import annotations
 

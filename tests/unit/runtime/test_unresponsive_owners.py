@@ -1,4 +1,4 @@
-"""An owner that does not answer: commands wait until their deadline and no longer."""
+"""An owner that does not answer: commands wait until their deadline, and no longer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_command_has_one_deadline_over_all_attempts(home: str, monkeypat
 
 
 def stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no more time pass in the event loop: a task that waits for a time-out waits for ever."""
+    """Stop the clock of the event loop. A task that waits for a timeout then waits forever."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)
@@ -111,7 +111,7 @@ async def test_a_server_that_ends_does_not_wait_to_delete_what_another_does_not_
 
 
 class Followed(Silent):
-    """Records which conversations are requested to be followed."""
+    """Records the conversations that this process asks to follow."""
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         self.asked.put_nowait(msgspec.json.decode(params, type=Follow).conversation_id)

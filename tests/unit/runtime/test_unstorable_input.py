@@ -1,4 +1,4 @@
-"""Input that cannot be stored: the model is never sent it."""
+"""Input that cannot be stored is never sent to the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parley.wire.items import text_of
 from parley.wire.principals import LOCAL
 
 TICKS = 30
-"""More ticks of the event loop than a model request needs."""
+"""A number of event loop iterations that is larger than a model request needs."""
 
 
 async def test_the_model_is_not_asked_before_its_input_is_durable(tmp_path: Path) -> None:

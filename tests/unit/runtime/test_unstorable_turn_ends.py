@@ -31,7 +31,7 @@ async def test_a_message_after_a_turn_whose_end_is_not_stored_begins_the_next(ho
         await store.until_waiting()
         await store.write()
         await first
-        for _ in range(2):  # what the model said, and how the turn ends
+        for _ in range(2):  # the model's message, and the end of the turn
             await store.until_waiting()
             await store.fail()
 

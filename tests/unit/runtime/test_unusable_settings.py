@@ -1,5 +1,7 @@
-"""A turn that waits for an approval with settings that are no longer valid: it can be ended, and continues when
-they are valid."""
+"""A turn that waits for an approval with settings that are no longer valid.
+
+The turn can be interrupted, and continues when the settings are valid again.
+"""
 
 from __future__ import annotations
 

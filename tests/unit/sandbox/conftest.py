@@ -9,6 +9,6 @@ from kit.system.protected import furnish
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A directory with a repository."""
+    """Return a directory with a repository."""
     furnish(tmp_path / "wide/project/.git")
     return tmp_path / "wide/project"

@@ -245,7 +245,7 @@ def test_only_root_s_own_programs_are_launchers(tmp_path: Path, mode: int, folde
     assert is_trustworthy(f"{program}/missing") is False
 
 
-# --- how a command is started ------------------------------------------------------------
+# --- the start of a command ----------------------------------------------------------------------
 
 
 class NeverStarts:
@@ -356,7 +356,7 @@ async def test_a_program_is_not_read_before_it_is_started(tmp_path: Path) -> Non
         starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_size_option=True
     )
 
-    with pytest.raises(SandboxUnavailable):  # which is what this starter answers
+    with pytest.raises(SandboxUnavailable):  # this starter raises it for every command
         await mechanism.run(command(str(program)), sandbox_policy(), output=lambda stream, data: None)
 
     [start] = starter.starts

@@ -17,7 +17,7 @@ FAILED = CommandResult(exit_code=1, seconds=0.1)
 def told(
     *said: bytes, policy: ResolvedPolicy = INSTALLED, ended: CommandResult = FAILED
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the output of a command that writes this, and the remarks at its end."""
+    """Return the output of a command that writes this output, and the remarks in its result."""
     passed = bytearray()
     denials = Denials(lambda _, data: passed.extend(data))
     denials.begin(policy)

@@ -1,4 +1,4 @@
-"""Protected files are restored only while no command runs that may write to them."""
+"""Protected files are restored only while no command is running that may write to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ START = LaunchSpec(argv=("true",), cwd="/", env={}, timeout_seconds=PATIENCE_SEC
 
 
 class Starter:
-    """Runs a function in place of a command."""
+    """A starter that runs a function instead of a command."""
 
     def __init__(self, work: Callable[[], object], ended: CommandResult | None = None) -> None:
         self._work, self._ended = work, ended or CommandResult(exit_code=0, seconds=0.0)
@@ -88,7 +88,7 @@ def test_commands_that_overlap_are_compared_with_the_state_before_the_first(proj
     with command(sandbox_policy(project), protected) as first:
         config.write_text("evil")
         (project / ".git").rename(project / "own")
-        with command(sandbox_policy(project), protected) as second:  # finds no `.git`
+        with command(sandbox_policy(project), protected) as second:  # there is no `.git`
             (project / "own").rename(project / ".git")
 
     assert config.read_text() == "config\n"
@@ -187,7 +187,7 @@ async def test_files_are_restored_after_an_interrupt_and_the_log_reports_it(
     ]
 
 
-# --- what could not be restored ----------------------------------------------------------
+# --- files that cannot be restored ---------------------------------------------------------------
 
 
 def spoil(project: Path, protected: ProtectedFiles) -> None:

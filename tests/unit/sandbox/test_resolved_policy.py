@@ -28,7 +28,7 @@ def refusal(policy: SandboxPolicy) -> str:
     return refused.value.detail
 
 
-# --- where Parley itself is installed ------------------------------------------------------
+# --- the installation of Parley ------------------------------------------------------------------
 
 
 def test_the_outermost_places_in_a_root_where_parley_is_installed_are_known(project: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_link_to_where_parley_is_installed_is_looked_at_afterwards(project: Pa
     assert (found.installed, found.links) == ((f"{project}/environments/own",), (f"{project}/.venv",))
 
 
-# --- what is protected -------------------------------------------------------------------
+# --- protected paths -----------------------------------------------------------------------------
 
 
 def test_git_and_the_settings_of_agents_are_protected_in_a_root(project: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_root_that_is_gone_is_none(project: Path) -> None:
     assert resolve(chosen) == ResolvedPolicy()
 
 
-# --- what is hidden ----------------------------------------------------------------------
+# --- hidden paths --------------------------------------------------------------------------------
 
 
 def test_hidden_paths_are_resolved_through_links_and_only_if_they_exist(project: Path, tmp_path: Path) -> None:

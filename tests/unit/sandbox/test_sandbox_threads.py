@@ -62,7 +62,7 @@ async def test_without_another_thread_nothing_is_begun_but_what_must_be_done() -
     async with asyncio.timeout(PATIENCE_SECONDS):
         busy = [asyncio.create_task(in_thread(lambda: go_on.wait(PATIENCE_SECONDS))) for _ in range(8)]
         await asyncio.sleep(0)
-        usual = threading.stack_size(1 << 47)  # more than there are addresses
+        usual = threading.stack_size(1 << 47)  # larger than the address space
         try:
             with pytest.raises(CommandNotStarted) as refused:
                 await in_thread(lambda: "done")

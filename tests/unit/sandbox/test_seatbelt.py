@@ -1,4 +1,4 @@
-"""The profile for macOS, interpreted as text; it is never run."""
+"""The profile for macOS. The tests interpret its text and do not run it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.sandbox.seatbelt import Profile, Seatbelt, profile, words
 
 Form = str | list["Form"]
-"""A word, or forms in parentheses; strings keep their quotes."""
+"""A word, or a list of forms in parentheses. Strings keep their quotes."""
 
 TOKEN = re.compile(r'\s*(?:(#?"[^"]*")|([()])|([^\s()"]+))')
 
 
 def forms(text: str) -> list[Form]:
-    """Parse the text; fail if parentheses or quotes do not match."""
+    """Parse the text. Fail if parentheses or quotes are unbalanced."""
     stack: list[list[Form]] = [[]]
     position = 0
     while position < len(text.rstrip()):
@@ -50,7 +50,7 @@ def all_words(form: Form) -> Iterator[str]:
 
 
 class Played:
-    """Decides about files as a profile does in Seatbelt: the last matching rule counts."""
+    """An interpreter that decides about files as Seatbelt does: the last matching rule of the profile counts."""
 
     def __init__(self, chosen: Profile) -> None:
         version, default, *self.rules = forms(chosen.text)
@@ -115,7 +115,7 @@ PLACES = ResolvedPolicy(
 WRITES = ("file-write-data", "file-write-create", "file-write-unlink", "file-write-mode", "file-write-xattr")
 
 
-# --- what it decides ---------------------------------------------------------------------
+# --- decisions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_any_places_make_a_text_that_closes_and_names_each_of_its_parameters(
             assert not played.allows("file-write-create", f"{root}/.git")
 
 
-# --- how it is started -------------------------------------------------------------------
+# --- the start of a command ----------------------------------------------------------------------
 
 
 def test_the_launcher_is_given_the_text_then_each_parameter_and_then_the_command() -> None:

@@ -13,7 +13,7 @@ FIRST_ARGUMENT = 16
 
 
 def answers(code: Code, *arguments: int) -> list[int]:
-    """Return the decisions of the program about a call with each of these as its first argument."""
+    """Return the decisions of the program about calls that have these values as their first argument."""
     program = Filter(code.assembled())
     return [program.answer(Call(0, 0, (argument,))) for argument in arguments]
 

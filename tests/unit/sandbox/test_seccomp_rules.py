@@ -43,7 +43,7 @@ def filter_for(machine: str, mode: Mode) -> Filter:
 FILTERS = {(machine, mode): filter_for(machine, mode) for machine in MACHINES for mode in MODES}
 
 
-# --- the rules, said again -----------------------------------------------------------------
+# --- the rules in plain Python -------------------------------------------------------------------
 
 MISSING = "io_uring_setup io_uring_enter io_uring_register clone3 openat2"
 
@@ -107,7 +107,7 @@ def creates(flags: int) -> bool:
 
 
 def is_made(name: str, mode: Mode, *arguments: int) -> bool:
-    """Return whether an existing call is made."""
+    """Return whether the rules allow an existing call."""
     first, second, third, fourth = (argument & 0xFFFFFFFF for argument in arguments[:4])
     if name in words_of(REFUSED):
         return False
@@ -172,13 +172,13 @@ def expected(machine: str, mode: Mode, call: Call) -> int:
     return ALLOW if is_made(name, mode, *arguments) else EPERM
 
 
-# --- held against the programs -------------------------------------------------------------
+# --- comparison with the programs ----------------------------------------------------------------
 
 EVERY_MACHINE = pytest.mark.parametrize("machine", MACHINES)
 
 ALL_ONES = 2**64 - 1
 UPPER = 0xABCD_EF01 << 32
-"""An upper half that the kernel does not look at where it takes an `int`."""
+"""An upper half that the kernel ignores in an argument of the type `int`."""
 
 
 def with_upper_halves(*values: int) -> list[int]:
@@ -194,7 +194,7 @@ PERMISSIONS = with_upper_halves(
     *(0, 0o644, 0o777, 0o1777, 0o2000, 0o2755, 0o4000, 0o4755, 0o6000, 0o6755, 0o7777),
     *(0x1_0000, 0x1_0000 | 0o4755, 0xFFFF_F000, 0xFFFF_F3FF, 0xFFFF_F000 | 0o2000),
 )
-"""Modes whose upper bits the kernel drops, and all combinations of the three special bits among them."""
+"""Modes with upper bits that the kernel ignores, and with all combinations of the three special bits."""
 OPENING = with_upper_halves(
     *(0, 0o1, 0o2, 0o100, 0o101, 0o301, 0o1101, 0o2000000, 0o100000, 0o200000, 0o20000000, 0o20200002),
     *(0o4000100, 0x7FFF_FFFF, 0xFFFF_FFFF & ~0o20000100, 0xFFFF_FFFF & ~0o100),
