@@ -352,3 +352,33 @@ async def test_a_stream_of_log_messages_continues_after_its_last_one(
 
     assert {event.message["method"] for event in (*before, *stream.events)} == {"notifications/message"}
     assert "initial_state" not in str(stream.events)
+
+
+MANY = 600
+"""The number of streams of one session whose event ids fit into the headers of a request."""
+
+
+@pytest.mark.promises("http.resume")
+async def test_a_client_with_many_streams_and_long_request_ids_resumes(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client()
+    conversations = [await client.create() for _ in range(MANY)]
+    for number, conversation in enumerate(conversations):
+        opening = tool(f"{number:04}" + "x" * 1020, "conversationStream", {"conversation_id": conversation})
+        assert not (await client.post(opening)).json["result"]["isError"]
+    async with client.stream() as stream:
+        for _ in conversations:
+            await stream.hears("notifications/initial_state")
+        last_id = last_id_of(stream.events)
+    parley_model.says("While the client was away.")
+    await client.say(conversations[-1], "go")
+    await until_state(client, conversations[-1], "idle")
+    async with client.stream(Last_Event_ID=last_id) as stream:
+        await stream.hears("task_complete")
+    received = [event.message for event in stream.events]
+
+    assert last_id is not None
+    assert len(last_id) < 28 * 1024
+    assert positions_in(received, conversations[-1]) == await logged(client, conversations[-1])
+    assert {one["params"]["_meta"]["conversationId"] for one in received if "params" in one} == {conversations[-1]}

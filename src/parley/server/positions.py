@@ -15,7 +15,6 @@ from parley.conversation.log import Delta, Entry
 from parley.conversation.output import OutputDelta
 from parley.ports.outbox import FrameOutbox, OpenFrame, Outbox
 from parley.runtime.readers import EventEncoder
-from parley.wire.jsonrpc import RequestId
 
 __all__ = ["Position", "PositionEncoder", "PositionedOutbox", "begin_frame_at", "send_at", "with_positions"]
 
@@ -27,8 +26,8 @@ class Position(Struct, frozen=True, array_like=True):
     """The position of the last entry that the client has received completely."""
     messages: int = 0
     """The number of messages that the client has received of the next entry."""
-    stream: RequestId | None = None
-    """The request that opened the stream of the conversation; None if the message does not belong to a stream."""
+    stream: int | None = None
+    """The number of the stream of the conversation; None if the message does not belong to a stream."""
 
 
 @runtime_checkable

@@ -152,13 +152,15 @@ class ClientConnection:
         *,
         log_level: LogLevel,
         streams: Iterable[StreamState],
+        last_stream: int,
         resources: Iterable[str],
         has_listed_resources: bool,
     ) -> None:
         """Continue a session of an earlier server process.
 
         Streams of conversations that no longer exist or are damaged are left out, and the client gets a notice
-        about them. `has_listed_resources` is True if the client is notified when the list of resources changes.
+        about them. `last_stream` is the number of the stream that was opened last. `has_listed_resources` is True
+        if the client is notified when the list of resources changes.
 
         Raises:
             ParleyError: a conversation cannot be read now. The session is only partly restored.
@@ -166,7 +168,7 @@ class ClientConnection:
         session = self.session
         session.requests.number_by_time()
         negotiate(session, params)
-        session.log_level = log_level
+        session.log_level, session.last_stream = log_level, last_stream
         for stream in streams:
             try:
                 require_conversation(session.principal, stream.conversation)
@@ -189,6 +191,7 @@ class ClientConnection:
                 conversation,
                 self._dispatch.resume_answered(stream.request),
                 start,
+                number=stream.number,
                 event_meta=stream.event_meta,
                 as_log=stream.as_log,
             )

@@ -72,6 +72,8 @@ class StreamState(Struct, frozen=True, array_like=True):
 
     conversation: ConversationId
     request: RequestId
+    number: int
+    """The number of the stream, unique in its session. A later stream of the conversation has another number."""
     after: int
     event_meta: bool
     as_log: bool
@@ -81,8 +83,8 @@ class StreamState(Struct, frozen=True, array_like=True):
 class StreamOutboxes(Protocol):
     """The outboxes of the streams of one client."""
 
-    def outbox(self, conversation: ConversationId, request_id: RequestId) -> FrameOutbox:
-        """Return the outbox of a new stream that a request has opened."""
+    def outbox(self, conversation: ConversationId, number: int) -> FrameOutbox:
+        """Return the outbox of a new stream with a number."""
         ...
 
     def ended(self, conversation: ConversationId) -> None:
@@ -96,7 +98,7 @@ class _OneOutbox:
     def __init__(self, out: FrameOutbox) -> None:
         self._out = out
 
-    def outbox(self, conversation: ConversationId, request_id: RequestId) -> FrameOutbox:
+    def outbox(self, conversation: ConversationId, number: int) -> FrameOutbox:
         return self._out
 
     def ended(self, conversation: ConversationId) -> None:
@@ -137,6 +139,8 @@ class Session:
         self.features = PLAIN
         self.initialized = False
         self.stream_outboxes: StreamOutboxes = _OneOutbox(out)
+        self.last_stream = 0
+        """The number of the stream that was opened last."""
         self.may_reconnect = False
         """True if the client may reconnect. Events of its streams then always have positions."""
         self.log_level: LogLevel = "info"
@@ -203,11 +207,16 @@ class Session:
         """Return an outbox that sends events to `out`. For a host that ignores events, the outbox discards them."""
         return out if self.features.event_notifications else SILENT
 
-    def stream_out(self, conversation: ConversationId, request_id: RequestId) -> FrameOutbox:
+    def next_stream(self) -> int:
+        """Return the number of a new stream."""
+        self.last_stream += 1
+        return self.last_stream
+
+    def stream_out(self, conversation: ConversationId, number: int) -> FrameOutbox:
         """Return the outbox for a new stream. For a host that ignores events, the outbox discards the events."""
         if not self.features.event_notifications:
             return SILENT
-        return self.stream_outboxes.outbox(conversation, request_id)
+        return self.stream_outboxes.outbox(conversation, number)
 
     def for_request(self, context: RequestContext) -> Session:
         """Return a session for one request at version 2026-07-28. The session ends when the client leaves.

@@ -27,7 +27,7 @@ from parley.server.positions import Position, begin_frame_at, send_at
 from parley.server.session import SILENT, SILENT_FRAME, Session, StreamState
 from parley.server.subscription import Subscription
 from parley.wire.ids import ConversationId, Seq
-from parley.wire.jsonrpc import RequestId, encode
+from parley.wire.jsonrpc import encode
 from parley.wire.mcp import LogLevel, typed_result
 from parley.wire.notifications import StreamDisconnected
 from parley.wire.tools import StreamEnded
@@ -263,8 +263,8 @@ class Streams:
 
     def __init__(self) -> None:
         self._streams: dict[ConversationId, _Stream] = {}
-        self._ends: dict[ConversationId, tuple[RequestId, FrameOutbox, bytes]] = {}
-        """The request and the outbox of each stream that the server has ended, and the notice about its end. The
+        self._ends: dict[ConversationId, tuple[int, FrameOutbox, bytes]] = {}
+        """The number and the outbox of each stream that the server has ended, and the notice about its end. The
         notice is stored because a client that reconnects may have missed it. A new stream of the conversation
         removes the notice.
         """
@@ -276,6 +276,7 @@ class Streams:
         call: Call,
         start: StreamStart,
         *,
+        number: int,
         event_meta: bool,
         as_log: bool,
         exclusive: bool = False,
@@ -284,8 +285,9 @@ class Streams:
         """Begin a stream for a client, or for one request at version 2026-07-28.
 
         The new stream ends an open stream of the same conversation on this connection. With `exclusive`, it ends
-        the streams of the conversation on all connections. With `event_meta`, events have a `_meta`. With `as_log`,
-        events are sent as log messages. `on_ask` asks for approvals at version 2026-07-28.
+        the streams of the conversation on all connections. `number` is the number of the stream in the session.
+        With `event_meta`, events have a `_meta`. With `as_log`, events are sent as log messages. `on_ask` asks for
+        approvals at version 2026-07-28.
         """
         conversation_id = conversation.id
         if session.has_left:
@@ -299,9 +301,9 @@ class Streams:
         )
         out: FrameOutbox
         if as_log:  # hosts that ignore events still show log messages
-            out = _LogOutbox(session, session.stream_outboxes.outbox(conversation_id, call.id))
+            out = _LogOutbox(session, session.stream_outboxes.outbox(conversation_id, number))
         else:
-            out = session.stream_out(conversation_id, call.id)
+            out = session.stream_out(conversation_id, number)
         stream = _Stream(
             session,
             conversation,
@@ -310,7 +312,7 @@ class Streams:
             on_ask=on_ask,
             out=out,
             after=start.after,
-            state=StreamState(conversation_id, call.id, start.after, event_meta, as_log, start.before),
+            state=StreamState(conversation_id, call.id, number, start.after, event_meta, as_log, start.before),
             on_dropped=lambda error: self._disconnect(conversation_id, StreamDisconnected.NOT_SENT),
         )
         self._streams[conversation_id] = stream
@@ -371,6 +373,7 @@ class Streams:
             conversation,
             call,
             start,
+            number=session.next_stream(),
             event_meta=event_meta,
             as_log=False,
             exclusive=exclusive,
@@ -408,9 +411,9 @@ class Streams:
         `received` are messages that the client has received since it reconnected. A notice in `received` is not
         repeated.
         """
-        for conversation_id, (request_id, out, notice) in self._ends.items():
+        for conversation_id, (number, out, notice) in self._ends.items():
             known = positions.get(conversation_id)
-            is_known = known is not None and known.stream == request_id
+            is_known = known is not None and known.stream == number
             if (is_known or not positions) and notice not in received:
                 out.send(notice)
         for conversation_id in map(ConversationId, positions):
@@ -421,7 +424,7 @@ class Streams:
                 session.events_to(session.out).send(encoder.disconnected(reason, StreamDisconnected.CODES[reason]))
         for conversation_id, stream in tuple(self._streams.items()):
             position = positions.get(conversation_id)
-            is_of_stream = position is not None and position.stream == stream.call.id
+            is_of_stream = position is not None and position.stream == stream.state.number
             stream.restart(position if is_of_stream else None)
 
     def shut_down(self) -> None:
@@ -458,7 +461,7 @@ class Streams:
                 stream.call.answer(encode(typed_result(stream_end(stream.conversation, stream.position))))
 
     def _note_end(self, stream: StreamState, out: FrameOutbox, notice: bytes) -> None:
-        self._ends[stream.conversation] = stream.request, out, notice
+        self._ends[stream.conversation] = stream.number, out, notice
         if len(self._ends) > MOST_ENDS:
             del self._ends[next(iter(self._ends))]
 

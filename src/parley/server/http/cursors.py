@@ -22,10 +22,10 @@ class StreamCursors:
         self._push, self._ids, self._session = push, ids, session
         self._positions: dict[str, Position] = {}
 
-    def outbox(self, conversation: ConversationId, request_id: RequestId) -> _StreamOutbox:
-        """Return the outbox for the stream that a request has opened on a conversation."""
+    def outbox(self, conversation: ConversationId, number: int) -> _StreamOutbox:
+        """Return the outbox for the stream of a conversation. `number` is the number of the stream."""
         self._positions.pop(conversation, None)
-        return _StreamOutbox(self._push, lambda position: self._moved(conversation, request_id, position))
+        return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
         """Set the positions to those that the client has received, before messages are sent again.
@@ -38,8 +38,8 @@ class StreamCursors:
         """Record that the stream of a conversation has ended."""
         self._positions.pop(conversation, None)
 
-    def _moved(self, conversation: ConversationId, request_id: RequestId, position: Position) -> str:
-        self._positions[conversation] = Position(position.seq, position.messages, request_id)
+    def _moved(self, conversation: ConversationId, number: int, position: Position) -> str:
+        self._positions[conversation] = Position(position.seq, position.messages, number)
         return self._ids.seal(self._session, SessionCursors(streams=self._positions))
 
 

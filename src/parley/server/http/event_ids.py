@@ -1,14 +1,17 @@
 """The ids of server-sent events. An id contains the positions that the client has reached, and is signed with the
 key of the home directory.
 
-An id contains everything that is needed to continue a stream, so the server stores nothing for clients that may
-reconnect.
+An id contains the positions themselves, so the server stores no positions for clients that may reconnect. The
+length of an id of a session depends only on the number of the streams, because the id names each stream by its
+number and not by the client's request id. A client sends the id in a header, whose length is limited.
 The signature covers the session, so an id of one session is invalid in another.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -39,8 +42,34 @@ class SessionCursors(Struct, frozen=True, array_like=True):
     streams: dict[str, Position] = {}
 
 
+_UUID, _TEXT = b"u", b"t"
+"""The first byte of the short form of a conversation id, which is a uuid or another text."""
+
+
+class _Content(Struct, frozen=True, array_like=True):
+    """The content of an event id, with short forms of the conversation ids."""
+
+    call: CallCursor | None
+    streams: dict[bytes, Position]
+
+
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(SessionCursors)
+_decoder: Final = msgspec.msgpack.Decoder(_Content)
+
+
+@lru_cache(maxsize=4096)  # each event id names all streams of a session
+def _packed(conversation: str) -> bytes:
+    """Return the short form of a conversation id: 17 bytes for a uuid."""
+    try:
+        uuid = UUID(conversation)
+    except ValueError:
+        return _TEXT + conversation.encode()
+    return _UUID + uuid.bytes if str(uuid) == conversation else _TEXT + conversation.encode()
+
+
+def _unpacked(packed: bytes) -> str:
+    kind, content = packed[:1], packed[1:]
+    return str(UUID(bytes=content)) if kind == _UUID else content.decode()
 
 
 class EventIds:
@@ -50,12 +79,17 @@ class EventIds:
         self._sealer = Sealer(key, b"event id")
 
     def seal(self, session: str, cursors: SessionCursors) -> str:
-        return self._sealer.seal(_encoder.encode(cursors), context=session)
+        streams = {_packed(conversation): position for conversation, position in cursors.streams.items()}
+        return self._sealer.seal(_encoder.encode(_Content(cursors.call, streams)), context=session)
 
     def open(self, session: str, event_id: str) -> SessionCursors | None:
         """Return the cursors in an event id; None if the id was not created with this key for the session."""
         content = self._sealer.open(event_id, context=session)
-        try:
-            return None if content is None else _decoder.decode(content)
-        except msgspec.DecodeError:
+        if content is None:
             return None
+        try:
+            decoded = _decoder.decode(content)
+            streams = {_unpacked(conversation): position for conversation, position in decoded.streams.items()}
+        except (msgspec.DecodeError, ValueError):
+            return None
+        return SessionCursors(decoded.call, streams)

@@ -28,6 +28,8 @@ class SessionState(Struct, frozen=True, kw_only=True):
     initialize: InitializeParams
     log_level: LogLevel = "info"
     streams: tuple[StreamState, ...] = ()
+    last_stream: int = 0
+    """The number of the stream that was opened last. An event id of an ended stream never names a later stream."""
     resources: tuple[str, ...] = ()
     """The addresses of the resources to which the client has subscribed."""
     has_listed_resources: bool = False

@@ -380,6 +380,7 @@ class HttpSessions:
                     state.initialize,
                     log_level=state.log_level,
                     streams=state.streams,
+                    last_stream=state.last_stream,
                     resources=state.resources,
                     has_listed_resources=state.has_listed_resources,
                 )
@@ -470,6 +471,7 @@ class HttpSessions:
             initialize=client.session.initialize_params,
             log_level=client.session.log_level,
             streams=tuple(streams.values()),
+            last_stream=client.session.last_stream,
             resources=client.subscriptions.uris,
             has_listed_resources=client.subscriptions.has_listed,
         )

@@ -56,7 +56,8 @@ async def stream(call: ToolCall, args: PlainConversationStreamArguments) -> None
         await _hold(call, conversation, start, event_meta=event_meta, exclusive=exclusive)
         return
     as_log = args.as_ == "log"
-    state = StreamState(conversation.id, call.call.id, start.after, event_meta, as_log, start.before)
+    number = call.session.next_stream()
+    state = StreamState(conversation.id, call.call.id, number, start.after, event_meta, as_log, start.before)
     async with call.session.saved_with(state):
         if conversation.is_deleted:
             raise UnknownConversation(conversation.id)
@@ -69,6 +70,7 @@ async def stream(call: ToolCall, args: PlainConversationStreamArguments) -> None
             conversation,
             call.call,
             start,
+            number=number,
             event_meta=event_meta,
             as_log=as_log,
             exclusive=exclusive,

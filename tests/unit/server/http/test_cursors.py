@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from parley.server.http.cursors import StreamCursors
-from parley.server.http.event_ids import EventIds
+from parley.server.http.event_ids import EventIds, SessionCursors
+from parley.server.http.guard import MOST_HEADER_BYTES
 from parley.server.http.push import PushOutbox
 from parley.server.positions import Position
 from parley.transports.http.event_stream import EventStream
@@ -34,3 +39,19 @@ async def test_after_a_reconnect_an_id_has_only_what_was_received_of_the_other_s
     opened = ids.open("session", last_id(stream))
     assert opened is not None
     assert opened.streams == {FIRST: Position(5, 0, 7), SECOND: Position(4, 0, 7)}
+
+
+@given(
+    seqs=st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 100)), min_size=600, max_size=600),
+    first=st.integers(1, 2**20),
+)
+@settings(max_examples=20)
+def test_an_id_of_many_streams_fits_into_a_header_and_names_them_all(
+    seqs: list[tuple[int, int]], first: int
+) -> None:
+    streams = {str(uuid4()): Position(seq, messages, first + at) for at, (seq, messages) in enumerate(seqs)}
+    ids = EventIds(b"key")
+    sealed = ids.seal("session", SessionCursors(streams=streams))
+
+    assert len(sealed) < MOST_HEADER_BYTES - 4096
+    assert ids.open("session", sealed) == SessionCursors(streams=streams)
