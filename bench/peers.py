@@ -50,7 +50,7 @@ def fetch_peers(tell: Callable[[str], None]) -> tuple[list[Server], list[str]]:
 
 
 class _NotFetched(Exception):
-    """A peer could not be downloaded."""
+    """Raised when a peer cannot be downloaded."""
 
 
 def _fetch(package: _Package, tell: Callable[[str], None]) -> Path:

@@ -26,11 +26,11 @@ itself."""
 
 
 class Gone(Exception):
-    """The server exited, refused a request or sent nothing for too long, or its work failed."""
+    """Raised when the server exited, refused a request or sent nothing for too long, or when its work failed."""
 
 
 class Silent(Gone):
-    """The server sent nothing for `PATIENCE_SECONDS`."""
+    """Raised when the server sent nothing for `PATIENCE_SECONDS`."""
 
 
 class Arrivals(NamedTuple):

@@ -1,4 +1,4 @@
-"""Durable events in PostgreSQL: Parley's store beside the same rows, written by asyncpg alone."""
+"""Measures durable events in PostgreSQL: Parley's store, compared with the same rows written only by asyncpg."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from parley.stores.postgres.store import PostgresStore
 __all__ = ["postgres"]
 
 SHARE: Final = {1: None, 100: 0.6}
-"""The part of the events of asyncpg that Parley has to write, by the number of producers."""
+"""The minimum rate by the number of producers, as a share of the rate of asyncpg.
+
+None means that there is no budget.
+"""
 ASYNCPG: Final = "bare asyncpg"
 TESTS: Final = Path(__file__).parents[1] / "tests"
 
 
 def postgres(*, repetitions: int) -> list[Row]:
-    """Events of about 200 bytes; the best run of each counts.
+    """Append events of about 200 bytes. The best run of each counts.
 
     Raises:
-        NotAvailable: there is no PostgreSQL here.
+        NotAvailable: PostgreSQL is not installed.
     """
     sys.path.append(str(TESTS))
     from kit.servers.postgres import PostgresServer, no_postgres
@@ -93,7 +96,10 @@ _APPEND: Final = """
 
 
 async def _bare(url: str, producers: int) -> float:
-    """Return the events a second that asyncpg writes alone: each statement has one of every producer."""
+    """Return the number of events per second that asyncpg writes.
+
+    Each statement contains one event of each producer.
+    """
     opened = PostgresStore(url)
     for name in names(producers):
         await opened.create(name, [], summary(0.0))

@@ -23,7 +23,7 @@ describe its baseline."""
 
 
 class NotAvailable(Exception):
-    """Something that a measure needs is not installed here. The text says what."""
+    """Raised when a measure needs a program that is not installed. The text names the program."""
 
 
 class Row(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Protected files are as before after a command; files that it added are moved aside."""
+"""After a command, protected files are as before, and files that the command added are moved away."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_git_directory_that_was_added_is_moved_out_of_the_way_as_a_whole(
             (path / "HEAD").touch()
 
     assert without_moved(tree(project)) == before
-    # Beside a submodule its new name could be that of a submodule.
+    # Next to a submodule, the moved file could have the name of a submodule.
     [moved] = result.new.values()
     assert os.path.dirname(moved) == str(project / ".git")
     assert (result.moved, result.left) == ({str(path)}, set())

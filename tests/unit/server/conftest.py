@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture
 def home(tmp_path: Path) -> str:
-    """A home without a config.toml."""
+    """Return a home without a config.toml."""
     return str(tmp_path)

@@ -1,4 +1,4 @@
-"""What a principal may do and see."""
+"""The actions and the conversations that a principal has access to."""
 
 from __future__ import annotations
 

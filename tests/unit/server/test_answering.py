@@ -1,4 +1,4 @@
-"""Several clients and one approval: whose answer counts, and what the other clients are sent."""
+"""Several clients and one approval: the answer that counts, and the messages to the other clients."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_the_name_of_a_limit_cannot_pass_for_more_than_that() -> None:
 
 
 def changed(changes: Mapping[str, FileChange]) -> list[str]:
-    """Return the lines of the message about a patch with these changes of files below /project."""
+    """Return the lines of the approval text about a patch with these changes to files in /project."""
     named = {f"/project/{name}": change for name, change in changes.items()}
     shown, asked = patch_approval(1)
     return listed(approval(structs.replace(shown, changes=named), asked), CONVERSATION).message.split("\n")

@@ -1,4 +1,4 @@
-"""Approvals while no reading client can be asked: how long they wait, and how they are settled."""
+"""Approvals while no reading client can be asked: their timeouts and their settlements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kit.servers.settlements import SETTLED, settlements
 
 PATIENT = {"approvals": {"timeout_seconds": 30}}
 REFUSED = [(1, "denied: nobody could be asked")]
-"""What the model is told when the time is over."""
+"""The output that the model gets when the timeout has expired."""
 
 
 async def unheard(server: LocalServer, **approvals: Any) -> tuple[LocalClient, Any]:
@@ -78,7 +78,7 @@ async def test_the_time_for_an_approval_restarts_when_the_last_recipient_leaves(
         able = await server.client()
         stream = await able.stream(conversation.id)
         await able.approval_request()
-        able.cancel(stream)  # it may still answer
+        able.cancel(stream)  # the client may still answer
         await server.settle_down()
         await server.after(1_000)
         assert server.told == []
@@ -216,7 +216,7 @@ async def test_a_polling_client_that_may_answer_counts_however_another_one_polls
         await server.after(3)
         assert server.told == []
 
-        await server.after(60)  # neither polls any more
+        await server.after(60)  # neither client polls any more
         conversation.note_poll(can_answer=False)
         await server.after(3)
 

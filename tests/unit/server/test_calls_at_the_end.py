@@ -1,4 +1,4 @@
-"""Calls during a shutdown: each is told that the server shuts down, not the error that follows from it."""
+"""A call that fails because of a shutdown reports the shutdown, and not the operation that failed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MORE: Final[Mapping[str, Mapping[str, Any]]] = {
     "queueRemove": {"message_id": MESSAGE},
     "approvalAnswer": {"approval_id": approval_id(1), "decision": "approved"},
 }
-"""What a tool needs besides the conversation."""
+"""The arguments that a tool needs in addition to the conversation."""
 NEED_NONE: Final = frozenset(
     {"codex", "conversationCreate", "conversationsList", "attentionList", "approvalsList", "approvalAnswer"}
 )
 
 
 NEED_NO_STORE: Final = frozenset({"settingsList"})
-"""Tools that work during a shutdown, too."""
+"""Tools that also work during a shutdown."""
 
 
 @pytest.mark.parametrize("tool", [tool.name for tool in TOOLS if tool.name not in NEED_NO_STORE])

@@ -1,4 +1,4 @@
-"""No message of a client keeps the next one from being handled."""
+"""No message of a client prevents the server from handling the next message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several clients and one approval: which clients are asked, when, and by which request."""
+"""Several clients and one approval: the clients that are asked, the time, and the requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders concatenate bytes; the frames are compared with the structs that clients decode."""
+"""Encoders concatenate bytes. The tests compare the frames with the structs that clients decode."""
 
 from __future__ import annotations
 

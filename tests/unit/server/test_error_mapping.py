@@ -1,4 +1,4 @@
-"""Every error that a client can see has a code, and the docs list exactly these."""
+"""Every error that a client can see has a code, and the docs list exactly these codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BASES = {
     "RequestRefused",
     HttpRefused.__name__,
 }
-"""Classes that are never raised themselves."""
+"""Base classes that are never raised themselves."""
 
 
 def visible_errors(base: type[VisibleError] = VisibleError) -> Iterator[type[VisibleError]]:

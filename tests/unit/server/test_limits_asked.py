@@ -1,4 +1,4 @@
-"""Which clients are asked whether a turn may exceed a limit."""
+"""The clients that are asked whether a turn may exceed a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of another process are executed in order, or all of them by another owner."""
+"""Requests of another process are executed in order. After a refusal, none is executed until the next follow."""
 
 from __future__ import annotations
 

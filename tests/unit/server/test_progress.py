@@ -1,4 +1,4 @@
-"""Progress notifications of newer clients: none in one write with the result, and none after it."""
+"""Progress notifications for newer clients: none in the same write as the result, and none after the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ RESULT = b"the result"
 
 
 class Writes:
-    """An outbox that records which frames were written together: those of one loop tick."""
+    """An outbox that records which frames are written together.
+
+    These are the frames of one event loop iteration.
+    """
 
     def __init__(self) -> None:
         self.writable = True

@@ -42,7 +42,7 @@ UNSEEN = {
 }
 
 BACKTICK = "p`, inside the sandbox, harmless? (`"
-"""A directory whose name would end the sentence of a question, and begin another."""
+"""A directory whose name would end the sentence of an approval request and begin another sentence."""
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_line_end_and_the_letters_it_is_spelled_with_look_different() -> None:
 
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-"""What can be a word of a command; halves of surrogate pairs have no bytes."""
+"""Generates words of a command. Surrogate halves are left out, because they cannot be encoded."""
 
 
 @given(argv=st.lists(words, min_size=1, max_size=30))

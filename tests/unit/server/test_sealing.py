@@ -1,4 +1,4 @@
-"""Sealed texts, which clients keep for the server."""
+"""Sealed texts, which the server gives to clients and gets back."""
 
 from __future__ import annotations
 

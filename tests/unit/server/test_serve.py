@@ -1,4 +1,4 @@
-"""Several clients of one server: each connects and leaves without an effect on the others."""
+"""Several clients of one server: each connects and disconnects without an effect on the others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_progress(call: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Outbox(FrameList):
-    """An outbox whose end is the end of its transport."""
+    """An outbox that ends together with its transport."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         super().__init__(FULL_VERSION)
@@ -64,7 +64,7 @@ class LocalTransport:
         self._frames.put_nowait(encode(message))
 
     def leave(self) -> None:
-        """Close the connection, after everything that was sent."""
+        """Close the connection after all sent messages."""
         self._frames.put_nowait(None)
 
     async def until(self, holds: Callable[[Any], bool]) -> Any:
@@ -154,7 +154,7 @@ def subscriptions_of(conversation: Conversation) -> list[weakref.ref[Subscriptio
 
 
 async def test_a_closed_stream_and_an_answered_call_are_freed_by_reference_counting(home: str) -> None:
-    """Otherwise evicted conversations wait for the garbage collector, which runs rarely."""
+    """Otherwise evicted conversations stay in memory until the garbage collector runs, which is rare."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Formatted times, also of invalid values."""
+"""Formatted times, including invalid values."""
 
 from __future__ import annotations
 

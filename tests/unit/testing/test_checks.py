@@ -1,4 +1,4 @@
-"""Which messages `check_message` accepts."""
+"""The messages that `check_message` accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools of the process: a pool of tool servers for each environment, as long as a turn uses it."""
+"""The tools of the process. Each environment has a pool of tool servers, which exists while a turn uses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.tools.servers.server import Timing
 
 
 class Marked(dict[str, str]):
-    """An environment that can be watched."""
+    """An environment that the test can refer to weakly."""
 
 
 def settings_of(environ: Mapping[str, str]) -> Settings:

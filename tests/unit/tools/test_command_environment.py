@@ -181,7 +181,7 @@ def test_no_safe_name_is_hidden_again() -> None:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Match a pattern in the simplest way."""
+    """Return whether a pattern matches a name, computed in the simplest way."""
     if not pattern:
         return not name
     if pattern[0] == "*":

@@ -1,4 +1,4 @@
-"""Hunks have the format of git, and their cost is limited."""
+"""Hunks have the format of Git, and their cost is limited."""
 
 from __future__ import annotations
 

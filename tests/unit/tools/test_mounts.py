@@ -1,4 +1,4 @@
-"""The mounts that the kernel reports, compared with those that a launcher was told to make."""
+"""The mounts that the kernel reports, compared with the mounts that a launcher must make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.tools.commands.messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE
 from parley.tools.commands.mounts import ExpectedMounts, HeldLauncher, MountTable
 
 Line = tuple[int, int, str, str, str, str]
-"""The number of a mount, that of its parent, its file system, what of that is mounted, where, and how."""
+"""A mount: its number, its parent, its device, its path in the file system, its mount point, and its options."""
 
 OURS: Final[tuple[Line, ...]] = (
     (20, 1, "8:1", "/", "/", "rw"),
@@ -31,7 +31,7 @@ DEV: Final = (49, 41, "0:90", "/", "/dev", "ro")
 COPIES: Final[tuple[Line, ...]] = tuple(
     (number + 20, parent + 20, device, root, point, "ro") for number, parent, device, root, point, _ in OURS
 )
-"""What a launcher has that was told to mount `/` read-only."""
+"""The mounts of a launcher that has mounted `/` read-only."""
 KINDS: Final = {"0:5": "devtmpfs", "0:6": "proc", "0:7": "nfs4", "0:80": "tmpfs", "0:90": "tmpfs", "0:91": "tmpfs"}
 
 
@@ -67,7 +67,7 @@ BOUND: Final = ((b"/home/u/w", b"/home/u/w", True),)
         ((50, 43, "8:1", "/@home/u/w", "/home/u/w", "rw"), 2),
         ((50, 43, "8:2", "/@home/u/w//deleted", "/home/u/w", "rw"), 2),
         ((50, 43, "8:2", "/@home/u/w", "/home/u/other", "rw"), 2),
-        ((50, 40, "8:2", "/@home/u/w", "/home/u/w", "rw"), 2),  # beneath what is at /home
+        ((50, 40, "8:2", "/@home/u/w", "/home/u/w", "rw"), 2),  # hidden by the mount at /home
         ((50, 44, "8:2", "/@home/u/w", "/home/u/w", "rw"), 2),
     ],
 )
@@ -96,8 +96,10 @@ def test_a_file_system_of_its_own_is_none_of_ours() -> None:
     laid = ((b"/home/u/keys", None, False),)
 
     assert amiss(laid, (50, 43, "0:91", "/", "/home/u/keys", "ro")) is None
-    assert amiss(laid, (50, 43, "0:6", "/", "/home/u/keys", "ro")) == 2  # of a kind that it could be
-    assert amiss(laid, (50, 43, "8:9", "/", "/home/u/keys", "ro")) == 2  # not of such a kind
+    assert (
+        amiss(laid, (50, 43, "0:6", "/", "/home/u/keys", "ro")) == 2
+    )  # the device of another file system of this process
+    assert amiss(laid, (50, 43, "8:9", "/", "/home/u/keys", "ro")) == 2  # a device of a disk
     assert amiss(laid, (50, 43, "0:91", "/in", "/home/u/keys", "ro")) == 2
 
 
@@ -184,14 +186,17 @@ def test_nothing_can_be_planned_where_the_kernel_says_nothing_of_the_root() -> N
         ExpectedMounts(ALWAYS, table(OURS[1:]))
 
 
-# --- a look ------------------------------------------------------------------------------
+# --- checks of a launcher ------------------------------------------------------------------------
 
 
 class Launcher:
     """A launcher with process id 4711 and only the default mounts."""
 
     def __init__(self, *, ours: list[bytes], its: bytes) -> None:
-        """`ours` are the successive mount tables of this process, `its` is the table of the launcher."""
+        """Create a launcher.
+
+        `ours` are the successive mount tables of this process, and `its` is the mount table of the launcher.
+        """
         self.now = 0.0
         self.reports, theirs = os.pipe()
         os.write(theirs, b'{ "child-pid": 4711 }')
@@ -222,7 +227,7 @@ class Launcher:
 
 
 USED: Final[Line] = (26, 20, "0:90", "/", "/mnt", "rw")
-"""A file system of ours with the number that the `/dev` of a launcher has as well."""
+"""A file system of this process with the device number that the `/dev` of a launcher also has."""
 
 
 def test_the_number_of_a_file_system_that_was_unmounted_meanwhile_may_be_that_of_a_new_one() -> None:
@@ -268,7 +273,7 @@ def test_a_launcher_that_takes_long_is_looked_at_less_often() -> None:
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Let this process open no files."""
+    """Prevent this process from opening files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""What becomes of the errors of a tool."""
+"""Errors of a tool, and the outputs that the model gets for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summaries of commands for display: first the cases of the original server, then ours."""
+"""Summaries of commands for display: first the cases of the original server, then Parley's own cases."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ RECORDED: list[tuple[list[str], list[Any]]] = [
     (["bash", "-lc", "true"], []),
     (["rg", "--files"], [search("rg --files", None)]),
     (["head", "-n", "3", "f.py"], [read("head -n 3 f.py", "f.py")]),
-    # Seen elsewhere in the recorded traffic:
+    # Other cases from the recorded traffic:
     ([], [unknown()]),
     (["false"], [unknown("false")]),
     (["ls"], [list_files("ls")]),

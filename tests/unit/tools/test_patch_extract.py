@@ -1,4 +1,4 @@
-"""Which commands pass a patch, and which only look like it."""
+"""The commands that pass a patch, and similar commands that do not."""
 
 from __future__ import annotations
 

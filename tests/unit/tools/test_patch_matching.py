@@ -13,7 +13,7 @@ from parley.tools.patch.matching import apply_chunks
 from parley.tools.patch.parser import UpdateFile, parse
 
 CPU_SECONDS = 10
-"""The limit of one test. A search that does not end by its deadline takes minutes."""
+"""The maximum CPU time of one test, in seconds. A search without a deadline takes minutes."""
 
 
 def changed(content: str | bytes, *lines: str, deadline: Deadline | None = None) -> bytes:
@@ -30,7 +30,7 @@ def refusal(content: str, *lines: str) -> str:
     return str(refused.value)
 
 
-# --- the place ---------------------------------------------------------------------------
+# --- positions -----------------------------------------------------------------------------------
 
 
 def test_a_chunk_goes_to_the_first_place_that_fits() -> None:
@@ -132,7 +132,7 @@ def test_a_context_that_is_not_there_is_named() -> None:
     assert told == "error: Failed to find context 'no such context' in /work/a.txt"
 
 
-# --- what is kept ------------------------------------------------------------------------
+# --- unchanged lines -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_bytes_that_are_not_utf_8_come_out_as_they_went_in() -> None:
     assert changed(b"caf\xe9\nold\n\xff\xfe\x00\n", "-old", "+n\u00e9w") == b"caf\xe9\nn\xc3\xa9w\n\xff\xfe\x00\n"
 
 
-# --- how long it takes -------------------------------------------------------------------
+# --- running time --------------------------------------------------------------------------------
 
 
 class CountingDeadline(Deadline):
-    """Counts how often it is checked."""
+    """A deadline that counts its checks."""
 
     checks = 0
 

@@ -1,4 +1,4 @@
-"""The effect of a patch, refused patches, and the files afterwards."""
+"""The effects of patches, and refused patches, which change no file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parley.wire.events import AddedFile, OtherChange, UpdatedFile
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Path]:
-    """The working directory, in a directory with files outside."""
+    """Return the working directory. Its parent directory contains other files."""
     path = tmp_path / "work"
     usual = os.umask(0o022)
     path.mkdir()
@@ -41,7 +41,7 @@ def apply(work: Path, *lines: str, workdir: Path | None = None) -> Plan:
 
 
 def refusal(work: Path, *lines: str, workdir: Path | None = None) -> str:
-    """Return the error of a patch that is refused; check that no file changed."""
+    """Return the error of a refused patch, after checking that no file changed."""
     before = tree(work.parent)
     with pytest.raises(PatchRefused) as refused:
         planned(work, *lines, workdir=workdir)
@@ -49,7 +49,7 @@ def refusal(work: Path, *lines: str, workdir: Path | None = None) -> str:
     return str(refused.value)
 
 
-# --- what comes of it --------------------------------------------------------------------
+# --- effects -------------------------------------------------------------------------------------
 
 
 def test_a_plan_says_what_becomes_of_each_file(work: Path) -> None:
@@ -223,7 +223,7 @@ def test_the_working_directory_itself_may_be_reached_through_a_link(work: Path, 
     assert plan.inside_cwd
 
 
-# --- where it leads ----------------------------------------------------------------------
+# --- paths and links -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["../outside.txt", "sub/../../outside.txt", "{outside}/outside.txt"])
@@ -258,7 +258,7 @@ def test_a_call_in_a_directory_elsewhere_is_outside(work: Path, tmp_path: Path) 
 
 @pytest.fixture
 def elsewhere(work: Path) -> Path:
-    """A directory that `link` leads to; there is a file `f` in each directory around it."""
+    """Return the directory that `link` leads to. Each directory around it contains a file `f`."""
     path = work.parent / "elsewhere"
     for folder in (work, work / "sub", path, path / "inner", path / "sub"):
         folder.mkdir(exist_ok=True)
@@ -556,7 +556,7 @@ def test_a_file_in_place_of_a_directory_is_named(work: Path) -> None:
     )
 
 
-# --- what cannot be ----------------------------------------------------------------------
+# --- refused patches -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -691,7 +691,7 @@ def test_too_many_files_or_directories_are_refused(work: Path) -> None:
     )
 
 
-# --- what a file has besides its content -------------------------------------------------
+# --- metadata of files ---------------------------------------------------------------------------
 
 
 def test_owner_and_extended_attributes_are_kept_where_they_can_be(work: Path) -> None:

@@ -59,14 +59,14 @@ class Files(NamedTuple):
 
 
 class Confined(NamedTuple):
-    """The thread of this name was confined to this policy."""
+    """A record that the thread of this name was confined with this policy."""
 
     thread: str
     policy: SandboxPolicy
 
 
 class Sandboxes:
-    """A command runner that confines a thread: it succeeds, fails, or cannot (`has_landlock`)."""
+    """A command runner that confines a thread. It succeeds, fails, or does not support this (`has_landlock`)."""
 
     def __init__(self, *, has_landlock: bool = True, fails: SandboxUnavailable | None = None) -> None:
         self.did: list[object] = []
@@ -89,7 +89,7 @@ class Sandboxes:
 
 
 class Bench:
-    """The doubles around the tool, with one list of all calls in order."""
+    """The fakes around the tool, with one list of all calls in order."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class Bench:
         self.transcript = RecordingTranscript(appended=self._look)
         self.did = self.transcript.did
         self.covered: list[str] = []
-        """What each question covered."""
+        """The `covers` of each approval request."""
         self.spoil: Path | None = None
-        """A file that another process changes as soon as the patch has begun."""
+        """A file that another process changes directly after the patch has begun; None if there is none."""
         self.spoil_with = b"somebody else's\n"
         self.asked_again: Callable[[], object] = lambda: None
-        """Called with the second question."""
+        """A function that is called at the second approval request."""
         commands = commands or Sandboxes()
         commands.did = self.did
         context = ToolContext(
@@ -407,7 +407,7 @@ async def test_paths_are_read_from_the_directory_of_the_call(work: Path) -> None
 
 @pytest.fixture
 def odd(work: Path) -> Path:
-    """A directory whose name is not UTF-8."""
+    """Return a directory whose name is not UTF-8."""
     path = Path(os.fsdecode(bytes(work) + b"/\xff"))
     path.mkdir()
     return path
@@ -425,7 +425,7 @@ async def test_a_directory_whose_name_is_not_text_can_be_worked_in(work: Path, o
 
 
 class Held(System):
-    """A system that stops before the first rename until the test continues it."""
+    """A file system that stops before the first rename until the test continues it."""
 
     def __init__(self) -> None:
         self.reached, self.let_go = threading.Event(), threading.Event()
@@ -488,7 +488,7 @@ IN_THREAD = Confined("write-patch", POLICY)
 
 
 def seen(bench: Bench) -> list[object]:
-    """Return the calls, without the files in between and the diff of the turn."""
+    """Return the calls, without the contents of files between them and without the diff of the turn."""
     did = (entry for entry in bench.did if not isinstance(entry, Files))
     return [
         Appended(tuple(one for one in entry.payloads if not isinstance(one, TurnDiff)))

@@ -35,7 +35,7 @@ def context(transcript: RecordingTranscript, **changes: Any) -> ToolContext:
 
 
 async def told(tool: Tool, arguments: str) -> str:
-    """Return the output for the model, whether it is a result or an error."""
+    """Return the output for the model, which is a result or an error."""
     async with asyncio.timeout(90):
         try:
             return await tool.run(call("c1", arguments, name=tool.names[0]))

@@ -1,4 +1,4 @@
-"""The names under which a model is offered the tools of tool servers."""
+"""The names of tool servers' tools in requests to a model."""
 
 from __future__ import annotations
 

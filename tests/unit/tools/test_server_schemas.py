@@ -1,4 +1,4 @@
-"""The input schema of a tool, reduced to what every model API accepts."""
+"""The input schema of a tool, reduced to the keywords that every model API accepts."""
 
 from __future__ import annotations
 

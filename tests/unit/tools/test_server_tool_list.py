@@ -1,4 +1,4 @@
-"""Which tools of a tool server's list a model is offered."""
+"""The tools in a tool server's list that a model is offered."""
 
 from __future__ import annotations
 

@@ -53,11 +53,11 @@ class Patch(NamedTuple):
 
 
 NOTHING_APPROVED: Final = Approved(directory=(0, 0), program=(0, 0))
-"""There is no `/project`, and nothing in it."""
+"""The identities for `/project`, which does not exist."""
 
 
 class Bench:
-    """The doubles around the tool, with one list of all calls in order."""
+    """The fakes around the tool, with one list of all calls in order."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Bench:
         self.did.append(msgspec.structs.replace(action, covers=""))
         return verdict
 
-    # --- as what runs commands and applies patches ---
+    # --- the command runner and the patch tool ---
 
     async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
         raise AssertionError("others ask that")
@@ -468,7 +468,10 @@ async def test_an_approval_request_shows_the_target_of_a_link(tmp_path: Path) ->
 
 
 MANY_WORDS: Final = json.dumps({"command": ["ls"] + ["-l"] * 100_000})
-"""The arguments of a hostile model. To check a million words takes a second, in which all clients wait."""
+"""The arguments of a hostile model.
+
+A check of a million words would take a second, during which all clients would wait.
+"""
 
 
 @pytest.mark.parametrize(
@@ -533,7 +536,7 @@ async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be(
     )
 
 
-# --- who decides, patches, environment ---------------------------------------------------------
+# --- approvals, patches, environment ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -769,7 +772,7 @@ async def test_a_command_that_fails_in_the_sandbox_does_not_run_again_when_that_
     assert bench.did == FAILED
 
 
-# --- the offer -----------------------------------------------------------------------------------
+# --- the tool specification ----------------------------------------------------------------------
 
 
 def types_of(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_two_spellings_of_a_path_are_one_file(tmp_path: Path) -> None:
     ]
 
 
-# --- reading is safe -------------------------------------------------------------------------
+# --- hidden and unreadable files -----------------------------------------------------------------
 
 
 def a_turn_with(file: Path) -> TouchedFiles:

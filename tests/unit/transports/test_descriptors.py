@@ -1,4 +1,4 @@
-"""Descriptors at both ends: which frames are written together, and who waits and is woken."""
+"""A transport over descriptors: the frames that are written together, and the senders that wait and are woken."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pipe() -> Iterator[tuple[int, int]]:
         try:
             os.close(descriptor)
         except OSError:
-            pass  # the test closed it
+            pass  # the test has closed the descriptor
 
 
 async def test_the_frames_of_one_tick_leave_in_one_write(pipe: tuple[int, int]) -> None:

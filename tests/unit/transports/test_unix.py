@@ -1,4 +1,4 @@
-"""Sockets in a directory: access, long paths, and leftovers."""
+"""Sockets in a directory: access, long paths, and leftover files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOBODY = 65534
 Frame = bytes | Overlong
 
 NAME = "1-0123456789abcdef.sock"
-"""The name of a socket that no process has."""
+"""The name of a socket that belongs to no process."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,10 @@ def _no_descriptor_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def directory() -> Iterator[str]:
-    """A directory that does not exist yet, with a short path, because tests create sockets in it."""
+    """Return a directory with a short path that does not exist yet.
+
+    The path is short because tests create sockets in it.
+    """
     with tempfile.TemporaryDirectory() as parent:
         yield os.path.join(parent, "run")
 
@@ -175,7 +178,7 @@ async def test_a_process_that_has_just_begun_to_listen_is_not_taken_for_dead(dir
                 try:
                     found = connect(directory, name)
                 except BlockingIOError:
-                    continue  # its backlog is full
+                    continue  # the backlog of the listener is full
                 if found is not None:
                     found.close()
 

@@ -1,4 +1,4 @@
-"""Names of arguments, in every spelling."""
+"""The names of arguments, in every spelling."""
 
 from __future__ import annotations
 

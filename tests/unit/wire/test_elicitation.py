@@ -227,7 +227,7 @@ def test_an_approval_with_an_empty_reason_is_an_approval() -> None:
     assert (answer.decision, answer.action) == ("approved", UNSET)
 
 
-# --- what an answer decides ----------------------------------------------------------------
+# --- decisions -----------------------------------------------------------------------------------
 
 DECISIONS: list[Decision] = ["approved", "approved_for_session", "denied", "abort"]
 

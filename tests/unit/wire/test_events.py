@@ -1,4 +1,4 @@
-"""Each event of the protocol, as clients read it and as a log stores it."""
+"""Each event of the protocol, in the form for clients and in the stored form."""
 
 from __future__ import annotations
 

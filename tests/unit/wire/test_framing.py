@@ -93,7 +93,7 @@ def test_an_endless_line_is_not_kept() -> None:
 
     slack = 32 * 1024
     assert held < chunk + PREFIX_BYTES + slack
-    assert peak < 2 * (limit + chunk) + slack  # its parts, and once the whole of them joined
+    assert peak < 2 * (limit + chunk) + slack  # the pieces, and the joined line
 
 
 def test_an_event_ends_with_a_blank_line() -> None:

@@ -30,7 +30,7 @@ def webp(*chunks: bytes) -> bytes:
 
 
 SMALL = b"\x30\x01\0\x9d\x01\x2a\1\0\1\0\x0e\xc0\xfe\x25\xa4\0\x03\x70\0\0\0\0"
-"""One pixel of a WebP with loss."""
+"""A lossy WebP image of one pixel."""
 LOSSLESS = WEBP[20:]
 EXTENDED = chunk(b"VP8X", bytes(10))
 COMMENT = b"!\xfe\x05hello\0"
@@ -49,11 +49,11 @@ def test_an_image_is_known_by_its_bytes(kind: str) -> None:
         (PNG + b"what an editor left behind", "image/png"),
         (JPEG + bytes(70_000) + b"ftypmp42", "image/jpeg"),
         (GIF + bytes(10), "image/gif"),
-        (GIF[:-1], "image/gif"),  # many end without the mark
+        (GIF[:-1], "image/gif"),  # many images lack the end marker
         (GIF.replace(b"89a", b"87a"), "image/gif"),
         (GIF[:SCREEN] + COMMENT + GIF[SCREEN:], "image/gif"),
-        (JPEG[:2] + b"\xff\xff\xff" + JPEG[2:], "image/jpeg"),  # filled up between segments
-        (JPEG[:2] + b"\xff\xe1\0\x06\xff\xd8\xff\xd9" + JPEG[2:], "image/jpeg"),  # with a small one inside
+        (JPEG[:2] + b"\xff\xff\xff" + JPEG[2:], "image/jpeg"),  # padding between segments
+        (JPEG[:2] + b"\xff\xe1\0\x06\xff\xd8\xff\xd9" + JPEG[2:], "image/jpeg"),  # with an embedded thumbnail
         (JPEG.replace(b"\xff\xc0", b"\xff\xc2"), "image/jpeg"),  # progressive
         (WEBP + b"\0", "image/webp"),
         (webp(chunk(b"VP8 ", SMALL)), "image/webp"),
@@ -136,7 +136,7 @@ def test_whatever_bytes_there_are_they_are_an_image_or_none(beginning: bytes, re
     "filling", [b"\0", b"\1", b"\xff", b"\xff\0", b"\xff\xe0\0\2", b"IDA", b"!\0\0", b"\0\0\0\0IEN"]
 )
 def test_an_image_without_end_is_given_up(kind: str, filling: bytes) -> None:
-    """A check that visits each byte would take minutes."""
+    """A check that reads each byte would take minutes."""
     beginning = {"image/png": PNG[:33], "image/jpeg": JPEG[:2], "image/gif": GIF[:SCREEN]}.get(
         kind, b"RIFF\xf8\xff\x3f\1WEBP"
     )

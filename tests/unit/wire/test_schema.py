@@ -1,4 +1,7 @@
-"""Schemas of the six original tools, exactly as clients compare them; only the descriptions are ours."""
+"""The schemas of the six original tools, exactly as clients compare them.
+
+Only the descriptions are Parley's own.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +59,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "profile": STRING,
     "base_instructions": STRING,
 }
-"""What a conversation may be created with, and a message sent with."""
+"""The settings that a new conversation and a message may contain."""
 
 SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
     (
-        CodexArguments,  # recorded from the original, and the additions of its last releases
+        CodexArguments,  # recorded from the original server, with the additions of its latest releases
         {
             "type": "object",
             "properties": {
@@ -84,7 +87,7 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
         an_object(["threadId", "prompt"], threadId=STRING, prompt=STRING),
     ),
     (
-        PlainCodexReplyArguments,  # recorded from the original
+        PlainCodexReplyArguments,  # recorded from the original server
         an_object(["prompt", "sessionId"], prompt=STRING, sessionId=STRING),
     ),
     (
@@ -197,7 +200,7 @@ def test_a_kind_of_field_without_a_rule_is_noticed_at_once() -> None:
         schema_of(Holder)
 
 
-# --- what is sent ------------------------------------------------------------------------
+# --- sent members ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)

@@ -1,4 +1,4 @@
-"""Server-sent events with ids, whatever the line ends and the cuts of the bytes."""
+"""Server-sent events with ids, for all line ends and all divisions of the bytes into reads."""
 
 from __future__ import annotations
 

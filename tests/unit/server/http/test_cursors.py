@@ -1,4 +1,4 @@
-"""The ids from which an HTTP client continues. They claim no more than what the client was sent since it came."""
+"""The event ids from which an HTTP client continues. An id covers only messages that the client was sent."""
 
 from __future__ import annotations
 

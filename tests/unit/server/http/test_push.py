@@ -1,4 +1,4 @@
-"""Messages that belong to no request: which GET stream they go to, and what is kept while there is none."""
+"""Messages that belong to no request: the GET streams that carry them, and messages without a stream."""
 
 from __future__ import annotations
 

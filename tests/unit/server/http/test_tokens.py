@@ -1,4 +1,4 @@
-"""The tokens of the home: their principals, their end, and the notifications of their end."""
+"""The tokens of the home: their principals, their expiry, and the notifications of their end."""
 
 from __future__ import annotations
 
@@ -157,7 +157,10 @@ async def test_tokens_are_reloaded_after_an_unexpected_error() -> None:
 
 
 class SlowReads(MemoryStore):
-    """A store whose first read of the tokens is slow: it returns what was stored when it began."""
+    """A store whose first read of the tokens is slow.
+
+    The read returns the tokens that were stored when it began.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ async def answer(client: LocalClient, method: str, capabilities: Any, **params: 
 
 
 async def result(client: LocalClient, method: str, capabilities: Any = None, **params: Any) -> Any:
-    """Return the result of a request, without the members that every result has; of an error its code."""
+    """Return the result of a request, without the members that every result has. For an error, return its code."""
     got = await answer(client, method, {**ASKABLE, **EXTENSION} if capabilities is None else capabilities, **params)
     if "error" in got:
         return got["error"]["code"]

@@ -1,4 +1,4 @@
-"""Resources of clients with less than all rights."""
+"""Resources for clients whose role is below admin."""
 
 from __future__ import annotations
 

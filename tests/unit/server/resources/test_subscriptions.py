@@ -37,7 +37,7 @@ def updates(client: LocalClient) -> list[str]:
 
 
 async def turn(server: LocalServer, client: LocalClient, conversation: ConversationId) -> None:
-    """Run a whole turn."""
+    """Run a complete turn."""
     await client.say(conversation, 0)
     await server.settle_down()
     assert server.entry_types(conversation)[-1] == "turn_ended"

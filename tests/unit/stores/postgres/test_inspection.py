@@ -1,4 +1,4 @@
-"""What `parley doctor` says about the durability of a database."""
+"""The report of `parley doctor` about the durability of a database."""
 
 from __future__ import annotations
 

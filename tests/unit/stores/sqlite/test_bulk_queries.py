@@ -1,4 +1,4 @@
-"""Concurrent writes to many conversations: each has the same effect as alone, with few statements."""
+"""Concurrent writes to many conversations: each has the effect of a single write, with few statements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def begun(store: SqliteStore, number: int) -> list[Lease]:
 
 
 def traced(store: SqliteStore) -> list[str]:
-    """Record all statements from here on."""
+    """Record all statements from now on."""
     statements: list[str] = []
     opened = store._writer.opened
     assert opened is not None
@@ -46,7 +46,7 @@ def traced(store: SqliteStore) -> list[str]:
 
 
 async def all_at_once(store: SqliteStore, calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Run these jobs while the writer is busy, so that it executes them together; return their results."""
+    """Submit these calls while the writer is busy, so that it executes them together. Return their results."""
     begun, goes_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

@@ -13,7 +13,7 @@ FAILED = TurnOutcome(seq=Seq(7), at=2.0, reason="failed", text="It broke.", code
 
 
 def read(columns: tuple[Any, ...]) -> Summary:
-    """Read columns as the store does: texts as bytes."""
+    """Read columns as the store does, with texts as bytes."""
     return summary_of(*(one.encode() if isinstance(one, str) and n != 3 else one for n, one in enumerate(columns)))
 
 

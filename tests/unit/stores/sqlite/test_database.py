@@ -1,4 +1,4 @@
-"""Options of the open database that durability and sharing depend on."""
+"""The options of the open database on which durability and sharing depend."""
 
 from __future__ import annotations
 

@@ -59,14 +59,15 @@ def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unchanged(tmp_path: Path) -> Iterator[DatabaseFiles]:
-    """The files of a home that was last changed long ago, after a check that has found them in place."""
+    """Return the files of a home that was last changed long ago, after a check that found them in place."""
     for name in (DATABASE, LOG, SHARED_MEMORY):
         (tmp_path / name).write_bytes(b"x")
     hours_ago = time.time() - 3600
     os.utime(tmp_path, (hours_ago, hours_ago))
     now = time.time_ns
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(time, "time_ns", lambda: now() + 2 * COARSE_SETTLING_NS)  # setting times is a change, too
+        # setting the times is a change, too
+        patched.setattr(time, "time_ns", lambda: now() + 2 * COARSE_SETTLING_NS)
         files = DatabaseFiles(str(tmp_path))
         assert files.changed(has_written=True) == []
         yield files

@@ -1,4 +1,4 @@
-"""A read of the database ends its transaction, however it ends."""
+"""A read of the database ends its transaction, even if the read fails."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_the_conversation_of_an_approval_is_found_by_an_index(tmp_path: Pa
 
 
 async def plan_of(home: Path, query: Query) -> str:
-    """Return how SQLite executes a query."""
+    """Return SQLite's query plan."""
     store = SqliteStore(str(home))
     await store.create(FIRST, [], summary())
     await store.close()

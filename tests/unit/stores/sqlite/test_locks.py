@@ -15,7 +15,7 @@ KINDS: list[Callable[[str], LeaseLocks]] = [ByteRangeLocks, LockFiles]
 
 @pytest.fixture(params=KINDS)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LeaseLocks, LeaseLocks]]:
-    """Two lock objects of one home, as in two processes."""
+    """Return two lock objects of one home, as in two processes."""
     first, second = request.param(str(tmp_path)), request.param(str(tmp_path))
     yield first, second
     first.close()

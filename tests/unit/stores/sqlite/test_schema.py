@@ -21,7 +21,7 @@ from parley.wire.ids import Seq
 
 @pytest.fixture
 def first_version(tmp_path: Path) -> Path:
-    """A home with a conversation of two entries, in the first version of the schema."""
+    """Return a home with a conversation of two entries, in the first version of the schema."""
     with closing(sqlite3.connect(tmp_path / "parley.db", isolation_level=None)) as db:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         MIGRATIONS[0](db)
@@ -68,7 +68,7 @@ async def test_turns_that_ended_before_the_migration_count_as_read(first_version
 async def test_a_migrated_database_has_its_tables_where_a_new_one_has_them(
     first_version: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A repair replaces a damaged first page, which says where the tables are, with that of a new database."""
+    """A repair replaces a damaged first page, which contains the positions of tables, with a new one."""
     homes = (first_version, tmp_path_factory.mktemp("new"))
     roots = []
     for home in homes:

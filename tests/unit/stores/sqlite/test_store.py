@@ -26,7 +26,7 @@ from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, Seq
 
 IMAGE = b64encode(bytes(range(256)) * 4000).decode()
-"""A megabyte."""
+"""An image of about a megabyte, in base64."""
 
 
 @pytest.fixture
@@ -141,7 +141,8 @@ async def test_tidying_removes_a_conversation_whose_deletion_is_under_way(store:
     await store.create(FIRST, answers(1, 3), summary())
     lease = await store.acquire(FIRST, address="")
     deleting = asyncio.ensure_future(store.delete(lease))
-    await asyncio.sleep(0)  # the deletion is submitted, and is one transaction with what is submitted in this tick
+    # the deletion is submitted, and shares a transaction with later jobs of this event loop iteration
+    await asyncio.sleep(0)
     deleting.cancel()
     await store.tidy()
     await store.close()
@@ -292,7 +293,7 @@ async def test_pending_reads_and_leases_fail_when_the_store_is_closed(
     again = SqliteStore(str(home))
     await again.create(FIRST, [], summary())
     others = open_lease_locks(str(home))
-    assert others.try_acquire(1)  # and does not say who it is: it is asked again, after a while
+    assert others.try_acquire(1)  # the holder is not known yet, so the store asks again after a while
     loop = asyncio.get_running_loop()
     now = loop.time()
     with monkeypatch.context() as standing_still:
@@ -314,7 +315,7 @@ async def test_reading_far_after_the_end_finds_nothing(store: SqliteStore) -> No
 
 
 async def test_an_owner_on_another_node_is_named_with_the_node(home: Path, store: SqliteStore) -> None:
-    """A process id of another container may be that of another process here."""
+    """A process in another container may have the PID of a process on this computer."""
     await store.create(FIRST, [asked(1, "one")], summary())
     await store.acquire(FIRST, address="there")
     with closing(sqlite3.connect(home / "parley.db")) as db:

@@ -63,7 +63,7 @@ async def test_a_job_that_fails_after_a_change_is_rolled_back_alone(writer: Writ
 
 async def test_the_log_of_the_database_stays_small_while_many_conversations_grow(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path))
-    many, rounds = 300, 50  # so many that each conversation ends on a page of its own
+    many, rounds = 300, 50  # so many that each conversation ends on its own page
 
     async def begin(number: int) -> Lease:
         name = ConversationId(f"{number}")

@@ -1,4 +1,4 @@
-"""A stream of server-sent events: order, backpressure, comments, its end."""
+"""A stream of server-sent events: order, backpressure, comments, and its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPEN = b":\n\n"
 
 
 class Connection:
-    """Takes bytes while it is open for them."""
+    """A connection that accepts bytes while it is open."""
 
     def __init__(self) -> None:
         self.written = b""
