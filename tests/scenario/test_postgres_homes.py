@@ -94,13 +94,30 @@ async def test_servers_with_different_homes_share_the_conversations_of_a_databas
 
 async def test_commands_say_what_to_use_instead(tmp_path: Path, databases: Databases) -> None:
     url = databases.url()
-    commands = (("backup", str(tmp_path / "x.db")), ("gc", "--yes"), ("doctor", "--repair", str(tmp_path / "new")))
-    for command, instead in zip(commands, ("use pg_dump", "conversationDelete", "pg_dump"), strict=True):
+    commands = (("backup", str(tmp_path / "x.db")), ("doctor", "--repair", str(tmp_path / "new")))
+    for command, instead in zip(commands, ("use pg_dump", "pg_dump"), strict=True):
         done = await parley(tmp_path, *command, url=url)
         assert (done.exit_code, done.stdout) == (1, "")
         assert "the conversations are in a PostgreSQL database (`store.url`); " in done.stderr
         assert instead in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+async def test_gc_removes_archived_conversations_from_the_database(tmp_path: Path, databases: Databases) -> None:
+    store = PostgresStore(databases.url())
+    await store.create(FIRST, answers(1, 2), summary(updated_at=1.0), archived=True)
+    await store.create(OTHER, answers(1, 2), summary(updated_at=1.0))
+    days = ("-c", "store.keep_days=30")
+    would = await parley(tmp_path, "gc", "--dry-run", *days, url=databases.url())
+    done = await parley(tmp_path, "gc", *days, url=databases.url())
+
+    assert (would.stderr, would.exit_code) == ("", 0)
+    assert would.stdout.startswith("archived conversations, last active more than 30 days ago: 1, ")
+    assert would.stdout.endswith("\nentries of deleted conversations: 0 bytes\n")
+    assert done.stdout == f"{would.stdout}removed conversations: 1\nremoved images and outputs: 0, 0 bytes\n"
+    assert [one.conversation_id for one in (await store.find(Query(archived=None))).items] == [OTHER]
+    assert not (tmp_path / "parley.db").exists()
+    await store.close()
 
 
 async def test_doctor_checks_the_database(tmp_path: Path, databases: Databases) -> None:

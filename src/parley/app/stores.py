@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from parley.config.load import Loader
 from parley.errors import BadSetting, ConfigError
-from parley.ports.store import Store
+from parley.ports.store import MaintainedStore, Store
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
@@ -64,14 +64,14 @@ def _named(loader: Loader) -> bool:
         return False
 
 
-def _postgres_store(url: str) -> Store:
+def _postgres_store(url: str) -> MaintainedStore:
     from parley.stores.postgres.store import PostgresStore  # few servers need it
 
     return PostgresStore(url)
 
 
 @asynccontextmanager
-async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator[Store]:
+async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator[MaintainedStore]:
     """Open the store for a command. With `to_write`, create the home directory if it is missing.
 
     Raises:

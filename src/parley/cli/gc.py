@@ -1,4 +1,4 @@
-"""`parley gc`: removes data that a home no longer needs."""
+"""`parley gc`: removes data that is no longer needed from a home or a database."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from parley.cli.runner import add_config_option, run_until_signal
-from parley.cli.settings import refuse_database, settings_loader
+from parley.cli.settings import settings_loader
 
 if TYPE_CHECKING:
     from parley.app.files.gc import Unneeded
+    from parley.config.load import Loader
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Remove data that the home does not need: archived conversations without activity for
+Remove data that is not needed: archived conversations without activity for
 `[store] keep_days` days (none if that is not set), images and output that belong to
-no conversation, and the free space of the database. The command first prints what it
+no conversation, and the free space of the database. With PostgreSQL, the space becomes
+available again, and the database does not shrink. The command first prints what it
 would remove, and asks for confirmation on a terminal.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
@@ -35,24 +37,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     loader = settings_loader(args.config)
-    refuse_database(
-        loader, "delete archived conversations with `conversationDelete`; PostgreSQL reuses their space"
-    )
-    home, keep_days = loader.home, loader.store_settings().keep_days
     found: list[Unneeded] = []
-    code = run_until_signal(_look(home, keep_days, found))
+    code = run_until_signal(_look(loader, found))
     if code or args.dry_run or not _is_anything_in(found[0]):
         return code
     if not args.yes and os.isatty(STDIN) and not _is_confirmed():
         return 0
-    return run_until_signal(_remove(home, found[0]))
+    return run_until_signal(_remove(loader, found[0]))
 
 
-async def _look(home: str, keep_days: int, found: list[Unneeded]) -> int:
+async def _look(loader: Loader, found: list[Unneeded]) -> int:
     from parley.app.files.gc import find_unneeded
-    from parley.app.files.homes import open_home
+    from parley.app.stores import open_store
 
-    async with open_home(home) as store:
+    keep_days = loader.store_settings().keep_days
+    async with open_store(loader) as store:
         unneeded = await find_unneeded(store, keep_days=keep_days, now=time.time())
     found.append(unneeded)
     if keep_days:
@@ -62,7 +61,8 @@ async def _look(home: str, keep_days: int, found: list[Unneeded]) -> int:
         print("archived conversations: all are kept, because [store] keep_days is not set")
     blobs = unneeded.blobs
     print(f"unused images and outputs: {blobs.blobs}, {blobs.bytes:,} bytes")
-    print(f"free space in the database: {unneeded.reclaimable_bytes:,} bytes", flush=True)
+    other = "free space in the database" if loader.store_url() is None else "entries of deleted conversations"
+    print(f"{other}: {unneeded.reclaimable_bytes:,} bytes", flush=True)
     return 0
 
 
@@ -75,11 +75,11 @@ def _is_confirmed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-async def _remove(home: str, unneeded: Unneeded) -> int:
+async def _remove(loader: Loader, unneeded: Unneeded) -> int:
     from parley.app.files.gc import remove_unneeded
-    from parley.app.files.homes import open_home
+    from parley.app.stores import open_store
 
-    async with open_home(home) as store:
+    async with open_store(loader) as store:
         removed = await remove_unneeded(store, unneeded)
     blobs = removed.blobs
     print(f"removed conversations: {removed.conversations}")

@@ -33,8 +33,10 @@ __all__ = [
     "ConversationListing",
     "ConversationPage",
     "Draft",
+    "Freed",
     "Head",
     "Lease",
+    "MaintainedStore",
     "Owner",
     "PageCursor",
     "Query",
@@ -310,6 +312,14 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     """The time of the last use, in seconds since the epoch and accurate to some minutes."""
 
 
+class Freed(Struct, frozen=True, kw_only=True):
+    """The number and size of the unreferenced blobs that were removed or could be removed."""
+
+    blobs: int
+    bytes: int
+    """The stored size of the blobs, in bytes."""
+
+
 class Draft(Protocol):
     """A new log that is invisible until it is complete. The store removes the drafts of processes that
     have ended.
@@ -577,4 +587,24 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish the writes in progress, release all leases and close all files."""
+        ...
+
+
+class MaintainedStore(Store, Protocol):
+    """A store in which unneeded data can be found and removed."""
+
+    async def unused_blobs(self) -> Freed:
+        """Count the blobs that `tidy` would remove."""
+        ...
+
+    async def reclaimable_bytes(self) -> int:
+        """Estimate the size of the other data that `tidy` would remove, in bytes."""
+        ...
+
+    async def tidy(self) -> Freed:
+        """Remove the entries of deleted conversations and unused blobs.
+
+        Return the blobs that this store has removed since the last call. Other processes can write
+        between the steps.
+        """
         ...

@@ -1,21 +1,19 @@
-"""Garbage collection of a home directory: finds and removes data that is no longer needed."""
+"""Garbage collection: finds and removes the data of a store that is no longer needed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from math import inf
 from typing import Final, NamedTuple
 
 from parley.errors import OwnedElsewhere, UnknownConversation, Unreadable
-from parley.ports.store import ConversationListing
-from parley.stores.sqlite.maintenance import Freed
-from parley.stores.sqlite.store import SqliteStore
-from parley.wire.ids import START
+from parley.ports.store import ConversationListing, Freed, MaintainedStore, PageCursor, Query, Store
+from parley.wire.ids import START, ConversationId
 
 __all__ = ["Removed", "Unneeded", "find_unneeded", "remove_unneeded"]
 
 DAY_SECONDS: Final = 86_400
+LISTED_AT_ONCE: Final = 1000
 
 
 class Unneeded(NamedTuple):
@@ -25,7 +23,7 @@ class Unneeded(NamedTuple):
     conversation_bytes: int
     blobs: Freed
     reclaimable_bytes: int
-    """The free space in the database, in bytes."""
+    """The free space in the database and the size of the entries of deleted conversations, in bytes."""
 
 
 class Removed(NamedTuple):
@@ -33,12 +31,12 @@ class Removed(NamedTuple):
     blobs: Freed
 
 
-async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Unneeded:
+async def find_unneeded(store: MaintainedStore, *, keep_days: int, now: float) -> Unneeded:
     """Find archived conversations that have had no activity for `keep_days` days, unused blobs, and free space.
 
     If `keep_days` is 0, no conversations are returned.
     """
-    expired = await store.expired(archived_before=now - keep_days * DAY_SECONDS) if keep_days else []
+    expired = await _archived_before(store, now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
     for listed in expired:
         at = START
@@ -51,7 +49,19 @@ async def find_unneeded(store: SqliteStore, *, keep_days: int, now: float) -> Un
     return Unneeded(expired, size, await store.unused_blobs(), await store.reclaimable_bytes())
 
 
-async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
+async def _archived_before(store: Store, before: float) -> list[ConversationListing]:
+    """Return the archived conversations that were last active before the given time, in seconds since the epoch."""
+    found: list[ConversationListing] = []
+    after: PageCursor = (before, ConversationId(""))  # all conversations with this time are before this position
+    while True:
+        page = await store.find(Query(archived=True, after=after, limit=LISTED_AT_ONCE))
+        found += page.items
+        if not page.more:
+            return found
+        after = page.items[-1].cursor
+
+
+async def remove_unneeded(store: MaintainedStore, unneeded: Unneeded) -> Removed:
     """Remove the given conversations, except those that have become active again, and then all unused blobs."""
     removed = 0
     for listed in unneeded.conversations:
@@ -65,13 +75,11 @@ async def remove_unneeded(store: SqliteStore, unneeded: Unneeded) -> Removed:
     return Removed(removed, await store.tidy())
 
 
-async def _is_as_before(store: SqliteStore, listed: ConversationListing) -> bool:
+async def _is_as_before(store: Store, listed: ConversationListing) -> bool:
     """Return whether a conversation is still archived and has had no activity since it was listed."""
     try:
         head = await store.head(listed.conversation_id)
     except Unreadable:  # compare with a new listing instead
-        archived = await store.expired(archived_before=inf)
-        return any(
-            (one.conversation_id, one.summary) == (listed.conversation_id, listed.summary) for one in archived
-        )
+        again = await store.find(Query(archived=True, conversation=listed.conversation_id))
+        return [one.summary for one in again.items] == [listed.summary]
     return head.archived and head.summary == listed.summary

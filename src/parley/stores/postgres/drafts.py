@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from parley.conversation.log import Entry
 from parley.errors import StoreFailed
-from parley.ports.store import PAGE, Checkpoint, Summary
+from parley.ports.store import PAGE, Checkpoint, Freed, Summary
 from parley.stores.postgres.batch import Batch, Shape, arrays_of, pack
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.driver import Connection, replicated
@@ -23,7 +23,7 @@ from parley.stores.postgres.rows import SummaryColumns
 from parley.stores.postgres.writes import active_at, insertions
 from parley.wire.ids import START, ConversationId, Seq
 
-__all__ = ["PostgresDraft", "create", "remove_some", "reserve"]
+__all__ = ["PostgresDraft", "create", "removable_blobs", "removable_bytes", "remove_some", "reserve"]
 
 TOKEN_BYTES: Final = 16
 
@@ -202,15 +202,16 @@ _FINISH: Final = (
 )
 
 
-async def remove_some(db: Connection, _: bool) -> bool:
-    """Remove the last page of entries of a deleted conversation.
+async def remove_some(db: Connection, _: bool) -> Freed | None:
+    """Remove the last page of entries of a deleted conversation, and return the blobs that were removed.
 
-    Return True if there may be more entries to remove.
+    Return None if there is nothing to remove.
     """
+    freed = Freed(blobs=0, bytes=0)
     async with db.transaction():
-        found = await db.fetchrow(_REMOVABLE)
+        found = await db.fetchrow(f"SELECT r.conversation, r.last {_REMOVABLE} LIMIT 1 FOR UPDATE OF r SKIP LOCKED")
         if found is None:
-            return False
+            return None
         number, last = found
         rest = last - PAGE
         for table in ("entries", "cuts"):
@@ -218,13 +219,36 @@ async def remove_some(db: Connection, _: bool) -> bool:
         if rest > 0:
             await db.execute("UPDATE removed SET last = $2 WHERE conversation = $1", number, rest)
         else:
-            for table in ("blobs", "checkpoints", "read_marks", "removed"):
+            freed = _freed(await db.fetchrow(_REMOVE_BLOBS, number))
+            for table in ("checkpoints", "read_marks", "removed"):
                 await db.execute(f"DELETE FROM {table} WHERE conversation = $1", number)
-    return True
+    return freed
+
+
+async def removable_blobs(db: Connection) -> Freed:
+    """Count the blobs of deleted conversations."""
+    return _freed(
+        await db.fetchrow(f"{_BLOBS} FROM blobs WHERE conversation IN (SELECT r.conversation {_REMOVABLE})")
+    )
+
+
+async def removable_bytes(db: Connection) -> int:
+    """Return the size of the entries of deleted conversations, in bytes."""
+    size: int = await db.fetchval(
+        "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM entries"
+        f" WHERE conversation IN (SELECT r.conversation {_REMOVABLE})"
+    )
+    return size
+
+
+def _freed(row: Sequence[Any] | None) -> Freed:
+    assert row is not None
+    return Freed(blobs=row[0], bytes=row[1])
 
 
 _REMOVABLE: Final = f"""
-    SELECT r.conversation, r.last FROM removed r LEFT JOIN holders h ON h.number = r.holder
+    FROM removed r LEFT JOIN holders h ON h.number = r.holder
     WHERE r.holder IS NULL OR h.number IS NULL OR NOT {ALIVE}
-    LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 """
+_BLOBS: Final = "SELECT count(*), coalesce(sum(octet_length(data)), 0)::bigint"
+_REMOVE_BLOBS: Final = f"WITH gone AS (DELETE FROM blobs WHERE conversation = $1 RETURNING data) {_BLOBS} FROM gone"

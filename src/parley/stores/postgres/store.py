@@ -21,6 +21,7 @@ from parley.ports.store import (
     PAGE_BYTES,
     Checkpoint,
     ConversationPage,
+    Freed,
     Head,
     Lease,
     Owner,
@@ -64,6 +65,8 @@ class PostgresStore:
         self._node = os.uname().nodename
         self._background: set[Task[Any]] = set()
         """Tasks that run to completion even if their caller was cancelled."""
+        self._freed = Freed(blobs=0, bytes=0)
+        """The blobs that were removed since the last call of `tidy`."""
         self._closed = False
         self._parts: _Parts | None = None
         self._listeners: list[Callable[[list[ConversationId]], None]] = []
@@ -231,10 +234,28 @@ class PostgresStore:
     async def _try_to_remove_deleted(self) -> None:
         """Remove the entries of deleted conversations."""
         try:
-            while await self._open.database.run(drafts.remove_some):
-                pass
+            await self._remove_deleted()
         except StoreError:
             pass  # the next deletion removes the rest
+
+    async def _remove_deleted(self) -> None:
+        while (step := await self._open.database.run(drafts.remove_some)) is not None:
+            self._freed = Freed(blobs=self._freed.blobs + step.blobs, bytes=self._freed.bytes + step.bytes)
+
+    # --- maintenance -------------------------------------------------------------------
+
+    async def unused_blobs(self) -> Freed:
+        return await self._read(drafts.removable_blobs)
+
+    async def reclaimable_bytes(self) -> int:
+        return await self._read(drafts.removable_bytes)
+
+    async def tidy(self) -> Freed:
+        if self._background:  # deletions that a cancelled caller has begun
+            await asyncio.wait(set(self._background))
+        await self._remove_deleted()
+        freed, self._freed = self._freed, Freed(blobs=0, bytes=0)
+        return freed
 
     # --- migration from a home ---------------------------------------------------------
 

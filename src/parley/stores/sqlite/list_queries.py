@@ -17,7 +17,7 @@ from parley.wire.ids import ApprovalId, ConversationId
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-__all__ = ["expired", "find", "has_approvals"]
+__all__ = ["find", "has_approvals"]
 
 
 def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> ConversationPage:
@@ -76,13 +76,6 @@ _MENTIONS: Final = f"""(title_contains(?, CAST(title AS BLOB)) OR EXISTS (
 ))"""
 
 
-def expired(db: Connection, archived_before: float, is_leased: Callable[[int], bool]) -> list[ConversationListing]:
-    def is_wanted(known: KnownConversation) -> bool:
-        return known.archived and known.updated_at < archived_before
-
-    return _listed(db, "archived = 1 AND updated_at < ?", [archived_before, -1], is_leased, is_wanted)
-
-
 def has_approvals(db: Connection, approval_ids: Collection[ApprovalId]) -> bool:
     try:
         asked = db.execute(_ALL_APPROVALS).fetchall()
@@ -110,7 +103,7 @@ def _listed(
 ) -> list[ConversationListing]:
     """Return conversations, ordered by activity; the latest activity is first.
 
-    The last item of `values` is the maximum number of conversations; -1 means no limit. If the row of a
+    The last item of `values` is the maximum number of conversations. If the row of a
     conversation is damaged, `is_wanted` determines whether the conversation belongs to the list.
     """
     wanted = f"SELECT row, id, archived, read_seq, {SUMMARY_READ} FROM conversations WHERE {where}"
@@ -124,7 +117,7 @@ def _listed(
             raise
         rows = [row for known in all_known for row in _each(db, wanted, values, known, is_wanted)]
         rows.sort(key=lambda row: (row[-1], row[1]), reverse=True)
-        rows = rows if limit < 0 else rows[:limit]
+        rows = rows[:limit]
     summaries = [(row, read_seq, summary_of(*summary)) for row, _, _, read_seq, *summary in rows]
     unread = set() if viewer is None else _unread(db, viewer, summaries)
     return [

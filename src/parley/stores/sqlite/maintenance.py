@@ -10,16 +10,15 @@ from sqlite3 import Connection
 from threading import Event
 from typing import Final
 
-from msgspec import Struct
-
 from parley.errors import StoreFailed
+from parley.ports.store import Freed
 from parley.stores.blobs import decompress
 from parley.stores.sqlite.database import BUSY_SECONDS
 from parley.stores.sqlite.files import DATABASE, AtomicFile, directory_of, sync_directory
 from parley.stores.sqlite.queries import read_snapshot
 from parley.stores.sqlite.read_only import connect_read_only
 
-__all__ = ["Freed", "copy_to", "find_damage", "reclaimable_bytes", "remove_unused_blobs", "shrink", "unused_blobs"]
+__all__ = ["copy_to", "find_damage", "reclaimable_bytes", "remove_unused_blobs", "shrink", "unused_blobs"]
 
 # --- free space --------------------------------------------------------------------------
 
@@ -31,14 +30,6 @@ briefly.
 
 _UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
 _INCREMENTAL: Final = 2
-
-
-class Freed(Struct, frozen=True, kw_only=True):
-    """The number and size of the unreferenced blobs that were removed or could be removed."""
-
-    blobs: int
-    bytes: int
-    """The size of the blobs on disk, in bytes."""
 
 
 def unused_blobs(db: Connection) -> Freed:

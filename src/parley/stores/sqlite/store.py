@@ -25,8 +25,8 @@ from parley.ports.store import (
     PAGE_BYTES,
     TURN_SECONDS,
     Checkpoint,
-    ConversationListing,
     ConversationPage,
+    Freed,
     Head,
     Lease,
     Owner,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from parley.stores.sqlite.database import Database
     from parley.stores.sqlite.locks import LeaseLocks
-    from parley.stores.sqlite.maintenance import Freed
     from parley.stores.sqlite.read_only import ReadOnlyHome
 
 __all__ = ["SqliteStore"]
@@ -440,14 +439,6 @@ class SqliteStore:
 
     # --- maintenance -------------------------------------------------------------------
 
-    async def expired(self, *, archived_before: float) -> list[ConversationListing]:
-        """Return the archived conversations that were last active before the given time, in seconds since the
-        epoch.
-        """
-        source = await self._readable()
-        is_leased = source.lease_locks.is_held
-        return await self._read(partial(list_queries.expired, archived_before=archived_before, is_leased=is_leased))
-
     async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
         """Return the position up to which a log counts as read by all, and the position of each reader."""
         return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
@@ -483,7 +474,7 @@ class SqliteStore:
             pass
         self._writer.checkpoint_soon()
         await self._write(lambda db: None)
-        return maintenance.Freed(blobs=count, bytes=size)
+        return Freed(blobs=count, bytes=size)
 
     async def backup(self, path: str) -> None:
         """Write a consistent copy of the database to a file, which appears only when it is complete.

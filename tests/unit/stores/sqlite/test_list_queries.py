@@ -26,7 +26,6 @@ def refuse(row: int) -> bool:
     "look",
     [
         pytest.param(lambda db: list_queries.find(db, Query(archived=None), refuse), id="a list"),
-        pytest.param(lambda db: list_queries.expired(db, 9.0, refuse), id="what has expired"),
         pytest.param(lambda db: maintenance.reclaimable_bytes(db, refuse), id="what was deleted"),
     ],
 )

@@ -19,9 +19,9 @@ from kit.builders.entries import FIRST, OTHER, answers, asked, everything_in, sa
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.log import Entry
 from parley.errors import BadHome, OwnedElsewhere, StoreFailed, UnknownConversation
-from parley.ports.store import PAGE, Query, StateName
+from parley.ports.store import PAGE, Freed, Query, StateName
 from parley.stores.sqlite.locks import open_lease_locks
-from parley.stores.sqlite.maintenance import Freed, copy_to
+from parley.stores.sqlite.maintenance import copy_to
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import START, Seq
 
@@ -178,14 +178,6 @@ async def test_the_place_of_a_lock_is_never_used_again(store: SqliteStore, home:
     await store.close()
 
     assert in_the_database(home, "SELECT row FROM conversations") == 2
-
-
-async def test_only_archived_conversations_that_were_long_left_expire(store: SqliteStore) -> None:
-    await store.create(FIRST, [], summary(updated_at=10.0), archived=True)
-    await store.create(OTHER, [], summary(updated_at=10.0))
-
-    assert await store.expired(archived_before=10.0) == []
-    assert await store.expired(archived_before=10.5) == list((await store.find(Query(archived=True))).items)
 
 
 async def test_releasing_the_lease_after_the_end_of_a_turn_writes_nothing(store: SqliteStore, home: Path) -> None:
