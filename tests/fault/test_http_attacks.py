@@ -199,14 +199,22 @@ async def test_only_plain_json_is_read(server: HttpServer) -> None:
 
 @pytest.mark.promises("http.token")
 async def test_nothing_is_answered_without_a_token(server: HttpServer) -> None:
+    bodies: set[tuple[bool, bytes]] = set()
     targets = ("/mcp", "/", "/metrics", f"/mcp?token={server.token}", f"/mcp?access_token={server.token}")
     for method, target in product(("GET", "POST", "DELETE", "PUT", "HEAD"), targets):
         answer = await raw_exchange(server.url, head(server, "Authorization: -", method=method, target=target))
         first, _, body = answer.partition(b"\r\n\r\n")
 
-        assert (method, target, status(answer), body) == (method, target, 401, b"")
+        assert (method, target, status(answer)) == (method, target, 401)
+        bodies.add((method == "HEAD", body))
         assert b"www-authenticate: bearer\r\n" in first.lower() + b"\r\n"
         server.service._authenticator._failures.clear()  # further requests would be answered late
+    (refused,) = {body for is_head, body in bodies if not is_head}
+    wrong = await raw_exchange(server.url, head(server, token="x" * 43, method="GET"))
+
+    assert json.loads(refused)["error"]["data"] == {"code": "unauthorized"}
+    assert (True, b"") in bodies
+    assert wrong.partition(b"\r\n\r\n")[2] == refused
 
 
 @pytest.mark.promises("http.token")

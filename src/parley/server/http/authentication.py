@@ -7,11 +7,12 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Final
 
 from parley.ports.http import HttpRequest
 from parley.server.context import Principal
+from parley.server.http.errors import Unauthorized
+from parley.server.http.messages import refusal
 from parley.server.http.tokens import StoredTokens, token_digest
 from parley.wire.http import HttpAnswer
 
@@ -25,7 +26,11 @@ BURST_SECONDS: Final = 10.0
 in this time.
 """
 
-UNAUTHORIZED: Final = HttpAnswer(status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
+_REFUSAL: Final = refusal(Unauthorized())
+UNAUTHORIZED: Final = HttpAnswer(
+    status=_REFUSAL.status, body=_REFUSAL.body, headers={**_REFUSAL.headers, "WWW-Authenticate": "Bearer"}
+)
+"""The answer to a request without a valid token. It is the same for a missing, wrong, expired or revoked token."""
 
 _SCHEME: Final = "bearer "
 

@@ -24,6 +24,7 @@ __all__ = [
     "SessionNotRestored",
     "StreamEndNotSaved",
     "TooManySessions",
+    "Unauthorized",
     "UnknownEventId",
     "UnknownSession",
     "UnsupportedMediaType",
@@ -132,6 +133,15 @@ class StreamEndNotSaved(HttpRefused):
 
     def __init__(self) -> None:
         super().__init__("the stream has ended, but would continue after a restart of the server; send this again")
+
+
+class Unauthorized(HttpRefused):
+    """The error for a request without a valid token. It does not say why the token is not valid."""
+
+    code, status = "unauthorized", HTTPStatus.UNAUTHORIZED
+
+    def __init__(self) -> None:
+        super().__init__("the request needs a valid token in the header `Authorization: Bearer TOKEN`")
 
 
 class TooManySessions(HttpRefused):
