@@ -113,7 +113,9 @@ class Conversation:
         self._ownership = Ownership(self._log, self._runner, self._approvals, self._recipients, deps.peers)
         self._queue = MessageQueue(self._log, intake, closing=deps.closing)
         local = Local(self._log, self._runner, intake, self._queue, self._approvals, deps.peers)
-        self._mailbox = Mailbox(self._ownership, local, continues_queue=deps.continues_queues, closing=deps.closing)
+        self._mailbox = Mailbox(
+            self._ownership, local, continues_queue=deps.continues_queues, clock=deps.clock, closing=deps.closing
+        )
         self._background: set[asyncio.Task[None]] = set()
         self._has_tried_checkpoint = False
         self.is_deleted = False
@@ -779,7 +781,7 @@ class Conversation:
     def mark_deleted(self) -> None:
         """Notify readers and waiters that the conversation has been deleted."""
         self.is_deleted = True
-        self._ownership.mark_gone()
+        self._mailbox.mark_gone()
         self._log.wake()
         callbacks, self._on_deleted = self._on_deleted, {}
         for call in callbacks.values():

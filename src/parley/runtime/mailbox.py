@@ -28,6 +28,7 @@ from parley.errors import (
     StoreFailed,
     UnknownConversation,
 )
+from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.runtime.commands import Command, Delete, Local, Observe, SubmitMessage
 from parley.runtime.deadline import Deadline
@@ -46,18 +47,26 @@ LAST_ANSWERS_SECONDS: Final = 1.0
 server needs the remaining time to send the answers to its clients.
 """
 
+FIRST_RETRY_SECONDS: Final = 1.0
+"""The delay after the first failed attempt to begin a turn with a queued message, in seconds. Each further failure
+doubles the delay.
+"""
+
+MAX_RETRY_SECONDS: Final = 30.0
+"""The maximum delay between two attempts to begin a turn with a queued message, in seconds."""
+
 
 class Mailbox:
     """The command queue of one conversation. Its loop acquires and releases the lease through `Ownership`."""
 
     def __init__(
-        self, ownership: Ownership, local: Local, *, continues_queue: bool, closing: asyncio.Event
+        self, ownership: Ownership, local: Local, *, continues_queue: bool, clock: Clock, closing: asyncio.Event
     ) -> None:
         """Create an empty mailbox.
 
         `continues_queue` is True if loading the conversation begins a turn with the next queued message.
         """
-        self._ownership, self._local, self._closing = ownership, local, closing
+        self._ownership, self._local, self._clock, self._closing = ownership, local, clock, closing
         self.continues_queue = continues_queue
         """True if this process begins turns with queued messages. A process that only reads the conversation does
         not begin turns, because the process may end at once and interrupt them.
@@ -71,9 +80,13 @@ class Mailbox:
         self._watched: LocalTurn | None = None
         """The turn whose end makes this mailbox check its commands again; None if there is none."""
         self._has_tried_queue = False
-        """True if the next queued message has failed to begin a turn, and no command or turn has come after the
-        failure.
+        """True if the next queued message is beginning a turn, or has failed to begin one and waits for the next
+        attempt.
         """
+        self._retry: asyncio.Task[None] | None = None
+        """The task that tries again to begin a turn with the next queued message; None if there is none."""
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        """The delay after the next failed attempt to begin a turn with a queued message, in seconds."""
         self._answers = asyncio.Event()
         self._trouble = ""
         """The text of the last `Observe` failure that was logged; empty if there is none."""
@@ -81,8 +94,8 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """True if no command is queued, being executed or waiting for the owner's answer."""
-        return not (self._queue or self._sent or self._preparing or self._task)
+        """True if no command is queued, being executed, waiting for the owner's answer or about to be retried."""
+        return not (self._queue or self._sent or self._preparing or self._task or self._retry)
 
     @property
     def has_commands(self) -> bool:
@@ -96,7 +109,8 @@ class Mailbox:
         if self._closing.is_set() and not command.applies_while_closing:
             command.done.set_exception(ShuttingDown())
         else:
-            self._has_tried_queue = False
+            if not isinstance(command, Observe):  # the registry posts `Observe` commands periodically
+                self._has_tried_queue = False
             self.continues_queue = self.continues_queue or command.starts_turn
             self._queue.append(command)
             self._wake()
@@ -136,7 +150,7 @@ class Mailbox:
     def _begin_queued(self) -> None:
         """Begin a turn with the next message of the queue.
 
-        If that fails, the next attempt is made after the next command or when another process takes over.
+        If that fails, the next attempt is made after a delay, or earlier with the next command.
         """
         self._has_tried_queue = True
         begin = BeginQueued(Deadline(TURN_SECONDS))
@@ -144,8 +158,27 @@ class Mailbox:
         self._queue.append(begin)
 
     def _queue_begun(self, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None and not self._closing.is_set():
+        if (error := done.exception()) is None:
+            self._has_tried_queue = False
+            self._retry_seconds = FIRST_RETRY_SECONDS
+            self._cancel_retry()
+        elif not self._closing.is_set() and self._ownership.state is not OwnershipState.GONE:
             log.warning("%s: the next queued message has not begun a turn: %s", self._local.log.id, error)
+            if self._retry is None:
+                self._retry = asyncio.create_task(self._retry_queue(self._retry_seconds))
+                self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
+
+    async def _retry_queue(self, seconds: float) -> None:
+        """Try again to begin a turn with the next message of the queue, after a delay."""
+        await self._clock.sleep(seconds)
+        self._retry = None
+        self._begin_queued()
+        self._wake()
+
+    def _cancel_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     async def _release(self) -> None:
         try:
@@ -271,7 +304,8 @@ class Mailbox:
         """Return whether a command is applied without the lease, because the command concerns only an unfinished
         turn and there is no such turn.
         """
-        is_idle = self._local.log.projections.state.phase is Phase.IDLE and not self._local.queue.is_pending
+        is_queue_due = self._local.queue.is_pending and not self._has_tried_queue
+        is_idle = self._local.log.projections.state.phase is Phase.IDLE and not is_queue_due
         return command.needs_turn and command.is_fresh and is_idle
 
     async def _advance_here(self, command: Command) -> None:
@@ -320,7 +354,7 @@ class Mailbox:
         except BaseException:
             await self._ownership.release()
             raise
-        self._ownership.mark_gone()
+        self.mark_gone()
         self._remove(command)
         self._succeed(command)
 
@@ -433,8 +467,9 @@ class Mailbox:
 
     def _turn_over(self, turn: LocalTurn, over: asyncio.Future[None]) -> None:
         self._watched = None
-        self._has_tried_queue = False
         self.continues_queue = True
+        if turn.task is not None:  # otherwise the start of the turn could not be stored
+            self._has_tried_queue = False
         self._ownership.forget_remote_turn()
         if turn.handed_over and not self._closing.is_set():
             self.reconcile()  # another process continues the turn
@@ -443,10 +478,15 @@ class Mailbox:
 
     # --- shutdown ----------------------------------------------------------------------
 
+    def mark_gone(self) -> None:
+        """Refuse all commands, because the conversation has been deleted or the home directory has been lost."""
+        self._ownership.mark_gone()
+        self._cancel_retry()
+
     def lose(self, lost: HomeLost) -> None:
         """Fail all commands, because the home directory has been lost."""
         self._lost = lost
-        self._ownership.mark_gone()
+        self.mark_gone()
         self._ownership.leave_remote_turn(lost)
         self._ownership.stop_following()
         self._wake()
@@ -456,6 +496,7 @@ class Mailbox:
 
         The call waits at most `LAST_ANSWERS_SECONDS` for other processes that do not answer.
         """
+        self._cancel_retry()
         self._ownership.stop_waiting_for_owner()
         self._ownership.leave_remote_turn()
         with suppress(TimeoutError):
