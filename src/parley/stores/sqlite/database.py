@@ -60,8 +60,10 @@ STATEMENTS: Final = 32 + 4 * AT_ONCE
 each number of rows.
 """
 
-WAL_BYTES: Final = 64 * 1024 * 1024
-"""The size to which the write-ahead log is truncated after a long read has made it grow, in bytes."""
+WAL_BYTES: Final = 16 * 1024 * 1024
+"""The size of the write-ahead log, in bytes, above which every process tries to checkpoint it. After a checkpoint,
+SQLite truncates a larger log to this size. The size is larger than a log that a single process writes.
+"""
 
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The oldest supported version of SQLite. Older versions cannot update many rows with one statement."""
@@ -183,6 +185,10 @@ class Database:
     def log_bytes(self) -> int:
         """Return the size of the write-ahead log, in bytes."""
         return os.path.getsize(os.path.join(self.home, LOG))
+
+    def is_log_large(self) -> bool:
+        """Return whether the write-ahead log is larger than `WAL_BYTES`."""
+        return self.log_bytes() > WAL_BYTES
 
     def refuse_newer(self) -> None:
         """Check that this version of Parley knows the format of the database. Must be called inside a write

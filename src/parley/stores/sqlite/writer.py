@@ -41,6 +41,11 @@ CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 and small enough for a quick recovery.
 """
 
+MEASURE_BYTES: Final = 1024 * 1024
+"""The number of bytes that this process writes between two measurements of the write-ahead log. The measurements
+include what other processes have written.
+"""
+
 COMMIT_BYTES: Final = 16 * 1024
 """The number of bytes that the smallest transaction adds to the write-ahead log: a few pages."""
 
@@ -112,6 +117,9 @@ class Writer:
         self._given_up = False
         self._closing = False
         self._grown = 0
+        """The number of bytes that this process has added to the write-ahead log since its last checkpoint."""
+        self._measure_at = 0
+        """The value of `_grown` at which the write-ahead log is measured next."""
         self._has_committed = False
         """True if a transaction of this writer has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
@@ -391,10 +399,10 @@ class Writer:
             # The write lock is released first, because waking the event loop may wait for the interpreter lock.
             self._tell(self._settle, outcomes)
             outcomes = []
-            if self._grown >= CHECKPOINT_BYTES:
+            if self._is_checkpoint_due(opened):
                 with home.lock:
                     opened.refuse_when_lost(opened.writer)
-                    self._checkpoint(opened.writer)
+                    self._checkpoint(opened)
         except Exception as error:
             if self.opened is None and self.home is not None:
                 self.home.lease_locks.close()
@@ -442,15 +450,30 @@ class Writer:
         self._has_committed = self._has_committed or db.total_changes > before
         return outcomes
 
-    def _checkpoint(self, db: Connection) -> None:
+    def _is_checkpoint_due(self, opened: Database) -> bool:
+        """Return whether the write-ahead log has grown enough for a checkpoint.
+
+        Each process counts only its own bytes, so many processes that each write little may not reach
+        `CHECKPOINT_BYTES`. The size of the file shows the bytes of all processes. The file is measured rarely,
+        because a measurement makes the next write slower.
+        """
+        if self._grown >= CHECKPOINT_BYTES:
+            return True
+        if self._grown < self._measure_at:
+            return False
+        self._measure_at = self._grown + MEASURE_BYTES
+        return opened.is_log_large()
+
+    def _checkpoint(self, opened: Database) -> None:
         if self._given_up:
             return
         self._grown = 0
         try:
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            opened.writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except Exception as error:
             self._grown = CHECKPOINT_BYTES // 2  # try again sooner than usual
             log.warning("failed to checkpoint the database; retrying later: %s", error)
+        self._measure_at = self._grown + MEASURE_BYTES
 
     def _tell(self, call: Callable[..., None], *about: object) -> None:
         assert self._loop is not None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import sqlite3
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -15,8 +18,9 @@ from kit.builders.entries import answers, said, summary
 from kit.system.commands import PATIENCE_SECONDS
 from parley.errors import LeaseLost, StoreFailed
 from parley.ports.store import Lease
+from parley.stores.sqlite.database import WAL_BYTES
 from parley.stores.sqlite.store import SqliteStore
-from parley.stores.sqlite.writer import CHECKPOINT_BYTES, Writer
+from parley.stores.sqlite.writer import CHECKPOINT_BYTES, MEASURE_BYTES, Writer
 from parley.wire.ids import ConversationId
 
 
@@ -77,6 +81,52 @@ async def test_the_log_of_the_database_stays_small_while_many_conversations_grow
     await store.close()
 
     assert size < 2 * CHECKPOINT_BYTES
+
+
+async def test_the_log_of_the_database_stays_small_while_many_stores_write_little(tmp_path: Path) -> None:
+    stores = [SqliteStore(str(tmp_path)) for _ in range(8)]
+    sizes = []
+
+    async def begin(number: int, store: SqliteStore) -> Lease:
+        name = ConversationId(f"{number}")
+        await store.create(name, answers(1, 2), summary())
+        return await store.acquire(name, address="")
+
+    leases = [await begin(number, store) for number, store in enumerate(stores)]
+    for seq in range(3, 63):
+        for store, lease in zip(stores, leases, strict=True):
+            # No run of letters is long enough to be stored as a blob.
+            await store.append(lease, [said(seq, os.urandom(50_000).hex(" "))], summary())
+        sizes.append((tmp_path / "parley.db-wal").stat().st_size)
+    for store in stores:
+        await store.close()
+
+    assert max(sizes) < WAL_BYTES + (len(stores) + 1) * MEASURE_BYTES
+
+
+async def test_the_log_of_the_database_shrinks_after_a_long_read(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path))
+    log = tmp_path / "parley.db-wal"
+    await store.create(ConversationId("1"), answers(1, 2), summary())
+    lease = await store.acquire(ConversationId("1"), address="")
+    reader = sqlite3.connect(tmp_path / "parley.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM conversations").fetchone()
+    seqs = itertools.count(3)
+
+    async def append() -> int:
+        # No run of letters is long enough to be stored as a blob.
+        await store.append(lease, [said(next(seqs), os.urandom(200_000).hex(" "))], summary())
+        return log.stat().st_size
+
+    while await append() < 2 * WAL_BYTES:
+        pass
+    reader.execute("COMMIT")
+    sizes = [await append() for _ in range(2 * MEASURE_BYTES // 200_000)]
+    reader.close()
+    await store.close()
+
+    assert sizes[-1] <= WAL_BYTES
 
 
 async def test_a_closed_writer_takes_nothing(writer: Writer) -> None:
