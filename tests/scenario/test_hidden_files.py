@@ -235,6 +235,33 @@ async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not
     assert [part["type"] for part in named] == ["image_url"] * len(shown)
 
 
+@pytest.mark.promises("image.nothing-hidden")
+async def test_the_error_for_an_image_does_not_show_whether_a_hidden_file_exists(
+    parley_model: ScriptedModel, ground: Ground
+) -> None:
+    (ground.keys / "folder").mkdir()
+    (ground.keys / "link.png").symlink_to(ground.outside / "image.png")
+    (ground.project / "way").symlink_to(ground.keys)
+    existing = ("id", "id.png", "folder", "link.png", "folder/../../outside/image.png")
+    missing = ("none.png", "none/none.png", "id/none.png", "folder/none.png", "none/../../outside/image.png")
+    paths = [f"{way}/{name}" for way in (str(ground.keys), "way") for name in (*existing, *missing)]
+    parley_model.says(*(Call("view_image", json.dumps({"path": path}), f"c{n}") for n, path in enumerate(paths)))
+    parley_model.says("Done")
+    async with speaking(parley_model, config=ground.config) as wire:
+        wire.codex(0, "go", cwd=str(ground.project))
+        await wire.answer(0)
+
+        refused: list[str] = []
+        for number, path in enumerate(paths, start=1):
+            item = {"type": "local_image", "path": path}
+            wire.call(number, "conversationSendMessage", {"conversation_id": wire.sessions[0], "content": [item]})
+            refused.append(await wire.text(number))
+
+    told = [m["content"] for m in parley_model.requests[1].body["messages"] if m["role"] == "tool"]
+    assert told == [f"{path}: may not be read" for path in paths]
+    assert [path for path, text in zip(paths, refused, strict=True) if f"{path}: may not be read" not in text] == []
+
+
 # --- patches and diffs -----------------------------------------------------------------------
 
 

@@ -2,7 +2,8 @@
 
 Each directory of a path is opened by descriptor without following symbolic links; links are resolved one by one.
 The type, the size and the identity (device and inode) of the opened file are checked. A file with the identity of a
-hidden file is refused. The caller supplies the hidden paths.
+hidden file is refused. The caller supplies the hidden paths. Every path below a hidden directory is refused with
+the same error, so that the error does not show whether a file exists there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple, Self
 
 from parley.common.paths import is_below
 
-__all__ = ["DirFds", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
+__all__ = ["DirFds", "HiddenPath", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
 """The maximum number of directories that are held open. Above this number, the least recently used descriptor is
@@ -53,6 +54,15 @@ class UnexpectedSymlink(OSError):
     def __init__(self, path: str) -> None:
         super().__init__(0, f"{path} is a symbolic link")
         self.filename = path
+
+
+class HiddenPath(OSError):
+    """Raised for a hidden file or directory, and for each path below a hidden directory, even if no file exists
+    there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0, "may not be read")
 
 
 class DirFds:
@@ -98,11 +108,15 @@ class DirFds:
         """Return the descriptor of a directory. The descriptor is valid until the next call of any method.
 
         Raises:
+            HiddenPath: the directory is hidden, or the path leads through a hidden directory.
             UnexpectedSymlink: a part of the path is a symbolic link.
             OSError: the directory does not exist (`filename` names the missing part), is not a directory, or does
                 not have the expected identity.
         """
-        return self._reach(path, lambda parent, name, _: os.open(name, _LOOK, dir_fd=parent))
+        descriptor = self._reach(path, _enter)
+        if self._is_hidden(path):
+            raise HiddenPath
+        return descriptor
 
     def make(self, path: str, *, made: Callable[[str], None]) -> int:
         """Open a directory as `open` does, and create missing directories. `made` is called with each new
@@ -129,6 +143,7 @@ class DirFds:
         A link inside the directory `project` must not lead out of that directory. `project` is a resolved path.
 
         Raises:
+            HiddenPath: the path leads through a hidden directory.
             OSError: a directory cannot be opened, there are too many links, or a link leads out of the project.
         """
         waiting, here, links, from_project = path.split("/")[::-1], "", 0, False
@@ -136,11 +151,14 @@ class DirFds:
             part = waiting.pop()
             if part in ("", "."):
                 continue
-            folder = self.open(here)
+            folder = self._reach(here, _enter)
             if part == "..":
-                here = here.rpartition("/")[0]
+                parent = here.rpartition("/")[0]
+                if self._is_hidden(here) and self._is_hidden(parent):
+                    raise HiddenPath  # `..` works only in a directory that exists
+                here = parent
                 continue
-            target = _link_target(part, folder)
+            target = None if self._is_hidden(here) else _link_target(part, folder)
             if target is None:
                 here = f"{here}/{part}"
                 continue
@@ -150,14 +168,18 @@ class DirFds:
             from_project = from_project or (project is not None and is_below(here or "/", project))
             here = "" if target.startswith("/") else here
             waiting += target.split("/")[::-1]
+        if self._is_hidden(here.rpartition("/")[0]):
+            self.open(here)  # only a visible directory can be named here
         here = here or "/"
         if from_project and project is not None and not is_below(here, project):
             raise OSError(0, "a symbolic link leads out of the project")
         return here
 
-    def is_hidden(self, folder: str) -> bool:
+    def _is_hidden(self, folder: str) -> bool:
         """Return whether a directory that has been opened is hidden or lies in a hidden directory."""
         hidden, is_hidden, reached = self._known_hidden(), False, ""
+        if not hidden.identities:
+            return False
         for part in folder.split("/"):
             reached = f"{reached}/{part}" if part else reached
             its = self._seen.get(reached)
@@ -175,10 +197,14 @@ class DirFds:
             self._held.move_to_end(reached)
         while missing:
             name = missing.pop()
-            reached = f"{reached}/{name}"
+            parent, reached = reached, f"{reached}/{name}"
             try:
                 folder = self._hold(reached, enter(folder, name, reached))
-            except OSError as error:
+            except (OSError, ValueError) as error:
+                if self._is_hidden(parent):
+                    raise HiddenPath from None
+                if isinstance(error, ValueError):
+                    raise OSError(0, _NO_PATH) from None
                 if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(name, folder):
                     raise UnexpectedSymlink(reached) from None
                 raise OSError(error.errno, error.strerror, reached) from None
@@ -200,7 +226,8 @@ class DirFds:
         """Return at most `limit` bytes of a regular file. No symbolic link in the path is followed.
 
         Raises:
-            OSError: the file does not exist, is not a regular file, is hidden, or cannot be read without blocking.
+            HiddenPath: the file is hidden, or its path leads through a hidden directory.
+            OSError: the file does not exist, is not a regular file, or cannot be read without blocking.
         """
         with self._opened(path) as (file, size):
             return _read_now(file, min(limit, size))
@@ -210,7 +237,8 @@ class DirFds:
         it is read, or is not regular.
 
         Raises:
-            OSError: the file does not exist, is a link, is hidden, or cannot be read.
+            HiddenPath: the file is hidden, or its path leads through a hidden directory.
+            OSError: the file does not exist, is a link, or cannot be read.
         """
         try:
             with self._opened(path) as (file, size):
@@ -223,9 +251,11 @@ class DirFds:
 
     def _opened(self, path: str) -> _OpenFile:
         folder, _, name = path.rpartition("/")
-        inside = self.open(folder)
+        inside, hidden = self.open(folder), self._known_hidden()
         try:
             found = os.stat(name, dir_fd=inside, follow_symlinks=False)
+            if identity_of(found) in hidden.identities:
+                raise HiddenPath
             if stat.S_ISLNK(found.st_mode):
                 raise UnexpectedSymlink(path)
             if not stat.S_ISREG(found.st_mode):
@@ -237,8 +267,8 @@ class DirFds:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or _is_in_proc(found):
                 raise _NotRegular(found)
-            if self.is_hidden(folder) or self._known_hidden().has(found):
-                raise OSError(0, "may not be read")
+            if hidden.has(found):
+                raise HiddenPath
         except BaseException:
             os.close(descriptor)
             raise
@@ -257,27 +287,30 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
     file in the hidden directory `own` can be read if its path contains no symbolic link.
 
     Raises:
-        OSError: the file does not exist, is hidden, or cannot be read.
+        HiddenPath: the file is hidden, or its path leads through a hidden directory.
+        OSError: the file does not exist, or cannot be read.
     """
     named = os.path.join(cwd, path)
-    with DirFds() as folders:
+    may_be_own = own is not None and is_below(os.path.normpath(named), os.path.normpath(own))
+    with DirFds(hidden, visible=own if may_be_own else None) as folders:
         try:
             project = folders.resolve(cwd)
         except OSError:
-            project = None  # a directory that does not exist contains no links
+            project = None  # the directory does not exist or is hidden, so none of its links is followed
         place = folders.resolve(named, project=project)
-        is_own = own is not None and _is_named_in(own, named, place, folders)
-    with DirFds(hidden, visible=own if is_own else None) as folders:
+        if own is None or not may_be_own or _is_named_in(own, named, place, folders):
+            return folders.read(place, limit=limit)
+    with DirFds(hidden) as folders:
         return folders.read(place, limit=limit)
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Return whether `path` names a file below `folder` without a symbolic link in between. `place` is the resolved
-    `path`.
+    """Return whether the path of a file below `folder` contains no symbolic link after `folder`. `place` is the
+    resolved `path`.
     """
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:
-        return is_below(path, folder) and place == folders.resolve(folder) + path[len(folder) :]
+        return place == folders.resolve(folder) + path[len(folder) :]
     except OSError:
         return False
 
@@ -384,6 +417,10 @@ def _link_target(name: str, folder: int) -> str | None:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             return None
         raise
+
+
+def _enter(parent: int, name: str, _: str) -> int:
+    return os.open(name, _LOOK, dir_fd=parent)
 
 
 def _is_link(name: str, folder: int) -> bool:

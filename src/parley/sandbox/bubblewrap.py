@@ -233,9 +233,9 @@ def _refuse_unencodable(command: Command) -> None:
             raise CommandNotStarted(f"{what} contains a character that cannot be encoded") from None
 
 
-def _refuse_missing(command: Command) -> None:
+def _refuse_missing(command: Command, resolved: ResolvedPolicy) -> None:
     """Check that the program exists and is executable, because the error inside the sandbox would not reach the
-    server.
+    server. A program in a hidden directory does not exist for the command.
 
     Raises:
         CommandNotStarted: the program does not exist or is not executable. The message contains the error text
@@ -249,6 +249,8 @@ def _refuse_missing(command: Command) -> None:
         try:
             mode = os.stat(program).st_mode
         except (OSError, ValueError):
+            continue
+        if resolved.conceals(program):
             continue
         if stat.S_ISREG(mode) and os.access(program, os.X_OK):
             return
@@ -332,7 +334,7 @@ class Bubblewrap:
         resolved = resolve(policy)
         refuse_hidden_cwd(resolved, command.cwd)
         denials.begin(resolved)
-        _refuse_missing(command)
+        _refuse_missing(command, resolved)
         resolved = add_placeholders(resolved, placeholders)
         # No mount can cover a link, so links are restored after the command.
         self._protected.protect(resolved, resolved.links)

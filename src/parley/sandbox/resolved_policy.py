@@ -65,6 +65,13 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
         """Return whether this policy hides a path from commands."""
         return innermost(path, self.roots + self.hidden) in self.hidden
 
+    def conceals(self, path: str) -> bool:
+        """Return whether a path leads into a hidden directory, in which a command finds no file."""
+        return any(
+            self.hides(os.path.dirname(place)) and not any(is_below(root, place) for root in self.roots)
+            for place, _ in _steps(path)
+        )
+
     def is_writable(self, path: str) -> bool:
         """Return whether commands may write to a path."""
         return innermost(path, self.roots + self.read_only + self.hidden) in self.roots
@@ -133,12 +140,19 @@ def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
         ) from None
-    if resolved.hides(real):
+    if resolved.hides(real) or resolved.conceals(cwd):
         raise SandboxUnavailable(f"the working directory {quoted(cwd)} is hidden from commands")
 
 
 def _links_in(path: str) -> Iterator[str]:
     """Yield the links that the kernel follows in a path. Each link is yielded as a path without other links."""
+    return (place for place, is_link in _steps(path) if is_link)
+
+
+def _steps(path: str) -> Iterator[tuple[str, bool]]:
+    """Yield the entries that the kernel looks up for a path, each as a path without other links, and whether the
+    entry is a link.
+    """
     here, waiting, followed = "/", path.split("/")[::-1], 0
     while waiting and followed < _MAX_LINKS:
         part = waiting.pop()
@@ -150,9 +164,10 @@ def _links_in(path: str) -> Iterator[str]:
         try:
             target = os.readlink(place)
         except (OSError, ValueError):
+            yield place, False
             here = place
             continue
-        yield place
+        yield place, True
         followed += 1
         waiting += target.split("/")[::-1]
         here = "/" if target.startswith("/") else here

@@ -214,6 +214,26 @@ async def test_a_working_directory_that_is_hidden_is_refused(
     assert refused.value.detail == f"the working directory {tmp_path} is hidden from commands"
 
 
+@pytest.mark.promises("sandbox.hidden")
+async def test_the_error_of_a_hidden_program_does_not_show_whether_it_exists(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    if mechanism == "landlock":
+        pytest.skip("under Landlock, a command can list the names of hidden files")
+    (tmp_path / "keys/folder").mkdir(parents=True)
+    for name, mode in (("keys/program", 0o755), ("keys/text", 0o644), ("visible", 0o755)):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "keys/link").symlink_to(tmp_path / "visible")
+    within = sandbox_policy(hidden=(tmp_path / "keys",), mechanism=mechanism)
+
+    for name in ("program", "text", "folder", "link", "none", "folder/../../visible", "none/../../visible"):
+        with pytest.raises(CommandNotStarted) as refused:
+            await confined(sandboxed, within, f"keys/{name}", cwd=tmp_path)
+        assert (name, refused.value.detail) == (name, "No such file or directory (os error 2)")
+    assert await confined(sandboxed, within, "keys/../visible", cwd=tmp_path) == Ran(exit_code=0)
+
+
 # --- git ---------------------------------------------------------------------------------
 
 

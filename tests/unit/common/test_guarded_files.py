@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from kit.system.mounts import MOUNTS, UNSHARED
-from parley.common.guarded_files import DirFds, UnexpectedSymlink, identity_of, read_named
+from parley.common.guarded_files import DirFds, HiddenPath, UnexpectedSymlink, identity_of, read_named
 
 LIMIT: Final = 1000
 
@@ -64,6 +64,34 @@ def test_hidden_files_are_refused_under_every_name(project: Path, path: str) -> 
         read(project, path.format(project.parent))
 
 
+@pytest.mark.parametrize(
+    "name", ["id", "pipe", "link", "folder/..", "none", "none/none", "none/..", "id/x", "a\0b"]
+)
+@pytest.mark.parametrize("way", ["../keys/inner", "folder/inner", "../keys/none"])
+def test_no_error_shows_whether_a_file_exists_in_a_hidden_directory(project: Path, way: str, name: str) -> None:
+    inner = project.parent / "keys/inner"
+    (inner / "folder").mkdir()
+    (inner / "link").symlink_to(project / "own")
+    os.mkfifo(inner / "pipe")
+    (project / "folder").symlink_to(project.parent / "keys")
+
+    with pytest.raises(HiddenPath):
+        read(project, f"{way}/{name}")
+
+
+def test_a_visible_directory_is_found_through_a_hidden_one(project: Path) -> None:
+    own = project.parent / "keys/inner"
+    (own / "deep").mkdir()
+    hidden = [str(project.parent / "keys"), str(own)]
+
+    assert read_named("../keys/inner/id", cwd=str(project), limit=LIMIT, hidden=hidden, own=str(own)) == b"key"
+    assert read_named("deep/../id", cwd=str(own), limit=LIMIT, hidden=hidden, own=str(own)) == b"key"
+    with pytest.raises(FileNotFoundError):
+        read_named("none", cwd=str(own), limit=LIMIT, hidden=hidden, own=str(own))
+    with pytest.raises(HiddenPath):
+        read_named("../none", cwd=str(own), limit=LIMIT, hidden=hidden, own=str(own))
+
+
 def test_another_file_with_two_names_is_read(project: Path) -> None:
     os.link(project / "own", project / "other")
 
@@ -98,7 +126,10 @@ def test_a_second_name_of_a_hidden_file_is_refused_on_overlayfs_too(tmp_path: Pa
     if ran.returncode == 77:
         pytest.skip("overlayfs cannot be mounted here")
 
-    assert (ran.stdout, ran.stderr.splitlines()[-1:]) == ("", ["OSError: [Errno 0] may not be read"])
+    assert (ran.stdout, ran.stderr.splitlines()[-1:]) == (
+        "",
+        [f"{HiddenPath.__module__}.HiddenPath: [Errno 0] may not be read"],
+    )
 
 
 def test_a_file_with_two_names_is_refused_where_too_much_is_hidden(

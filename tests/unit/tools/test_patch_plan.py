@@ -404,6 +404,28 @@ def test_a_conversation_may_work_below_our_own_home(tmp_path: Path) -> None:
         paths("../../config.toml")
 
 
+@pytest.mark.parametrize("name", ["id", "folder", "link", "none", "none/none", "folder/none"])
+def test_no_refusal_shows_whether_a_file_exists_in_a_hidden_directory(work: Path, name: str) -> None:
+    keys = work / "keys"
+    (keys / "folder").mkdir(parents=True)
+    (keys / "id").write_text("key")
+    (keys / "link").symlink_to(work)
+    (work / "way").symlink_to(keys)
+    back = "../" * (name.count("/") + 2)
+    told = {
+        (str(work), f"keys/{name}"): f"error: {keys}/{name} must not be changed: {keys} is protected",
+        (str(work), f"keys/{name}/{back}x"): f"error: invalid path 'keys/{name}/{back}x': {keys} is protected",
+        (str(work), f"way/{name}/{back}x"): f"error: invalid path 'way/{name}/{back}x': {keys} is protected",
+        (f"{keys}/{name}", "x"): f"error: invalid working directory {keys}/{name}: {keys} is protected",
+        (f"{work}/way/{name}", "x"): f"error: invalid working directory {work}/way/{name}: {keys} is protected",
+    }
+
+    for (workdir, path), text in told.items():
+        with pytest.raises(PatchRefused) as refused:
+            verify(patch(f"*** Add File: {path}", "+x"), workdir=workdir, cwd=str(work), hidden=(str(keys),))
+        assert str(refused.value) == text
+
+
 def test_a_hidden_file_is_refused_although_the_patch_matches(work: Path, tmp_path: Path) -> None:
     (work / "keys").mkdir()
     (work / "keys" / "id").write_text("secret\n")

@@ -208,10 +208,8 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     transcript = RecordingTranscript()
     tool = ViewImage(context(transcript, cwd=str(work), sandbox=sandbox))
 
-    for name in (*map(str, hidden), by_detour[-1]):
+    for name in (*map(str, hidden), *by_detour):
         assert await told(tool, path_argument(name)) == f"{name}: may not be read"
-    for name in by_detour[:-1]:
-        assert await told(tool, path_argument(name)) == f"{name}: a symbolic link leads out of the project"
     assert transcript.did == []
 
     for path in open_to_all:

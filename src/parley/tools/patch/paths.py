@@ -51,16 +51,20 @@ class PathResolver:
         is the working directory of the conversation, and `workdir` is the working directory of the call.
 
         Raises:
-            PatchRefused: `workdir` is not a directory, or cannot be resolved.
+            PatchRefused: `workdir` is hidden, is not a directory, or cannot be resolved.
         """
+        if "\0" in workdir:
+            raise PatchRefused(f"error: invalid working directory {dumps(workdir)}: it has control characters")
         self._workdir = workdir
         self._installed = installed
-        self._real_workdir = _real_directory(workdir)
         self.cwd = _real(cwd)
         names = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
-        names |= dict.fromkeys(git_dirs(os.path.join(self.cwd, GIT)), GIT)
-        self._protected = {_real(path): name for path, name in names.items()}
+        self._hidden = {_real(path): name for path, name in names.items()}
+        """The name that errors use for each hidden path, keyed by real path."""
+        self._protected = self._hidden | {_real(path): GIT for path in git_dirs(os.path.join(self.cwd, GIT))}
         """The name that errors use for each protected path, keyed by real path."""
+        self._refuse_through_hidden(workdir, f"error: invalid working directory {replace_surrogates(workdir)}")
+        self._real_workdir = _real_directory(workdir)
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
         # A directory name in which `..` follows a symbolic link is left out. `normpath` changes its meaning.
@@ -88,7 +92,9 @@ class PathResolver:
             raise PatchRefused(f"error: invalid path '{written}': it is too long")
         path = self._absolute(joined, written)
         self._refuse_protected(path, written)
-        _refuse_detours(joined, written)
+        if ".." in joined.split("/"):
+            self._refuse_through_hidden(joined, f"error: invalid path '{written}'")
+            _refuse_detours(joined, written)
         return path
 
     def _absolute(self, joined: str, written: str) -> str:
@@ -118,6 +124,23 @@ class PathResolver:
                     f"error: {self.shown(written)} must not be changed: {replace_surrogates(name)} is protected"
                 )
 
+    def _refuse_through_hidden(self, path: str, failure: str) -> None:
+        """Raise PatchRefused if a path leads through a hidden directory. The error does not show whether the file
+        exists.
+        """
+        reached = "/"
+        for part in path.split("/"):
+            if part in ("", "."):
+                continue
+            place = os.path.join(reached, part)
+            for hidden, name in self._hidden.items():
+                is_workplace = is_below(self.cwd, hidden) and (
+                    is_below(place, self.cwd) or is_below(self.cwd, place)
+                )
+                if part != ".." and is_below(reached, hidden) and not is_workplace:
+                    raise PatchRefused(f"{failure}: {replace_surrogates(name)} is protected")
+            reached = _real(place)
+
 
 def _real(path: str) -> str:
     try:
@@ -127,8 +150,6 @@ def _real(path: str) -> str:
 
 
 def _real_directory(workdir: str) -> str:
-    if "\0" in workdir:
-        raise PatchRefused(f"error: invalid working directory {dumps(workdir)}: it has control characters")
     try:
         if not stat.S_ISDIR(os.stat(workdir).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

@@ -362,10 +362,7 @@ class _StagedFiles:
 
     def _folder_of(self, path: str) -> tuple[int, str]:
         folder, _, name = path.rpartition("/")
-        descriptor = self._folders.open(folder)
-        if self._folders.is_hidden(folder):
-            raise OSError(0, "its directory is hidden")
-        return descriptor, name
+        return self._folders.open(folder), name
 
     def _read(self, path: str, folder: int, name: str, shown: str) -> _DiskFile:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
