@@ -150,6 +150,8 @@ class Snapshot:
         self._is_git = is_git
         self._entries: dict[str, Entry] = {}
         """The entries of the snapshot, keyed by path. A directory comes before its entries."""
+        self._moved_aside: set[str] = set()
+        """The new paths of the files that this snapshot has moved aside. These files may stay."""
         self._bytes = 0
         try:
             with DirFds() as folders:
@@ -224,8 +226,8 @@ class Snapshot:
                     if not is_same(before, self._look_again(folders, path, before)):
                         yield path
                     elif isinstance(before, Directory):
-                        added = _added(folders, path, before)
-                        yield from [path] if added is None else (os.path.join(path, name) for name in added)
+                        added = self._added(folders, path, before)
+                        yield from [path] if added is None else added
                 except OSError:
                     yield path
 
@@ -235,6 +237,16 @@ class Snapshot:
             return look(folders, path, at_most=len(content or b""))
         except FileNotFoundError:
             return ABSENT
+
+    def _added(self, folders: DirFds, path: str, before: Directory) -> list[str] | None:
+        """Return the paths that commands have added to a directory, sorted; None if there are too many."""
+        if before.names is None:
+            return []
+        names = names_in(folders, path, at_most=len(before.names) + len(before.data) + _MAX_ADDED)
+        if names is None:
+            return None
+        added = {os.path.join(path, name) for name in names - before.names - before.data}
+        return sorted(added - self._moved_aside)
 
     # --- restoring -----------------------------------------------------------------------
 
@@ -289,10 +301,10 @@ class Snapshot:
 
     def _remove_added(self, path: str, before: Directory, result: Restored) -> None:
         with DirFds() as folders:
-            added = _added(folders, path, before)
+            added = self._added(folders, path, before)
         if added is not None:
-            for name in sorted(added):
-                self._move_aside(os.path.join(path, name), result)
+            for place in added:
+                self._move_aside(place, result)
         elif before.identity is None:
             self._move_aside(path, result)
             create(path, before)
@@ -304,7 +316,9 @@ class Snapshot:
     def _move_aside(self, path: str, result: Restored) -> None:
         inside = self._is_git and path != self.path and is_below(path, self.path)
         # The file is not moved beside a submodule, because it would then look like another submodule.
-        result.moved[path] = move_aside(path, self.path if inside else os.path.dirname(path))
+        new = move_aside(path, self.path if inside else os.path.dirname(path))
+        result.moved[path] = new
+        self._moved_aside.add(new)
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
@@ -317,14 +331,6 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 # --- Git directories ---------------------------------------------------------------------
-
-
-def _added(folders: DirFds, path: str, before: Directory) -> frozenset[str] | None:
-    """Return the names that were added to a directory; None if there are too many."""
-    if before.names is None:
-        return frozenset()
-    names = names_in(folders, path, at_most=len(before.names) + len(before.data) + _MAX_ADDED)
-    return None if names is None else names - before.names - before.data
 
 
 def _first_link(folders: DirFds, git: str, name: str) -> str:

@@ -272,6 +272,30 @@ async def test_commands_at_the_same_time_in_a_directory_without_git_leave_none(
     assert any(result.stderr for result in results)
 
 
+@pytest.mark.promises("sandbox.git")
+async def test_a_file_that_was_moved_aside_in_its_directory_needs_no_approval(
+    sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
+) -> None:
+    if mechanism == "bubblewrap":
+        pytest.skip("under bubblewrap, a command cannot add the files")
+    agents = tmp_path / ".claude"
+    agents.mkdir()
+    (agents / "settings.json").write_text("{}")
+    within = sandbox_policy(tmp_path, mechanism=mechanism)
+    script = "echo x > .claude/new; echo x > .claude/.refused-00000000-own"
+
+    added = await confined(sandboxed, within, "sh", "-c", script, cwd=tmp_path)
+    names = sorted(os.listdir(agents))
+    written = await confined(sandboxed, within, "sh", "-c", f"echo y > .claude/{names[0]}", cwd=tmp_path)
+    later = await confined(sandboxed, within, "true", cwd=tmp_path)
+
+    moved = [re.sub("[0-9a-f]{8}", "X", name, count=1) for name in names]
+    assert sorted(moved) == [".refused-X-.refused-00000000-own", ".refused-X-new", "settings.json"]
+    assert (added.exit_code, b"could not be restored" in added.stderr) == (1, False)
+    assert (written.exit_code, (agents / names[0]).read_text()) == (1, "x\n")  # a moved file is protected as well
+    assert later == Ran(exit_code=0)
+
+
 # --- the environment of a command --------------------------------------------------------------
 
 
