@@ -38,6 +38,16 @@ async def test_every_command_names_the_stopped_process(stopped: ResidentProcess)
     assert [(code, named in errors) for code, _, errors in done] == [(0, True), (0, True), (1, True), (4, True)]
 
 
+@pytest.mark.promises("resident.one", "resident.hangs")
+async def test_a_stopped_process_without_its_lock_file_is_not_replaced(
+    stopped: ResidentProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "home/serve.lock").unlink()
+    code, _, errors = await parley("serve", env=stopped.environ)
+
+    assert (code, f"process {stopped.process.pid}" in errors) == (4, True)
+
+
 @pytest.mark.promises("resident.hangs")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.fresh_process

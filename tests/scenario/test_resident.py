@@ -25,7 +25,7 @@ from kit.servers.resident_process import ResidentProcess, parley
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.needs import LANDLOCK
 from kit.system.waiting import until
-from parley.app.discovery import ResidentLock
+from parley.app.discovery import ResidentLock, is_running
 from parley.client import Approval, Conversation
 from parley.common.resident_socket import NoResident, ask, connect
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
@@ -437,6 +437,24 @@ async def test_a_second_resident_names_the_first_and_exits(resident: ResidentPro
     assert f"process {resident.process.pid}" in errors
     assert str(home / "serve.sock") in errors
     assert json.loads(as_json[1])["pid"] == resident.process.pid
+
+
+@pytest.mark.promises("resident.one")
+@pytest.mark.waits
+async def test_a_resident_whose_lock_file_was_removed_stays_the_only_one(
+    resident: ResidentProcess, home: Path
+) -> None:
+    (home / "serve.lock").unlink()
+    first = await parley("serve", env=resident.environ)
+    (home / "serve.lock").unlink(missing_ok=True)
+    await until(lambda: is_running(str(home)))
+    second = await parley("serve", env=resident.environ)
+    stopped = await parley("serve", "--stop", env=resident.environ)
+
+    assert [code for code, _, _ in (first, second, stopped)] == [4, 4, 0]
+    assert all(f"process {resident.process.pid}" in errors for _, _, errors in (first, second))
+    assert "lock file of the resident server was removed" in resident.stderr_text()
+    assert not is_running(str(home))
 
 
 @pytest.mark.promises("resident.status")

@@ -1,7 +1,8 @@
 """Lets processes find the resident server of a home directory by means of a lock, a socket and a description file.
 
 A server holds the lock `serve.lock` while it is running, and the operating system releases the lock when the server
-dies. The file `serve.json` describes the server. This file may be left over from a server that was killed.
+dies. The running server creates the lock file again if it was removed. The file `serve.json` describes the server.
+This file may be left over from a server that was killed.
 """
 
 from __future__ import annotations
@@ -34,16 +35,48 @@ class ResidentLock:
 
     def __init__(self, home: str) -> None:
         """Open the lock file of a home directory. Raises OSError."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(os.path.join(home, LOCK), flags, 0o600)
+        self._path = os.path.join(home, LOCK)
+        self._fd = self._open()
 
     def acquire(self) -> bool:
-        """Acquire the lock. Return False if another resident server holds it."""
+        """Acquire the lock. Return False if another resident server holds it. Raises OSError."""
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if self._is_current():
+                return True
+            os.close(self._fd)  # the file was removed after this process had opened it
+            self._fd = self._open()
+
+    def keep(self) -> bool:
+        """Acquire the lock again if its file was removed or replaced, and return whether that was necessary.
+
+        Raises:
+            OSError: the file cannot be created, or another process holds the lock of the new file.
+        """
+        if self._is_current():
+            return False
+        held, self._fd = self._fd, self._open()
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+        except OSError:
+            os.close(self._fd)
+            self._fd = held
+            raise
+        os.close(held)
         return True
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    def _is_current(self) -> bool:
+        """Return whether the open file is still the lock file of the home directory."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.lstat(self._path))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         os.close(self._fd)

@@ -27,6 +27,7 @@ from parley.app.garbage_collection import collect_rarely, skip_final_collection
 from parley.app.resident_sockets import ResidentSockets
 from parley.app.serving import Server, prepare_process
 from parley.app.signals import SIGNALS, ignore_signals
+from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import os_detail
 from parley.common.resident_socket import HELLO_VERSION, RELAY, NoResident, Refused, ask, connect
 from parley.config.checks import MOST_PATH_BYTES
@@ -121,19 +122,34 @@ class Resident:
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._idle_since = now()
+        self._lock_log = LimitedLog(log)
 
     # --- running -----------------------------------------------------------------------
 
-    def listen(self, path: str | None = None) -> None:
+    def listen(self, path: str | None = None, *, lock: ResidentLock | None = None) -> None:
         """Accept connections on the socket of the home directory and, if `path` is given, on a second socket.
+
+        While the server is listening, it keeps `lock`.
 
         Raises:
             OSError: the server cannot listen on one of the sockets.
         """
         self._most_connections = self._settings().max_connections
         self._sockets = ResidentSockets(
-            self._home, path, on_channel=self._accepted, on_bound_again=self._describe_again
+            self._home,
+            path,
+            on_channel=self._accepted,
+            on_bound_again=self._describe_again,
+            on_look=lambda: None if lock is None else self._keep(lock),
         )
+
+    def _keep(self, lock: ResidentLock) -> None:
+        """Acquire the lock again if its file was removed, because another server could be started otherwise."""
+        try:
+            if lock.keep():
+                log.warning("the lock file of the resident server was removed or replaced; it is locked again")
+        except OSError as error:
+            self._lock_log.warning("the lock file of the resident server cannot be locked again: %s", error)
 
     def _describe_again(self) -> None:
         """Rewrite the file that describes the server, because the file may have been removed together with the
@@ -430,7 +446,7 @@ async def run_resident(
         lock = ResidentLock(home)
         await _acquire(lock, home)
         resident = Resident(server, home)
-        resident.listen(socket_path)
+        resident.listen(socket_path, lock=lock)
         try:
             if http is not None and _serves_http(server.loader.serve_settings(), exits_when_idle=exits_when_idle):
                 await resident.listen_http(http)
@@ -474,20 +490,27 @@ def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
 async def _acquire(lock: ResidentLock, home: str) -> None:
     """Acquire the lock of the resident server. Wait while the server that holds the lock is starting or ending.
 
+    A server whose lock file was removed is found by its socket.
+
     Raises:
-        AlreadyRunning: another server holds the lock.
+        AlreadyRunning: another server holds the lock, or listens on the socket of the home directory.
     """
-    until = time.monotonic() + LOCK_SECONDS
+    until, is_acquired = time.monotonic() + LOCK_SECONDS, False
     while time.monotonic() < until:
-        if lock.acquire():
-            return
+        is_acquired = lock.acquire()
         try:
-            with connect(home) as channel:
+            channel = connect(home)
+        except NoResident:
+            if is_acquired:
+                return
+        else:
+            with channel, suppress(NoResident, Refused):
                 running = ask(channel, "status")
                 raise AlreadyRunning(running, f"process {running.get('pid', '?')}")
-        except (NoResident, Refused):
-            await asyncio.sleep(LOCK_AGAIN_SECONDS)  # the other server is starting or ending
-    raise AlreadyRunning(read_description(home), describe_holder(home))
+        await asyncio.sleep(LOCK_AGAIN_SECONDS)  # the other server is starting or ending
+    description = read_description(home)
+    holder = f"process {description.get('pid', '?')}" if is_acquired else describe_holder(home)
+    raise AlreadyRunning(description, holder)
 
 
 def _interrupts(loader: Loader) -> bool:

@@ -31,19 +31,20 @@ class ResidentSockets:
         *,
         on_channel: Callable[[socket.socket], None],
         on_bound_again: Callable[[], None] = lambda: None,
+        on_look: Callable[[], None] = lambda: None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """Listen in the home directory and, if `path` is given, at `path`.
 
         `on_channel` is called with each new connection. `on_bound_again` is called after a missing socket file has
-        been created again.
+        been created again. `on_look` is called with each check of the socket files.
 
         Raises:
             OSError: the server cannot listen on one of the sockets.
         """
         self._home_path = os.path.join(home, SOCKET)
         self.path: Final = path or self._home_path
-        self._on_bound_again, self._look_seconds = on_bound_again, look_seconds
+        self._on_bound_again, self._on_look, self._look_seconds = on_bound_again, on_look, look_seconds
         self._log = LimitedLog(log)
         self._look: asyncio.TimerHandle | None = None
         self._listeners: list[Listener] = []
@@ -68,6 +69,7 @@ class ResidentSockets:
 
     def _look_again(self) -> None:
         self._look = self._look_later()
+        self._on_look()
         removed = [one for one in self._listeners if one.is_removed]
         try:
             for listener in removed:
