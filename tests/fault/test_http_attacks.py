@@ -389,6 +389,18 @@ async def test_a_body_has_a_limit_whatever_its_length_says(parley_model: Scripte
         assert await status_of(server, head(server, "Content-Length: 999999", token="x" * 32) + b"x" * 999) == 401
 
 
+@pytest.mark.promises("http.errors")
+@pytest.mark.parametrize("coding", ["gzip, chunked", "identity, chunked", "GZIP,CHUNKED"])
+async def test_a_body_with_another_transfer_coding_is_refused(server: HttpServer, coding: str) -> None:
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(HELLO), HELLO)
+    begin = head(server, f"Transfer-Encoding: {coding}", "Connection: keep-alive")
+    answer = await raw_exchange(server.url, begin + body)
+    plain = await raw_exchange(server.url, head(server, "Transfer-Encoding: Chunked") + body)
+
+    assert (status(answer), status(plain)) == (501, 200)
+    assert b"connection: close" in answer.lower()
+
+
 @pytest.mark.promises("http.limits")
 async def test_a_compressed_body_is_not_expanded(server: HttpServer) -> None:
     import gzip

@@ -174,7 +174,7 @@ class HttpListener:
         try:
             exchange = HttpExchange(request, connection, body_seconds=self._options.body_seconds)
             try:
-                answer = await self._endpoint(exchange)
+                answer = await self._endpoint(exchange) if _can_read(exchange) else HttpAnswer(status=501)
                 assert isinstance(answer, HttpAnswer | EventStream)
             except Exception:
                 log.exception("failed to handle an HTTP request")
@@ -184,6 +184,13 @@ class HttpListener:
             )
         finally:
             connection.request_ended()
+
+
+def _can_read(exchange: HttpExchange) -> bool:
+    """Return whether the server can decode the body of a request. The HTTP library removes only the coding
+    `chunked`.
+    """
+    return [coding.strip().lower() for coding in exchange.header("Transfer-Encoding")] in ([], ["chunked"])
 
 
 def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, int, int, str, tuple[str, int]]]:
