@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from uuid import uuid4
@@ -23,6 +24,7 @@ from kit.clients.shared_home import (
 )
 from kit.clients.shell_turns import sh
 from parley.client import ToolFailed
+from parley.ports.store import CALL_SECONDS
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.events import (
     AgentMessageDelta,
@@ -202,6 +204,43 @@ async def test_a_command_for_a_stopped_owner_fails_after_its_deadline(
         events = await stream.turn()
 
     assert isinstance(events[-1], TaskComplete)
+
+
+@pytest.mark.promises("keeping.silent", "delete.result")
+@pytest.mark.waits
+async def test_a_deletion_does_not_wait_for_a_stopped_owner(start: Start, parley_model: ScriptedModel) -> None:
+    one, _, here, there = await shared(start)
+    parley_model.says("Working", HOLD)
+    await here.send("go")
+    await parley_model.wait_until_held()
+    os.kill(one.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            with pytest.raises(ToolFailed, match="A turn is running"):
+                await there.delete()
+    finally:
+        os.kill(one.pid, signal.SIGCONT)
+    async with there.stream() as stream:
+        parley_model.release()
+        await events_until(stream, is_(TaskComplete))
+
+    await there.delete()
+
+
+@pytest.mark.promises("delete.result")
+async def test_a_conversation_whose_owner_was_killed_can_be_deleted(
+    start: Start, parley_model: ScriptedModel
+) -> None:
+    one, _, here, there = await shared(start)
+    parley_model.says("Working", HOLD)
+    await here.send("go")
+    await parley_model.wait_until_held()
+    one.kill()
+    await one.exit_code()
+    await there.delete()
+
+    with pytest.raises(ToolFailed, match="does not exist"):
+        await there.read()
 
 
 @pytest.mark.promises("attention.list")

@@ -338,13 +338,11 @@ class Mailbox:
             if self._ownership.state is OwnershipState.FOLLOWING or self._closing.is_set():
                 raise ShuttingDown if self._closing.is_set() else TurnIsRunning
             await self._ownership.read_new()
-            if self._local.log.projections.state.phase is not Phase.IDLE:
-                raise TurnIsRunning
             try:
                 await self._ownership.acquire(command.deadline, on_lost=self._lease_lost)
             except OwnedElsewhere:
                 self._ownership.give_up()
-                if release_deadline.is_past:
+                if self._local.log.projections.state.phase is not Phase.IDLE or release_deadline.is_past:
                     raise TurnIsRunning from None
                 await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
         if self._local.log.projections.state.phase is not Phase.IDLE or self._local.runner.turn is not None:

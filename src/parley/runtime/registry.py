@@ -298,7 +298,8 @@ class ConversationRegistry:
             self._deps.peers.announce(conversation_id)
 
     async def delete(self, conversation_id: ConversationId, *, deadline: Deadline | None = None) -> None:
-        """Delete a conversation, even one that cannot be read.
+        """Delete a conversation, even one that cannot be read. The call does not wait for a process that runs a
+        turn.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -306,15 +307,20 @@ class ConversationRegistry:
             ShuttingDown: the server is shutting down.
             StoreError: the conversation cannot be deleted.
         """
+        is_new = conversation_id not in self._kept
+        await self._deps.peers.listen()
         try:
-            conversation = await self.find(conversation_id)
-            await conversation.delete(deadline=deadline)
+            await self.get(conversation_id).delete(deadline=deadline)
         except Unreadable:
             await self._corrupt.delete(conversation_id)
             self._deps.peers.announce(conversation_id)
             self._deps.activity.notify(conversation_id, True)
             if (loaded := self._alive.get(conversation_id)) is not None:
                 loaded.mark_deleted()
+        except StoreError:
+            if is_new:
+                self._forget(conversation_id, is_deleted=False)
+            raise
 
     async def fork(
         self, conversation_id: ConversationId, *, at: MessageId | None, is_limited: bool = False
