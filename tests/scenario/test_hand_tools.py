@@ -254,6 +254,20 @@ async def test_settings_of_the_command_line_apply_to_its_turn(
 # --- ls and show ---------------------------------------------------------------------------
 
 
+@pytest.mark.promises("list.failed")
+async def test_ls_shows_that_the_last_turn_failed(resident: InProcessResident, parley_model: ScriptedModel) -> None:
+    parley_model.fails(400)
+    code, _, _ = await parley("exec", "a question", env=resident.environ)
+    listed = (await parley("ls", env=resident.environ))[1]
+    (failed,) = lines((await parley("ls", "--json", env=resident.environ))[1])
+    parley_model.says("The answer.")
+    await parley("send", failed["conversation_id"], "again", "--follow", env=resident.environ)
+    (idle,) = lines((await parley("ls", "--json", env=resident.environ))[1])
+
+    assert (code, listed.split()[1]) == (1, "failed")
+    assert [(one["state"], one["failed"]) for one in (failed, idle)] == [("idle", True), ("idle", False)]
+
+
 async def test_ls_lists_and_show_shows_by_a_beginning_of_the_id(
     resident: InProcessResident, client: Client, parley_model: ScriptedModel
 ) -> None:

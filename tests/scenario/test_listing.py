@@ -170,7 +170,8 @@ async def test_lists_have_more_fields_at_the_newest_version(parley_model: Script
 
         def listed(state: str, updated_at: str) -> Any:
             ended = state == "idle"
-            more = {"updated_at": updated_at, "cwd": str(client.raw.work), "state": state, "unread": ended}
+            more: dict[str, Any] = {"updated_at": updated_at, "cwd": str(client.raw.work), "state": state}
+            more |= {"unread": ended, "failed": False}
             return {"conversations": [{**entry(conversation, "Go"), **more}]}
 
         assert running == listed("running", status["updated_at"])

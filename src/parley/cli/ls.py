@@ -16,11 +16,12 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 List the conversations of the home, latest activity first: the beginning of the id,
-the state (idle, running, asking), `*` if a turn has ended that was not read, the time
+the state (idle, running, asking, or failed for an idle conversation whose last turn
+failed), `*` if a turn has ended that was not read, the time
 of the last activity, and the title.
 
 With --json, each line is a JSON object `{"type": "conversation"}` with
-`conversation_id`, `title`, `updated_at`, `cwd`, `state` and `unread`.
+`conversation_id`, `title`, `updated_at`, `cwd`, `state`, `unread` and `failed`.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
@@ -41,6 +42,7 @@ async def run(args: argparse.Namespace) -> int:
             print_json({"type": "conversation", **plain_json(one)})
             continue
         state, updated = ("" if isinstance(value, UnsetType) else value for value in (one.state, one.updated_at))
+        state = "failed" if one.failed is True else state
         mark = "*" if one.unread is True else " "
         when = updated[:16].replace("T", " ")
         print_text(f"{one.conversation_id[:SHORT]}  {state:<7} {mark} {when}  {one.title}")

@@ -316,6 +316,8 @@ class ConversationSummary(Struct, frozen=True, kw_only=True):
     state: PhaseName | UnsetType = UNSET
     unread: bool | UnsetType = UNSET
     """True if a turn has ended after the position up to which the client has read."""
+    failed: bool | UnsetType = UNSET
+    """True if the conversation is idle and its last turn failed or ended with its server."""
 
 
 class ConversationsListResult(Struct, frozen=True, kw_only=True):

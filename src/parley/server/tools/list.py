@@ -45,6 +45,7 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
 def summary_of(listed: ConversationListing, features: Features) -> ConversationSummary:
     """Return the summary of a listed conversation for a client with the given features."""
     summary = listed.summary
+    has_failed = summary.state == "idle" and summary.outcome is not None and summary.outcome.has_failed
     return ConversationSummary(
         conversation_id=listed.conversation_id,
         title=summary.title,
@@ -52,4 +53,5 @@ def summary_of(listed: ConversationListing, features: Features) -> ConversationS
         cwd=summary.cwd if features.additions else UNSET,
         state=summary.state if features.additions else UNSET,
         unread=listed.unread if features.additions else UNSET,
+        failed=has_failed if features.additions else UNSET,
     )
