@@ -439,6 +439,22 @@ async def test_a_second_resident_names_the_first_and_exits(resident: ResidentPro
     assert json.loads(as_json[1])["pid"] == resident.process.pid
 
 
+@pytest.mark.promises("config.unknown")
+async def test_unknown_keys_are_logged_at_the_start_and_not_for_each_client(
+    parley_model: ScriptedModel, home: Path, start: Start
+) -> None:
+    config = "[tui]\ntheme = 1\n"
+    async with ResidentProcess(parley_model, home, config=config) as resident:
+        at_start = resident.stderr_text().count("`tui`: unknown setting, ignored")
+        for _ in range(2):
+            await start(config=config)
+        later = resident.stderr_text().count("unknown setting")
+        asked(home, "reload")
+        reloaded = resident.stderr_text().count("unknown setting")
+
+    assert (at_start, later, reloaded) == (1, 1, 2)
+
+
 @pytest.mark.promises("resident.one")
 @pytest.mark.waits
 async def test_a_resident_whose_lock_file_was_removed_stays_the_only_one(

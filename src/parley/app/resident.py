@@ -25,7 +25,7 @@ from parley.app.background import shorten_log
 from parley.app.discovery import ResidentLock, describe, describe_holder, read_description, remove_description
 from parley.app.garbage_collection import collect_rarely, skip_final_collection
 from parley.app.resident_sockets import ResidentSockets
-from parley.app.serving import Server, prepare_process
+from parley.app.serving import Server, prepare_process, report_unknown_keys
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import os_detail
@@ -194,6 +194,7 @@ class Resident:
             self._most_connections = settings.max_connections
         except ConfigError as error:
             log.warning("the settings of the server were not reloaded: %s", error)
+        report_unknown_keys(self._server.loader)
 
     @property
     def token(self) -> str | None:
@@ -469,6 +470,7 @@ async def run_resident(
     loop.add_signal_handler(signal.SIGHUP, reload)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     collect_rarely()
+    report_unknown_keys(server.loader)
     try:
         ready({**resident.description, "token": resident.token})
         _notify_systemd("READY=1")

@@ -38,7 +38,7 @@ from parley.tools.rlimits import raise_own_limit
 from parley.transports.descriptors import DescriptorTransport
 from parley.wire.principals import LOCAL
 
-__all__ = ["Server", "SystemClock", "prepare_process", "serve_stdio"]
+__all__ = ["Server", "SystemClock", "prepare_process", "report_unknown_keys", "serve_stdio"]
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,7 @@ class Server:
         clock = SystemClock()
         loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)
         self.loader, self._http, self._prepare_process = loader, Http(), prepare_process
+        self._is_resident = is_resident
         self._warming: asyncio.TimerHandle | None = None
         self._commands = sandboxed_commands(
             lambda: _home(loader), warns=True, most=lambda: _most_commands(loader) if is_resident else 0
@@ -131,7 +132,8 @@ class Server:
         self._prepare_process()
         if self._warming is None:
             self._warming = asyncio.get_running_loop().call_later(WARM_UP_SECONDS, self._http.warm_up)
-        _report_unknown_keys(self.loader)
+        if not self._is_resident:  # a resident server reports them when it starts
+            report_unknown_keys(self.loader)
 
     async def serve(self, transport: Transport) -> None:
         """Serve one client until the client leaves or the transport stops reading. Then release all resources."""
@@ -200,7 +202,7 @@ def _server_dir() -> str:
         raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
 
 
-def _report_unknown_keys(loader: Loader) -> None:
+def report_unknown_keys(loader: Loader) -> None:
     """Log unknown keys in config.toml, because a misspelt key has no effect."""
     try:
         unknown = loader.unknown_keys()
