@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import pytest
 
@@ -17,8 +18,8 @@ from kit.servers.postgres_pair import PostgresPair, postgres_pair
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.printed import PRINTED
 from kit.system.waiting import until
-from parley.errors import LeaseLost, OwnedElsewhere
-from parley.ports.store import Lease
+from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed
+from parley.ports.store import Lease, StoredSession, StoredToken
 from parley.stores.postgres.store import PostgresStore
 from parley.wire.ids import ConversationId
 
@@ -183,6 +184,117 @@ async def test_a_write_that_only_the_primary_has_is_not_acknowledged_after_a_los
         assert await everything_in(fresh) == [said(1, "one"), said(2, "two")]
         await fresh.close()
         monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.1)
+        await store.close()
+
+
+Write = Callable[[PostgresStore, Lease], Awaitable[object]]
+
+TOKEN = StoredToken(name="phone", digest=b"p" * 32, role="observer", created_at=2.0)
+SESSION = StoredSession(digest=b"s" * 32, principal="ada", data=b"{}", used_at=3.0)
+WRITES: dict[str, Write] = {
+    "create": lambda store, lease: store.create(OTHER, [said(1, "new")], summary()),
+    "archive": lambda store, lease: store.archive(FIRST, archived=True),
+    "token": lambda store, lease: store.add_token(TOKEN),
+    "append": lambda store, lease: store.append(lease, [said(1, "new")], summary()),
+}
+SEEN = """
+    SELECT (SELECT count(*) FROM parley.conversations WHERE archived OR last > 0)
+        + (SELECT count(*) FROM parley.tokens)
+"""
+"""Counts the writes of `WRITES` that other processes see."""
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'parley'"
+BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'parley'"
+
+
+async def ask(pair: PostgresPair, sql: str) -> int:
+    number: int = await with_connection(pair.primary.url, lambda db: db.fetchval(sql))
+    return number
+
+
+async def until_some(pair: PostgresPair, sql: str, writing: asyncio.Future[object]) -> None:
+    """Wait until the result of a query is not zero. Check that the write is not acknowledged before."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await ask(pair, sql):
+            assert not writing.done()
+            await asyncio.sleep(0.01)
+
+
+class Stopped(NamedTuple):
+    """A store whose standby is stopped."""
+
+    pair: PostgresPair
+    store: PostgresStore
+    lease: Lease
+
+
+@asynccontextmanager
+async def with_stopped_standby() -> AsyncIterator[Stopped]:
+    """Start a store, and stop its standby after the store has acquired a lease."""
+    async with postgres_pair() as pair:
+        store = PostgresStore(pair.primary.url, lease_seconds=3600)
+        await store.create(FIRST, [], summary())
+        lease = await store.acquire(FIRST, address="")
+        assert pair.standby is not None
+        pair.standby.signal_all(signal.SIGSTOP)
+        try:
+            yield Stopped(pair, store, lease)
+        finally:
+            pair.standby.signal_all(signal.SIGCONT)
+            await store.close()
+
+
+@pytest.mark.parametrize("write", ["create", "archive", "token"])
+async def test_a_call_that_gives_up_does_not_show_its_write_before_the_standby_has_it(
+    write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_stopped_standby() as stopped:
+        with monkeypatch.context() as patch:
+            patch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.3)
+            with pytest.raises(StoreFailed, match="cannot be reached"):
+                await WRITES[write](stopped.store, stopped.lease)
+
+        assert await ask(stopped.pair, SEEN) == 0
+
+
+@pytest.mark.parametrize("write", WRITES)
+async def test_a_write_whose_wait_for_the_standby_is_cancelled_is_not_acknowledged(
+    write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", PATIENCE_SECONDS)
+    async with with_stopped_standby() as (pair, store, lease):
+        writing = asyncio.ensure_future(WRITES[write](store, lease))
+        for _ in range(3):
+            await until_some(pair, WAITING, writing)
+            await ask(pair, CANCEL)
+        await until_some(pair, SEEN, writing)
+        await until_some(pair, WAITING, writing)
+
+        assert not writing.done()
+        assert pair.standby is not None
+        pair.standby.signal_all(signal.SIGCONT)
+        await writing
+
+
+async def test_a_repeated_removal_of_sessions_is_not_acknowledged_before_the_standby_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", PATIENCE_SECONDS)
+    async with postgres_pair() as pair, DatabasePort(pair.primary.url) as port:
+        store = PostgresStore(port.url)
+        await store.save_session(SESSION)
+        assert pair.standby is not None
+        pair.standby.signal_all(signal.SIGSTOP)
+        removing: asyncio.Future[object] = asyncio.ensure_future(store.remove_sessions([SESSION.digest]))
+        await until_some(pair, WAITING, removing)
+        port.cut()
+        await until_some(pair, BLOCKED, removing)  # the repeated removal waits for the first transaction
+        await ask(pair, CANCEL)
+        await until_some(pair, "SELECT 1 - count(*) FROM parley.http_sessions", removing)
+        await until_some(pair, WAITING, removing)
+
+        assert not removing.done()
+        pair.standby.signal_all(signal.SIGCONT)
+        await removing
         await store.close()
 
 

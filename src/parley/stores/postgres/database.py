@@ -10,13 +10,21 @@ import asyncio
 import logging
 import random
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from parley.errors import BadHome, ParleyError, StoreFailed
 from parley.ports.store import CALL_SECONDS
-from parley.stores.postgres.driver import Connection, connect, is_lost, is_permanent, is_rolled_back, reason_of
+from parley.stores.postgres.driver import (
+    Connection,
+    connect,
+    execute_until,
+    is_lost,
+    is_permanent,
+    is_rolled_back,
+    reason_of,
+)
 from parley.stores.postgres.schema import MIGRATIONS, NewerFormat, format_of, migrate
 
 __all__ = ["Backoff", "Database", "close", "location_of"]
@@ -42,7 +50,7 @@ CLOSE_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
-Work = Callable[[Connection, bool], Awaitable[T]]
+Work = Callable[[Connection, bool], Coroutine[Any, Any, T]]
 """A function that executes statements. The function is called again if the connection is lost. The flag is True if
 an earlier attempt may have been committed.
 """
@@ -153,12 +161,17 @@ class Database:
             sent = False
             connection: Connection | None = None
             try:
-                async with asyncio.timeout_at(until), self._slots:
+                async with asyncio.timeout_at(until):
+                    await self._slots.acquire()
+                try:
                     if self._closed:
                         raise StoreFailed("the store is closed")
-                    connection = self._take() or await self.connect()
+                    async with asyncio.timeout_at(until):
+                        connection = self._take() or await self.connect()
                     sent = True
-                    result = await work(connection, may_be_done)
+                    result = await execute_until(until, connection, work(connection, may_be_done))
+                finally:
+                    self._slots.release()
                 self._idle.append(connection)
                 return result
             except ParleyError:

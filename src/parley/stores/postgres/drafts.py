@@ -126,6 +126,7 @@ class PostgresDraft:
                     "SELECT last FROM removed WHERE conversation = $1 FOR UPDATE", self._number
                 )
                 if may_be_done and found == last != before:
+                    await replicated(db)
                     return
                 if found != before or batch.first not in (None, before + 1):
                     raise StoreFailed("an earlier append was not written")

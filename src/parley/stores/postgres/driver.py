@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
+from weakref import WeakSet
 
-__all__ = ["Connection", "connect", "is_lost", "is_permanent", "is_rolled_back", "reason_of", "replicated"]
+__all__ = [
+    "Connection",
+    "connect",
+    "execute_until",
+    "is_lost",
+    "is_permanent",
+    "is_rolled_back",
+    "reason_of",
+    "replicated",
+]
+
+T = TypeVar("T")
 
 STATEMENT_SECONDS: Final = 120
 """The time after which the server cancels a statement, in seconds. Calls fail earlier than this. The limit ends
@@ -45,6 +57,8 @@ class Connection(Protocol):
     async def fetchval(self, query: str, *args: object) -> Any: ...
 
     async def add_listener(self, channel: str, callback: Callable[[Any, int, str, Any], None]) -> None: ...
+
+    def add_log_listener(self, callback: Callable[[Any, Any], None]) -> None: ...
 
     def add_termination_listener(self, callback: Callable[[Any], None]) -> None: ...
 
@@ -96,7 +110,57 @@ async def _connect_to(url: str, seconds: float) -> Connection:
     connection: Connection = await asyncpg.connect(
         url, timeout=seconds, server_settings=SETTINGS, target_session_attrs="read-write"
     )
+    connection.add_log_listener(_note_cancelled_wait)
     return connection
+
+
+_WARNING: Final = "01000"
+"""The SQLSTATE of the warning that a commit no longer waits for a standby.
+
+Other warnings have the same SQLSTATE. The text of a warning depends on the language of the server.
+"""
+
+_unreplicated: Final[WeakSet[Any]] = WeakSet()
+"""The connections whose last commits may be missing on the synchronous standby."""
+
+
+def _note_cancelled_wait(connection: Any, message: Any) -> None:
+    if message.sqlstate == _WARNING:
+        _unreplicated.add(connection)
+
+
+async def execute_until(until: float, connection: Connection, work: Coroutine[Any, Any, T]) -> T:
+    """Execute statements until a time on the event loop's clock, and then cut the connection.
+
+    The statements are not cancelled. If PostgreSQL cancels a commit that waits for a standby, other processes see
+    the transaction although no standby has it. If an administrator cancels such a commit, wait for the standby
+    again.
+
+    Raises:
+        TimeoutError: the connection was cut.
+        Exception: the error of a statement.
+    """
+    from asyncpg import QueryCanceledError
+
+    async def confirmed() -> T:
+        result = await work
+        while connection in _unreplicated:
+            _unreplicated.discard(connection)
+            try:
+                await replicated(connection)
+            except QueryCanceledError:
+                _unreplicated.add(connection)
+        return result
+
+    task = asyncio.ensure_future(confirmed())
+    try:
+        if (await asyncio.wait((task,), timeout=max(0.0, until - asyncio.get_running_loop().time())))[0]:
+            return task.result()
+        raise TimeoutError
+    finally:
+        if not task.done():
+            connection.terminate()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _each_host(url: str) -> list[str]:

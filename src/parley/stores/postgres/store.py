@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from parley.conversation.log import Entry
@@ -36,7 +36,7 @@ from parley.stores.postgres import drafts, inspection, migration, queries, searc
 from parley.stores.postgres.batch import Batch
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.drafts import PostgresDraft
-from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.driver import Connection, replicated
 from parley.stores.postgres.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
 from parley.stores.postgres.notifications import Notifications
 from parley.stores.postgres.writer import Writer
@@ -92,7 +92,7 @@ class PostgresStore:
         if self._parts is not None:
             self._parts.notifications.listen(callback)
 
-    async def _read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _read(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         return await self._open.database.run(lambda db, _: work(db))
 
     # --- new logs ----------------------------------------------------------------------
@@ -210,6 +210,8 @@ class PostgresStore:
                 reader.encode(),
                 seq,
             )
+            if marked is None and may_be_done:
+                await replicated(db)
             return marked is not None or may_be_done
 
         return await self._open.database.run(work)
@@ -362,7 +364,7 @@ class PostgresStore:
         await self._read(lambda db: tokens.note_sessions_used(db, used))
 
     async def remove_sessions(self, digests: Collection[bytes]) -> None:
-        await self._read(lambda db: tokens.remove_sessions(db, digests))
+        await self._open.database.run(lambda db, again: tokens.remove_sessions(db, digests, again))
 
     async def remove_unused_sessions(self, *, since: float) -> None:
         await self._read(lambda db: tokens.remove_unused_sessions(db, since))

@@ -115,8 +115,10 @@ async def note_sessions_used(db: Connection, used: Mapping[bytes, float]) -> Non
     await db.execute(_NOTE.format("http_sessions"), list(used), list(used.values()))
 
 
-async def remove_sessions(db: Connection, digests: Collection[bytes]) -> None:
+async def remove_sessions(db: Connection, digests: Collection[bytes], may_be_done: bool) -> None:
     await db.execute("DELETE FROM http_sessions WHERE digest = ANY($1::bytea[])", list(digests))
+    if may_be_done:
+        await replicated(db)
 
 
 async def remove_unused_sessions(db: Connection, since: float) -> None:

@@ -15,14 +15,14 @@ import logging
 import os
 from asyncio import Future, Task
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.errors import LeaseLost, ParleyError, StoreFailed
 from parley.ports.store import CALL_SECONDS, PAGE, TURN_SECONDS
 from parley.stores.postgres.database import Backoff, Database, close
-from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
+from parley.stores.postgres.driver import Connection, execute_until, is_lost, is_rolled_back, reason_of
 from parley.stores.postgres.leases import LeaseKeeper
 from parley.stores.postgres.writes import Append, Group, Request
 
@@ -198,7 +198,8 @@ class Writer:
                     sent = True
                     for job in jobs:
                         job.is_begun = True
-                    outcomes = await _in_time(group.execute(connection, may_be_done), connection)
+                    until = asyncio.get_running_loop().time() + CALL_SECONDS
+                    outcomes = await execute_until(until, connection, group.execute(connection, may_be_done))
                     self._settle(group, jobs, outcomes)
                     return
                 except Exception as error:
@@ -273,27 +274,6 @@ class Writer:
         if self._connection is not None:
             await close(self._connection)
             self._connection = None
-
-
-async def _in_time(work: Coroutine[Any, Any, T], connection: Connection) -> T:
-    """Wait for a statement for `CALL_SECONDS`, and then cut the connection.
-
-    The statement is not cancelled. If PostgreSQL cancels a commit that waits for a standby, other processes see
-    the transaction although no standby has it.
-
-    Raises:
-        TimeoutError: the connection was cut.
-        Exception: the error of the statement.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        if (await asyncio.wait((task,), timeout=CALL_SECONDS))[0]:
-            return task.result()
-        raise TimeoutError
-    finally:
-        if not task.done():
-            connection.terminate()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:
