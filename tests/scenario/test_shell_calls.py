@@ -156,21 +156,6 @@ async def test_a_program_that_is_not_there_has_a_beginning_and_an_end(parley_mod
         assert seen == expected(call, f"execution error: {NOT_THERE}", *events)
 
 
-@pytest.mark.promises("shell.told")
-async def test_a_missing_directory_or_interpreter_is_named(parley_model: ScriptedModel) -> None:
-    async with speaking(parley_model) as wire:
-        (wire.work / "script").write_text("#!/no/such/interpreter\n")
-        (wire.work / "script").chmod(0o755)
-        told = [
-            (await turn(wire, call)).outputs[-1]["content"]
-            for call in (shell("c1", "true", workdir="missing"), shell("c2", "./script"))
-        ]
-
-        directory = f"the working directory {wire.work}/missing cannot be used: {NOT_THERE}"
-        interpreter = f"the interpreter of ./script cannot be run: {NOT_THERE}"
-        assert told == [f"execution error: {directory}", f"execution error: {interpreter}"]
-
-
 async def test_an_empty_command_has_a_beginning_and_an_end(parley_model: ScriptedModel) -> None:
     call, why = shell("c1"), "command args are empty"
     async with speaking(parley_model) as wire:
@@ -322,6 +307,38 @@ async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_
             unended("c4", NOT_THERE),
             unended("c5", "sandbox error: command timed out"),
             unended("c6", killed[1]),
+        ]
+
+
+@pytest.mark.promises("shell.told")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("sandbox", ["workspace-write", "danger-full-access"])
+async def test_a_missing_directory_or_interpreter_is_named(
+    parley_model: ScriptedModel, mechanism: str, sandbox: str
+) -> None:
+    in_missing, script = shell("c1", "true", workdir="missing"), shell("c2", "./script")
+    async with speaking(parley_model, config=configured_for(mechanism)) as wire:
+        (wire.work / "script").write_text("#!/no/such/interpreter\n")
+        (wire.work / "script").chmod(0o755)
+        seen = [await turn(wire, call, sandbox=sandbox) for call in (in_missing, script)]
+
+        directory = f"the working directory {wire.work}/missing cannot be used: {NOT_THERE}"
+        interpreter = f"the interpreter of ./script cannot be run: {NOT_THERE}"
+        assert seen == [
+            Turned.of_one(
+                "chat",
+                in_missing,
+                f"execution error: {directory}",
+                begun("c1", "true", cwd=wire.work / "missing", parsed=()),
+                unended("c1", directory),
+            ),
+            Turned.of_one(
+                "chat",
+                script,
+                f"execution error: {interpreter}",
+                begun("c2", "./script", cwd=wire.work),
+                unended("c2", interpreter),
+            ),
         ]
 
 

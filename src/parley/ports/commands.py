@@ -218,6 +218,11 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     there is data on the next descriptor, as bubblewrap does with `--block-fd`. The data is written when all mounts
     have been checked.
     """
+    max_processes: int | None = None
+    """The maximum number of processes of the command, for a launcher whose mounts are checked; None if there is no
+    limit. The limit is set while the launcher waits, so it counts only the processes in the launcher's user
+    namespace. The command then also writes no core files.
+    """
     restriction: Restriction | None = None
     approved: Approved | None = None
     timeout_seconds: float

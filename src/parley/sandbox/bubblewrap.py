@@ -15,10 +15,11 @@ from typing import Final
 
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
-from parley.errors import CommandNotStarted
+from parley.errors import CommandNotStarted, SandboxUnavailable
 from parley.ports.commands import Command, CommandResult, LaunchSpec, Mount, Output, SandboxPolicy, Starter
 from parley.sandbox.git_placeholders import GitPlaceholder, add_placeholders, release_all
 from parley.sandbox.installed import Denials
+from parley.sandbox.launcher_output import LauncherOutput
 from parley.sandbox.paths import depth, parents
 from parley.sandbox.protected_files import ProtectedFiles
 from parley.sandbox.resolved_policy import ResolvedPolicy, refuse_hidden_cwd, resolve
@@ -32,7 +33,6 @@ __all__ = [
     "expected_mounts",
     "is_trustworthy",
     "launcher",
-    "limiter",
     "mounts",
     "supports_size",
 ]
@@ -43,7 +43,6 @@ _SIZES_SINCE: Final = (0, 7)
 """The first version of bubblewrap that can limit the size of a tmpfs (`--size`)."""
 
 _LAUNCHERS: Final = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
-_LIMITERS: Final = ("/usr/bin/prlimit", "/bin/prlimit")
 _DEFAULT_PATH: Final = "/bin:/usr/bin"
 """The search path for programs if the command's environment has no PATH."""
 
@@ -85,14 +84,6 @@ def launcher() -> str | None:
     directory of the project.
     """
     return next(filter(is_trustworthy, _LAUNCHERS), None)
-
-
-def limiter() -> str | None:
-    """Return the path of `prlimit`, which limits the number of processes; None if it is not installed.
-
-    `prlimit` runs inside the sandbox, where only the processes of the command are counted.
-    """
-    return next(filter(is_trustworthy, _LIMITERS), None)
 
 
 def is_trustworthy(path: str) -> bool:
@@ -297,14 +288,12 @@ class Bubblewrap:
         protected: ProtectedFiles,
         *,
         launcher: str,
-        limiter: str | None,
         has_proc: bool,
         has_size_option: bool,
     ) -> None:
         self._starter = starter
         self._protected = protected
         self._launcher = launcher
-        self._limits = () if limiter is None else (limiter, f"--nproc={_max_processes()}", "--core=0", "--")
         self._has_proc = has_proc
         self._has_sizes = has_size_option
 
@@ -314,15 +303,23 @@ class Bubblewrap:
         """
         placeholders: list[GitPlaceholder] = []
         denials = Denials(output)
+        _refuse_unencodable(command)
+        launched = LauncherOutput(denials, os.fsencode(command.argv[0]))
         try:
             ended = await self._protected.run(
                 self._starter,
                 lambda: self._prepared(command, policy, placeholders, denials),
-                output=denials,
+                output=launched,
                 roots=[root.path for root in policy.writable],
                 accepted=command.accepted,
             )
+            launched.release()
             return denials.explained(ended)
+        except SandboxUnavailable:
+            if (number := launched.error_number) is not None:
+                raise _refused(number) from None
+            launched.release()
+            raise
         finally:
             if placeholders:
                 await in_thread(lambda: release_all(placeholders), needs_one=False)
@@ -330,7 +327,6 @@ class Bubblewrap:
     def _prepared(
         self, command: Command, policy: SandboxPolicy, placeholders: list[GitPlaceholder], denials: Denials
     ) -> LaunchSpec:
-        _refuse_unencodable(command)
         resolved = resolve(policy)
         refuse_hidden_cwd(resolved, command.cwd)
         denials.begin(resolved)
@@ -360,7 +356,7 @@ class Bubblewrap:
         first = _FIRST_DESCRIPTOR + len(command.files)
         options = ("--args", "--seccomp", "--json-status-fd", "--block-fd")
         descriptors = (word for place, option in enumerate(options, first) for word in (option, str(place)))
-        argv = (self._launcher, *descriptors, "--", *self._limits, *command.argv)
+        argv = (self._launcher, *descriptors, "--", *command.argv)
         _refuse_too_long(command, arguments=len(argv) + len(words))
         return LaunchSpec(
             argv=argv,
@@ -370,5 +366,6 @@ class Bubblewrap:
             files=(*command.files, _as_file(words), filtered),
             reports=True,
             mounts=tuple(expected_mounts(resolved)),
+            max_processes=_max_processes(),
             timeout_seconds=command.timeout_seconds,
         )

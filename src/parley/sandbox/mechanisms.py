@@ -70,18 +70,14 @@ def not_probed(name: Name, why: str) -> ProbeResult:
 
 
 async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | None) -> ProbeResult:
-    from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, launcher, limiter, supports_size
+    from parley.sandbox.bubblewrap import OLDEST, Bubblewrap, launcher, supports_size
 
     found = ProbeResult(name="bubblewrap", title=_TITLES["bubblewrap"])
-    path, limits = launcher(), limiter()
+    path = launcher()
     if path is None:
         return replace(found, fault="it is not installed")
     version = await _version(starter, path)
-    facts = (
-        ("path", path),
-        ("version", version),
-        ("prlimit", limits or "not installed: the number of processes is not limited"),
-    )
+    facts = (("path", path), ("version", version))
     numbers = tuple(map(int, re.findall(r"\d+", version)))
     if numbers and numbers < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -90,7 +86,7 @@ async def _bubblewrap(starter: Starter, protected: ProtectedFiles, home: str | N
     faults: list[str] = []
     for has_proc, proc in ((True, "its own"), (False, "none: the system does not allow mounting it")):
         mechanism = Bubblewrap(
-            starter, protected, launcher=path, limiter=limits, has_proc=has_proc, has_size_option=has_size_option
+            starter, protected, launcher=path, has_proc=has_proc, has_size_option=has_size_option
         )
         fault = await run_self_test(mechanism, home=home)
         if fault is None:

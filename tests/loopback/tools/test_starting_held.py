@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Final
@@ -153,9 +154,7 @@ async def test_a_command_does_not_run_whose_mounts_are_something_else(
 
 @BUBBLEWRAP
 async def test_hidden_paths_below_mounts_of_the_launcher_are_hidden(executor: Executor) -> None:
-    mechanism = Bubblewrap(
-        executor, ProtectedFiles(), launcher=BWRAP, limiter=None, has_proc=True, has_size_option=False
-    )
+    mechanism = Bubblewrap(executor, ProtectedFiles(), launcher=BWRAP, has_proc=True, has_size_option=False)
     hidden = ("/dev/pts", "/dev/null", "/dev/tty0", "/proc/bus", "/proc/version")
     script = "ls -A /proc/bus; cat /proc/version 2>/dev/null; echo >/dev/null"
     command = Command(argv=("sh", "-c", script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
@@ -163,6 +162,19 @@ async def test_hidden_paths_below_mounts_of_the_launcher_are_hidden(executor: Ex
     result = await captured(lambda output: mechanism.run(command, sandbox_policy(hidden=hidden), output=output))
 
     assert result == Ran(exit_code=0)
+
+
+@BUBBLEWRAP
+async def test_a_command_of_bubblewrap_has_few_processes_and_no_core_files(executor: Executor) -> None:
+    mechanism = Bubblewrap(executor, ProtectedFiles(), launcher=BWRAP, has_proc=True, has_size_option=False)
+    script = "import resource as r; print(r.getrlimit(r.RLIMIT_NPROC), r.getrlimit(r.RLIMIT_CORE))"
+    command = Command(argv=(*PYTHON, script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
+
+    result = await captured(lambda output: mechanism.run(command, sandbox_policy(), output=output))
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = 512 if hard == resource.RLIM_INFINITY else min(512, hard)
+    assert result == Ran(exit_code=0, stdout=f"({most}, {most}) (0, 0)\n".encode())
 
 
 @BUBBLEWRAP

@@ -273,7 +273,6 @@ async def test_variables_of_the_command_are_not_passed_to_the_launcher() -> None
         starter,
         ProtectedFiles(),
         launcher="/usr/bin/bwrap",
-        limiter="/usr/bin/prlimit",
         has_proc=True,
         has_size_option=True,
     )
@@ -287,7 +286,6 @@ async def test_variables_of_the_command_are_not_passed_to_the_launcher() -> None
     assert start == LaunchSpec(
         argv=(
             *("/usr/bin/bwrap", "--args", "5", "--seccomp", "6", "--json-status-fd", "7", "--block-fd", "8", "--"),
-            *("/usr/bin/prlimit", "--nproc=512", "--core=0", "--"),
             *("sh", "-c", "true"),
         ),
         cwd="/",
@@ -305,6 +303,7 @@ async def test_variables_of_the_command_are_not_passed_to_the_launcher() -> None
             Mount(place="/dev/shm", source=None, writable=True),
             Mount(place="/proc", source=None, writable=False),
         ),
+        max_processes=512,
         timeout_seconds=3.0,
     )
 
@@ -338,7 +337,7 @@ async def test_variables_of_the_command_are_not_passed_to_the_launcher() -> None
 async def test_an_invalid_command_is_refused_before_the_launcher_starts(given: Command, detail: str) -> None:
     starter = NeverStarts()
     mechanism = Bubblewrap(
-        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_size_option=True
+        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", has_proc=True, has_size_option=True
     )
 
     with pytest.raises(CommandNotStarted) as refused:
@@ -353,7 +352,7 @@ async def test_a_program_is_not_read_before_it_is_started(tmp_path: Path) -> Non
     program.chmod(0o755)
     starter = NeverStarts()
     mechanism = Bubblewrap(
-        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", limiter=None, has_proc=True, has_size_option=True
+        starter, ProtectedFiles(), launcher="/usr/bin/bwrap", has_proc=True, has_size_option=True
     )
 
     with pytest.raises(SandboxUnavailable):  # this starter raises it for every command

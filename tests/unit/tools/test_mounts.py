@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from parley.tools.commands.messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE
+from parley.tools.commands.messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE, UNLIMITED
 from parley.tools.commands.mounts import ExpectedMounts, HeldLauncher, MountTable
 
 Line = tuple[int, int, str, str, str, str]
@@ -192,7 +192,7 @@ def test_nothing_can_be_planned_where_the_kernel_says_nothing_of_the_root() -> N
 class Launcher:
     """A launcher with process id 4711 and only the default mounts."""
 
-    def __init__(self, *, ours: list[bytes], its: bytes) -> None:
+    def __init__(self, *, ours: list[bytes], its: bytes, max_processes: int | None = None) -> None:
         """Create a launcher.
 
         `ours` are the successive mount tables of this process, and `its` is the mount table of the launcher.
@@ -207,6 +207,7 @@ class Launcher:
             self.reports,
             self.inner,
             ALWAYS,
+            max_processes=max_processes,
             read=lambda process: ours.pop(0) if process == "self" else its,
             clock=lambda: self.now,
         )
@@ -262,6 +263,27 @@ def test_a_launcher_that_never_gets_ready_is_refused_after_some_seconds() -> Non
             (MOUNTS_UNREADABLE, errno.ETIMEDOUT),
         )
         assert not launcher.is_let_go()
+
+
+@pytest.mark.parametrize(
+    ("error", "refused", "is_let_go"),
+    [
+        (PermissionError(errno.EPERM, "not allowed"), (UNLIMITED, errno.EPERM), False),
+        (ValueError("too many"), (UNLIMITED, errno.EINVAL), False),
+        (ProcessLookupError(errno.ESRCH, "no such process"), None, True),
+    ],
+)
+def test_a_launcher_whose_processes_cannot_be_limited_is_refused(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, refused: tuple[bytes, int] | None, is_let_go: bool
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(resource, "prlimit", fail)
+    with Launcher(ours=[text(OURS), text(OURS)], its=text((*COPIES, DEV)), max_processes=512) as launcher:
+        launcher.held.check()
+
+        assert (launcher.held.refused, launcher.is_let_go()) == (refused, is_let_go)
 
 
 def test_a_launcher_that_takes_long_is_looked_at_less_often() -> None:

@@ -37,6 +37,7 @@ def encode_request(start: LaunchSpec) -> bytes:
         files=start.files,
         reports=start.reports,
         mounts=tuple(map(_mount, start.mounts)),
+        max_processes=start.max_processes,
         restriction=None if start.restriction is None else _restriction(start.restriction),
         approved=None if start.approved is None else (start.approved.directory, start.approved.program),
     ).packed()

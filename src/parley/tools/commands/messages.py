@@ -33,6 +33,7 @@ __all__ = [
     "START",
     "STEPS",
     "UNCONFINED",
+    "UNLIMITED",
     "UNSTARTED",
     "Request",
     "Restriction",
@@ -66,6 +67,10 @@ index of the mount.
 MOUNTS_UNREADABLE: Final = b"n"
 """Report of a supervisor: the command was not started, because the mounts of the launcher could not be read
 or were not made in time. The number is the errno.
+"""
+UNLIMITED: Final = b"i"
+"""Report of a supervisor: the command was not started, because the number of its processes could not be limited.
+The number is the errno.
 """
 REPLACED: Final = b"p"
 """Report of a supervisor: the command was not started, because its working directory or program is not the approved
@@ -107,7 +112,7 @@ class Restriction:
 class Request:
     """A command, encoded for its supervisor."""
 
-    __slots__ = ("approved", "argv", "cwd", "env", "files", "mounts", "reports", "restriction")
+    __slots__ = ("approved", "argv", "cwd", "env", "files", "max_processes", "mounts", "reports", "restriction")
 
     def __init__(
         self,
@@ -118,11 +123,13 @@ class Request:
         files: tuple[bytes, ...],
         reports: bool,
         mounts: tuple[MountSpec, ...],
+        max_processes: int | None,
         restriction: Restriction | None,
         approved: Approved | None = None,
     ) -> None:
         self.argv, self.cwd, self.env, self.approved = argv, cwd, env, approved
         self.files, self.reports, self.mounts, self.restriction = files, reports, mounts, restriction
+        self.max_processes = max_processes
 
     def packed(self) -> bytes:
         """Return the bytes to send: the length of the encoded request, then the encoded request."""

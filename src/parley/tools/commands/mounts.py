@@ -1,4 +1,5 @@
-"""Compares the mounts of a launcher with the requested mounts, before the launcher runs its command.
+"""Compares the mounts of a launcher with the requested mounts, and limits the number of processes, before the
+launcher runs its command.
 
 The comparison is necessary because a launcher mounts by path, and another process can meanwhile replace a directory
 in the path with a symbolic link. The kernel reports mounts by names that do not depend on links; see
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import time
 
-from .messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE
+from .messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE, UNLIMITED
 
 TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
 if TYPE_CHECKING:
@@ -189,7 +191,9 @@ def _mountinfo(process: str) -> bytes:
 
 
 class HeldLauncher:
-    """A launcher that waits until its mounts have been checked before it starts its command."""
+    """A launcher that waits until its mounts have been checked and its limits are set before it starts its
+    command.
+    """
 
     def __init__(
         self,
@@ -197,15 +201,17 @@ class HeldLauncher:
         gate: socket.socket,
         specs: tuple[MountSpec, ...],
         *,
+        max_processes: int | None = None,
         read: Callable[[str], bytes] = _mountinfo,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a launcher that writes to the pipe `reports` and waits for a message from `gate`.
 
         `read` returns the `mountinfo` text of a process. Its argument is a process id, or `self` for the current
-        process.
+        process. `max_processes` is the maximum number of processes of the command; None if there is no limit.
         """
         self._reports, self._gate, self._specs = reports, gate, specs
+        self._max_processes = max_processes
         self._read, self._clock, self._began_at = read, clock, clock()
         self._expected: ExpectedMounts | None = None
         self.waits = True
@@ -223,8 +229,9 @@ class HeldLauncher:
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
     def check(self) -> None:
-        """Check the mounts. Let the command run if the mounts are correct. Set `refused` if they are wrong, cannot
-        be read, or are not made in time. Do nothing while the launcher is still mounting.
+        """Check the mounts. If the mounts are correct, set the limits and let the command run. Set `refused` if the
+        mounts are wrong, cannot be read, or are not made in time, or if the limits cannot be set. Do nothing while
+        the launcher is still mounting.
         """
         try:
             if self._expected is None:
@@ -233,7 +240,7 @@ class HeldLauncher:
             if process is not None and self._expected.are_complete(self._table_of(process)):
                 # Read the table again, because parts of the first reading may be older than the last mount.
                 index = self._expected.first_mismatch(self._table_of(process), MountTable(self._read("self")))
-                self.refused = None if index is None else (MOUNT_MISMATCH, index)
+                self.refused = self._limited(int(process)) if index is None else (MOUNT_MISMATCH, index)
             elif self._clock() - self._began_at < MOUNT_SECONDS:
                 return
             else:
@@ -264,6 +271,21 @@ class HeldLauncher:
             if error.errno in ENDED or (error.errno == errno.ENOENT and not _is_hidden(process)):
                 return MountTable(b"")
             raise
+
+    def _limited(self, process: int) -> tuple[bytes, int] | None:
+        """Limit the number of processes of the command, and disable core files. Return the report of a failure;
+        None if there is none. A process that has ended is not a failure, because the supervisor reports its end.
+        """
+        if self._max_processes is None:
+            return None
+        try:
+            for limit, most in ((resource.RLIMIT_NPROC, self._max_processes), (resource.RLIMIT_CORE, 0)):
+                resource.prlimit(process, limit, (most, most))
+        except ProcessLookupError:
+            pass
+        except (OSError, ValueError) as error:
+            return UNLIMITED, getattr(error, "errno", None) or errno.EINVAL
+        return None
 
     def _open(self) -> None:
         try:

@@ -20,6 +20,7 @@ from parley.tools.commands.messages import (
     REPLACED,
     STEPS,
     UNCONFINED,
+    UNLIMITED,
     UNSTARTED,
 )
 from parley.tools.errors import CommandReplaced
@@ -56,6 +57,8 @@ def start_error(kind: bytes, number: int, mounts: Sequence[Mount]) -> CommandNot
         )
     if kind == MOUNTS_UNREADABLE:
         return SandboxUnavailable(f"checking the mounts failed: {_detail(number)}")
+    if kind == UNLIMITED:
+        return SandboxUnavailable(f"limiting the number of processes failed: {_detail(number)}")
     if kind == UNSTARTED:
         code = os.waitstatus_to_exitcode(number)
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"

@@ -158,7 +158,7 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
         if request.mounts:
             # A datagram socket has no end of file: if the supervisor dies, the launcher waits until it is killed.
             ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
-            held = HeldLauncher(reports, ours, request.mounts)
+            held = HeldLauncher(reports, ours, request.mounts, max_processes=request.max_processes)
             passed.append(gate.detach())
     above = FIRST_FILE + len(passed)
     return reports, held, [_moved_above(descriptor, above) for descriptor in passed]

@@ -1,0 +1,56 @@
+"""Finds the error of a launcher that could not execute the program of a command."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from parley.ports.commands import Output
+from parley.wire.events import OutputStream
+
+__all__ = ["LauncherOutput"]
+
+_MAX_ERROR_BYTES: Final = 128
+"""The maximum size, in bytes, of an error text of the operating system. The longest text has 50 bytes."""
+
+
+class LauncherOutput:
+    """Passes on the output of a command, and holds back an error of the launcher that the program could not be
+    executed. The launcher and the command share stderr, so only the end of the launcher shows whether the command
+    itself has written such a text.
+    """
+
+    def __init__(self, output: Output, program: bytes) -> None:
+        self._output = output
+        self._beginning = b"bwrap: execvp " + program + b": "
+        self._held: bytes | None = b""
+        """The bytes of stderr that are held back; None after other output has been passed on."""
+
+    def __call__(self, stream: OutputStream, data: bytes) -> None:
+        if self._held is not None and stream == "stderr" and self._may_be_error(self._held + data):
+            self._held += data
+            return
+        self.release()
+        self._output(stream, data)
+
+    def _may_be_error(self, text: bytes) -> bool:
+        rest = len(text) - len(self._beginning)
+        return self._beginning.startswith(text[: len(self._beginning)]) and rest <= _MAX_ERROR_BYTES
+
+    def release(self) -> None:
+        """Pass on the bytes that are held back, because the command itself has written them."""
+        held, self._held = self._held, None
+        if held:
+            self._output("stderr", held)
+
+    @property
+    def error_number(self) -> int | None:
+        """The number of the error for which the launcher could not execute the program; None if the launcher has
+        not reported such an error.
+        """
+        held = self._held or b""
+        if not held.startswith(self._beginning):
+            return None
+        text = held.removeprefix(self._beginning).strip().decode(errors="replace")
+        return next((number for number in errno.errorcode if os.strerror(number) == text), None)
