@@ -50,9 +50,9 @@ def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
     for mechanism, times in MAY_TAKE.items():
         ours = {Parley.name: best[mechanism] * 1000} if mechanism in best else {}
         ratio = best[mechanism] / best[CodexMcp.name] if ours and CodexMcp.name in best else None
-        told = [f"not measured: {missing[name]}" for name in (mechanism, CodexMcp.name) if name in missing]
+        notes = [f"not measured: {missing[name]}" for name in (mechanism, CodexMcp.name) if name in missing]
         if ratio is not None:
-            told.append(f"{ratio:.2f} × `codex debug landlock`")
+            notes.append(f"{ratio:.2f} × `codex debug landlock`")
         rows.append(
             Row(
                 what=f"time to run `true`, confined by {mechanism}",
@@ -60,7 +60,7 @@ def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
                 values={**ours, **theirs},
                 budget=f"≤ {times:g} × `codex debug landlock`",
                 kept=None if ratio is None else ratio <= times,
-                notes=(how, *told),
+                notes=(how, *notes),
             )
         )
     unconfined = Row(

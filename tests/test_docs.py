@@ -345,10 +345,10 @@ def test_the_glossary_has_at_most_twenty_terms() -> None:
 
 def test_make_targets_in_the_docs_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
-    told = {found for page in PAGES for found in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text())}
+    mentioned = {found for page in PAGES for found in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text())}
 
-    assert {"demo", "test", "test-long", "bench", "setup"} <= told
-    assert told - targets == set()
+    assert {"demo", "test", "test-long", "bench", "setup"} <= mentioned
+    assert mentioned - targets == set()
 
 
 def test_a_change_is_named_for_its_subject_and_its_kind() -> None:

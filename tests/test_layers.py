@@ -13,7 +13,7 @@ import parley
 
 ROOT = Path(parley.__file__).parent
 
-FOR_EVERYBODY = frozenset({"common", "errors", "version"})
+FOR_ALL_LAYERS = frozenset({"common", "errors", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
@@ -123,14 +123,14 @@ def test_imports_go_up_the_list_and_no_adapter_imports_another() -> None:
         f"{where}: {layer} imports {module}"
         for where, layer, module in all_imports()
         if is_ours(module)
-        and module.split(".")[1] not in MAY_IMPORT.get(layer, frozenset()) | FOR_EVERYBODY | {layer}
+        and module.split(".")[1] not in MAY_IMPORT.get(layer, frozenset()) | FOR_ALL_LAYERS | {layer}
     ]
 
     assert not downward, "\n".join(downward)
 
 
 def test_public_modules_import_nothing_private() -> None:
-    ours = [found for found in all_imports() if found.layer in FOR_EVERYBODY and is_ours(found.module)]
+    ours = [found for found in all_imports() if found.layer in FOR_ALL_LAYERS and is_ours(found.module)]
 
     assert [found for found in ours if not (found.layer == "common" and is_common(found.module))] == []
 

@@ -81,11 +81,11 @@ class VisibleError(ParleyError):
 
 
 class InvalidRequest(VisibleError):
-    """A request from a client cannot be executed. Nothing was changed."""
+    """Raised when a request from a client cannot be executed. Nothing was changed."""
 
 
 class BadArguments(InvalidRequest):
-    """The arguments of a tool call do not match the schema of the tool."""
+    """Raised when the arguments of a tool call do not match the schema of the tool."""
 
     code = "bad_arguments"
 
@@ -95,7 +95,7 @@ class BadArguments(InvalidRequest):
 
 
 class UnknownConversation(InvalidRequest):
-    """No conversation has the given id."""
+    """Raised when no conversation has the given id."""
 
     code = "unknown_conversation"
 
@@ -105,7 +105,7 @@ class UnknownConversation(InvalidRequest):
 
 
 class SettingNotAllowed(InvalidRequest):
-    """The role of the principal does not allow the value of a setting."""
+    """Raised when the role of the principal does not allow the value of a setting."""
 
     code = "setting_not_allowed"
 
@@ -115,7 +115,7 @@ class SettingNotAllowed(InvalidRequest):
 
 
 class UnsupportedContent(InvalidRequest):
-    """An item of a message cannot be sent to the model."""
+    """Raised when an item of a message cannot be sent to the model."""
 
     code = "unsupported_content"
 
@@ -125,7 +125,7 @@ class UnsupportedContent(InvalidRequest):
 
 
 class ApprovalIsSettled(InvalidRequest):
-    """The approval was already decided."""
+    """Raised when the approval was already decided."""
 
     code = "approval_settled"
 
@@ -136,7 +136,7 @@ class ApprovalIsSettled(InvalidRequest):
 
 
 class ShuttingDown(VisibleError):
-    """The server is shutting down and accepts no new work."""
+    """Raised when the server is shutting down and accepts no new work."""
 
     code = "shutting_down"
 
@@ -145,12 +145,12 @@ class ShuttingDown(VisibleError):
 
 
 class ConfigError(VisibleError):
-    """The settings cannot be used."""
+    """Raised when the settings cannot be used."""
 
 
 class BadSetting(ConfigError):
-    """A setting cannot be read or has an invalid value. The message names the file, the line and the key if they
-    are known.
+    """Raised when a setting cannot be read or has an invalid value. The message names the file, the line and the
+    key if they are known.
     """
 
     code = "bad_setting"
@@ -165,7 +165,7 @@ class BadSetting(ConfigError):
 
 
 class BadFile(ParleyError):
-    """A file does not contain a conversation that can be imported. Nothing was changed."""
+    """Raised when a file does not contain a conversation that can be imported. Nothing was changed."""
 
     def __init__(self, line: int, detail: str) -> None:
         super().__init__(f"line {line}: {detail}")
@@ -173,11 +173,11 @@ class BadFile(ParleyError):
 
 
 class StoreError(VisibleError):
-    """A conversation cannot be read or written."""
+    """Raised when a conversation cannot be read or written."""
 
 
 class StoreFailed(StoreError):
-    """The operating system or the database refused to write. Nothing was changed."""
+    """Raised when the operating system or the database refused to write. Nothing was changed."""
 
     code = "store_failed"
 
@@ -187,7 +187,7 @@ class StoreFailed(StoreError):
 
 
 class WriteLockHeld(StoreFailed):
-    """Another process held the write lock of the home until the deadline. Nothing was changed."""
+    """Raised when another process held the write lock of the home until the deadline. Nothing was changed."""
 
     code = "write_lock_held"
 
@@ -200,8 +200,8 @@ class WriteLockHeld(StoreFailed):
 
 
 class HomeLost(StoreFailed):
-    """Database files were removed or replaced while the database was open. This process can no longer use
-    the home.
+    """Raised when database files were removed or replaced while the database was open. This process can no longer
+    use the home.
     """
 
     code = "home_lost"
@@ -215,7 +215,7 @@ class HomeLost(StoreFailed):
 
 
 class BadHome(StoreError):
-    """The home directory cannot be used to store conversations."""
+    """Raised when the home directory cannot be used to store conversations."""
 
     code = "bad_home"
 
@@ -225,7 +225,7 @@ class BadHome(StoreError):
 
 
 class Unreadable(StoreError):
-    """The stored data of a conversation is damaged. Nothing was changed."""
+    """Raised when the stored data of a conversation is damaged. Nothing was changed."""
 
     code = "unreadable"
 
@@ -235,7 +235,7 @@ class Unreadable(StoreError):
 
 
 class OwnedElsewhere(StoreError):
-    """Another process is running a turn of the conversation."""
+    """Raised when another process is running a turn of the conversation."""
 
     code = "owned_elsewhere"
 
@@ -251,7 +251,7 @@ class OwnedElsewhere(StoreError):
 
 
 class NotOwned(StoreError):
-    """The process that received a request is not running the conversation's turn, or has exited."""
+    """Raised when the process that received a request is not running the conversation's turn, or has exited."""
 
     code = "not_owned"
 
@@ -260,7 +260,7 @@ class NotOwned(StoreError):
 
 
 class OwnerUnresponsive(StoreError):
-    """The process that is running a turn does not answer. It may still execute the request later."""
+    """Raised when the process that is running a turn does not answer. It may still execute the request later."""
 
     code = "owner_unresponsive"
 
@@ -272,7 +272,7 @@ class OwnerUnresponsive(StoreError):
 
 
 class LeaseLost(StoreError):
-    """Another process has taken over the conversation. This process can no longer write to it."""
+    """Raised when another process has taken over the conversation. This process can no longer write to it."""
 
     code = "lease_lost"
 
@@ -281,14 +281,14 @@ class LeaseLost(StoreError):
 
 
 class ModelError(VisibleError):
-    """The model gave no answer, or an invalid one. The message of this error is shown to clients."""
+    """Raised when the model gave no answer, or an invalid one. The message of this error is shown to clients."""
 
     worth_repeating: ClassVar[bool] = True
     """True if the turn may repeat the request (docs/protocol.md, failures of the model)."""
 
 
 class UnexpectedStatus(ModelError):
-    """The provider answered with an HTTP status that a retry will not change."""
+    """Raised when the provider answered with an HTTP status that a retry will not change."""
 
     code = "unexpected_status"
     worth_repeating = False
@@ -299,7 +299,7 @@ class UnexpectedStatus(ModelError):
 
 
 class CannotConnect(ModelError):
-    """No connection to the provider could be opened."""
+    """Raised when no connection to the provider could be opened."""
 
     code = "cannot_connect"
 
@@ -313,7 +313,7 @@ class CannotConnect(ModelError):
 
 
 class ModelStreamBroken(ModelError):
-    """The provider began a response, but did not end it as its API requires."""
+    """Raised when the provider began a response, but did not end it as its API requires."""
 
     code = "stream_broken"
 
@@ -323,7 +323,7 @@ class ModelStreamBroken(ModelError):
 
 
 class ReplyTooLarge(ModelError):
-    """The model's reply exceeds a size limit in the settings of its provider."""
+    """Raised when the model's reply exceeds a size limit in the settings of its provider."""
 
     code = "reply_too_large"
     worth_repeating = False
@@ -341,7 +341,7 @@ class ReplyTooLarge(ModelError):
 
 
 class BodyTooLarge(ParleyError):
-    """The body of an HTTP request is larger than the limit or than the available memory."""
+    """Raised when the body of an HTTP request is larger than the limit or than the available memory."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the body is too large: {detail}")
@@ -349,7 +349,7 @@ class BodyTooLarge(ParleyError):
 
 
 class BodyUnreadable(ParleyError):
-    """The body of an HTTP request could not be received completely."""
+    """Raised when the body of an HTTP request could not be received completely."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the body cannot be read: {detail}")
@@ -357,11 +357,11 @@ class BodyUnreadable(ParleyError):
 
 
 class ToolError(ParleyError):
-    """A tool cannot execute the model's call. The model reads the message of this error."""
+    """Raised when a tool cannot execute the model's call. The model reads the message of this error."""
 
 
 class CommandNotStarted(ToolError):
-    """The command is empty, or the operating system refused to start it."""
+    """Raised when the command is empty, or the operating system refused to start it."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -369,4 +369,4 @@ class CommandNotStarted(ToolError):
 
 
 class SandboxUnavailable(CommandNotStarted):
-    """The sandbox cannot enforce the policy for a command. The command did not run."""
+    """Raised when the sandbox cannot enforce the policy for a command. The command did not run."""

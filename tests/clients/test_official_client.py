@@ -374,8 +374,8 @@ async def test_it_can_be_asked_and_answers_with_a_form(parley_model: ScriptedMod
         assert text_of(result) == "Done"
         assert asked == [(f"Allow Codex to run `touch {name}` in `{home.work}`?", FULL_SCHEMA) for name in "abc"]
         assert [path.name for path in home.work.iterdir()] == ["a"]
-        told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-        assert told[1:] == ["exec command rejected by user: one is enough", "exec command rejected by user"]
+        outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        assert outputs[1:] == ["exec command rejected by user: one is enough", "exec command rejected by user"]
     finally:
         home.close()
 
@@ -460,7 +460,7 @@ async def test_it_runs_codex_as_a_task(parley_model: ScriptedModel) -> None:
         parley_model.release()
         payload = GetTaskPayloadRequest(params=GetTaskPayloadRequestParams(task_id=task.task_id))
         result = await session.send_request(payload, CallToolResult)
-        _, told = await client.notified("notifications/tasks/status")
+        _, update = await client.notified("notifications/tasks/status")
 
         reply = await start("codex-reply", {"threadId": task.task_id.partition(".")[0], "prompt": "and on"})
         await parley_model.wait_until_held()
@@ -469,7 +469,7 @@ async def test_it_runs_codex_as_a_task(parley_model: ScriptedModel) -> None:
         listed = (await session.send_request(ListTasksRequest(), ListTasksResult)).tasks
 
         assert text_of(result) == "first"
-        assert TaskStatusNotificationParams.model_validate(told).status == "completed"
+        assert TaskStatusNotificationParams.model_validate(update).status == "completed"
         assert await status(task.task_id) == "completed"
         assert cancelled.status == "cancelled"
         assert [(one.task_id, one.status) for one in listed] == [(reply.task_id, "cancelled")]

@@ -42,18 +42,18 @@ async def test_it_reports_no_error(parley_model: ScriptedModel, tmp_path: Path) 
         home.close()
 
     assert code == 0, complained.decode()
-    told: dict[str, Any] = json.loads(said)
-    assert told.pop("progress") >= 0
+    report: dict[str, Any] = json.loads(said)
+    assert report.pop("progress") >= 0
     # A slow client may read the progress of an earlier event and the result in one read.
-    told["errors"] = [one for one in told["errors"] if "unknown token" not in one or "task_complete" in one]
-    assert told == {
+    report["errors"] = [one for one in report["errors"] if "unknown token" not in one or "task_complete" in one]
+    assert report == {
         "results": ["Done"] * 5,
-        "aborted": told["aborted"],
+        "aborted": report["aborted"],
         "state": "idle",
         "last": {"type": "task_complete", "last_agent_message": "Done"},
         "errors": [],
     }
-    assert "enough" in told["aborted"]
+    assert "enough" in report["aborted"]
 
 
 def reply_on_tour(request: RecordedRequest) -> Says:

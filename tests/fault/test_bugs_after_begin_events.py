@@ -77,7 +77,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
     patches = Patches(context, NoCommands())
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        told = await patches.apply(
+        output = await patches.apply(
             CALL, patch("*** Update File: old.txt", "-alpha", "+beta"), workdir=str(tmp_path)
         )
     descriptors.allow()
@@ -91,7 +91,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
         PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False),
     ]
     assert transcript.shown == [OutputShown(CALL, "stderr", said.encode())]
-    assert json.loads(told) == {"output": said, "metadata": {"exit_code": 1, "duration_seconds": 0.0}}
+    assert json.loads(output) == {"output": said, "metadata": {"exit_code": 1, "duration_seconds": 0.0}}
     assert tree(tmp_path) == before
 
 
@@ -124,10 +124,10 @@ async def test_a_call_of_a_tool_server_that_breaks_down_by_our_own_mistake_is_se
     transcript = Forgetful()
     async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([program("x")]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await ServerTools(context(transcript), lease).run(call_item("x__steps", '{"count": 1}', CALL))
+            output = await ServerTools(context(transcript), lease).run(call_item("x__steps", '{"count": 1}', CALL))
 
-    assert told == "internal error: ZeroDivisionError"
-    assert list(map(without_duration, transcript.payloads)) == seen("steps", {"count": 1}, told)
+    assert output == "internal error: ZeroDivisionError"
+    assert list(map(without_duration, transcript.payloads)) == seen("steps", {"count": 1}, output)
 
 
 EMPTY_HANDED = """
@@ -151,7 +151,7 @@ async def test_a_result_that_has_no_content_cannot_be_read() -> None:
     server = ToolServer(name="x", command=sys.executable, args=("-c", EMPTY_HANDED))
     async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([server]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await ServerTools(context(transcript), lease).run(call_item("x__give", "{}", CALL))
+            output = await ServerTools(context(transcript), lease).run(call_item("x__give", "{}", CALL))
 
-    assert told == "tool call error: tool call failed for `x/give`: its answer cannot be read"
-    assert list(map(without_duration, transcript.payloads)) == seen("give", {}, told)
+    assert output == "tool call error: tool call failed for `x/give`: its answer cannot be read"
+    assert list(map(without_duration, transcript.payloads)) == seen("give", {}, output)

@@ -90,11 +90,11 @@ async def test_they_say_so_and_can_be_deleted_and_lists_do_without_them(
             await conversation.delete()
         left = [one.conversation_id for one in (await parley.client.list()).conversations]
         sound = await parley.client.conversation(SOUND).status()
-        told = [line for line in parley.stderr_text().splitlines() if "left out" in line]
+        warnings = [line for line in parley.stderr_text().splitlines() if "left out" in line]
 
     assert (listed, approvals) == ({*damaged, SOUND}, ())
     assert (left, sound.state) == ([SOUND], "idle")
-    assert len(told) == sum(STATES[number % len(STATES)] != "idle" for number in range(1, len(damaged) + 1))
+    assert len(warnings) == sum(STATES[number % len(STATES)] != "idle" for number in range(1, len(damaged) + 1))
 
 
 SHOWN: Final = {

@@ -176,8 +176,8 @@ async def test_a_call_that_waits_for_a_process_stopped_while_writing_is_answered
             answer = await client.raw.expect(lambda message: message.get("id") == request)
             exit_code = await client.raw.exit_code()
 
-    (told,) = answer["result"]["content"]
-    assert ("Server is shutting down" in told["text"], exit_code) == (True, 0)
+    (block,) = answer["result"]["content"]
+    assert ("Server is shutting down" in block["text"], exit_code) == (True, 0)
 
 
 async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_process_says(
@@ -199,7 +199,7 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
             with (home / "write.lock").open("r+b") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 sending = asyncio.create_task(conversation.send("and that"))
-                await until(lambda: somebody_wants_to_write(home))
+                await until(lambda: another_process_waits_to_write(home))
                 wire.raw.close_stdin()
                 exit_code = await wire.raw.exit_code()
             await sending
@@ -233,12 +233,12 @@ async def test_a_command_that_another_process_may_still_execute_is_not_reported_
         finally:
             os.kill(other.pid, signal.SIGCONT)
 
-    (told,) = answer["result"]["content"]
-    assert f"process {other.pid} runs a turn of the conversation and does not answer" in told["text"]
+    (block,) = answer["result"]["content"]
+    assert f"process {other.pid} runs a turn of the conversation and does not answer" in block["text"]
     assert exit_code == 0
 
 
-def somebody_wants_to_write(home: Path) -> bool:
+def another_process_waits_to_write(home: Path) -> bool:
     with (home / "gate.lock").open("r+b") as gate:
         try:
             fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -78,12 +78,12 @@ async def test_a_reply_beyond_a_limit_fails_its_turn_and_names_the_setting(
 ) -> None:
     config = provider(parley_model.base_url, api, LIMITS)
     async with speaking(parley_model, config=config) as wire:
-        for number, (name, (reply, told)) in enumerate(TOO_LARGE.items(), 1):
+        for number, (name, (reply, expected)) in enumerate(TOO_LARGE.items(), 1):
             print(name)  # pytest shows the last one if it fails
             parley_model.queue(reply(api))
             wire.codex(number, "go")
             messages = await wire.answer(number)
-            assert messages[-1]["result"]["error"] == told
+            assert messages[-1]["result"]["error"] == expected
         wire.codex(100, "go")
         assert await wire.text(100) == "Done"
 
@@ -149,14 +149,14 @@ LARGE_OTHERWISE: Final[dict[str, tuple[Api, list[Data], str]]] = {
 async def test_a_reply_that_is_large_by_anything_else_fails_its_turn_too(
     parley_model: ScriptedModel, api: Api
 ) -> None:
-    cases = [(name, reply, told) for name, (of, reply, told) in LARGE_OTHERWISE.items() if of == api]
+    cases = [(name, reply, expected) for name, (of, reply, expected) in LARGE_OTHERWISE.items() if of == api]
     async with speaking(parley_model, config=provider(parley_model.base_url, api, LIMITS)) as wire:
-        for number, (name, reply, told) in enumerate(cases, 1):
+        for number, (name, reply, expected) in enumerate(cases, 1):
             parley_model.queue(Says(tuple(reply)))
             wire.codex(number, "go")
             messages = await wire.answer(number)
 
-            assert messages[-1]["result"].get("error") == told, name
+            assert messages[-1]["result"].get("error") == expected, name
 
 
 @pytest.mark.promises("model.reply-limits", "framing.never-blocked")
@@ -168,8 +168,8 @@ async def test_a_model_that_never_stops_talking_is_left(parley_model: ScriptedMo
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
-    told = exceeded(1_000_000, "characters of text", "max_reply_characters")
-    assert messages[-1]["result"]["error"] == told
+    expected = exceeded(1_000_000, "characters of text", "max_reply_characters")
+    assert messages[-1]["result"]["error"] == expected
     deltas = sum(
         len(one["params"]["msg"].get("delta", "")) for one in messages if one.get("method") == "codex/event"
     )
@@ -239,7 +239,7 @@ async def noise(first: bytes, again: bytes) -> AsyncIterator[str]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _told(wire: Wire, number: int, base_url: str, api: Api) -> str:
+async def _error_of(wire: Wire, number: int, base_url: str, api: Api) -> str:
     settings = {"base_url": base_url, "wire_api": api, "stream_idle_timeout_ms": 300, "stream_max_retries": 0}
     config = {f"model_providers.noise.{name}": value for name, value in settings.items()}
     wire.codex(number, "go", config={"model_provider": "noise", **config})
@@ -254,6 +254,6 @@ async def test_noise_is_as_good_as_silence(parley_model: ScriptedModel, api: Api
         for number, (name, sent) in enumerate(NOISE.items(), 1):
             print(name)  # pytest shows the last one if it fails
             async with noise(*sent) as base_url:
-                told = await _told(wire, number, base_url, api)
+                error = await _error_of(wire, number, base_url, api)
 
-            assert told == "stream disconnected before completion: idle timeout waiting for SSE"
+            assert error == "stream disconnected before completion: idle timeout waiting for SSE"

@@ -91,7 +91,7 @@ async def test_an_error_names_the_limit_of_open_files(parley_model: ScriptedMode
         client.model.set_handler(run)
         client.message(conversation, "run")
         await client.until_method("task_complete")
-        told = last_words(client.model.requests[-1])["content"]
+        output = last_words(client.model.requests[-1])["content"]
 
-        assert "Too many open files" in told
-        assert f"{used} files and connections open (RLIMIT_NOFILE" in told
+        assert "Too many open files" in output
+        assert f"{used} files and connections open (RLIMIT_NOFILE" in output

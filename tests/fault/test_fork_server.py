@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from kit.clients.codex_calls import Output, history, speaking
-from kit.clients.shell_turns import ran as told
+from kit.clients.shell_turns import ran as expected_output
 from kit.clients.shell_turns import sh, turn
 from kit.servers.tool_servers import program
 from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, marked, ran, start_of
@@ -88,7 +88,7 @@ async def test_the_server_may_open_many_files_and_programs_as_many_as_without_it
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    assert seen.asked[-1:] == history("chat", Output("c1", told(f"300\n{hard}\n")))
+    assert seen.asked[-1:] == history("chat", Output("c1", expected_output(f"300\n{hard}\n")))
     assert found == [(hard, hard), (300, hard)]
 
 

@@ -30,7 +30,7 @@ async def begin(raw: LimitedFiles | SmallDisk) -> ApprovingClient:
 
 
 async def read(client: ApprovingClient, conversation: str) -> Any:
-    return await client.value_behind(client.call("conversationRead", conversation_id=conversation))
+    return await client.value_after(client.call("conversationRead", conversation_id=conversation))
 
 
 @pytest.mark.promises("keeping.full")
@@ -47,9 +47,9 @@ async def test_a_turn_that_cannot_be_stored_fails_and_its_end_is_sent_when_there
         raw.fill()
         parley_model.release()
         answer = (await client.until_answer(calling))[-1]["result"]
-        told, conversation = answer["error"], answer["structuredContent"]["sessionId"]
-        refused = await client.value_behind(client.message(conversation, "Go on.", message_id=MESSAGE))
-        listed = await client.value_behind(client.call("conversationsList"))
+        failure, conversation = answer["error"], answer["structuredContent"]["sessionId"]
+        refused = await client.value_after(client.message(conversation, "Go on.", message_id=MESSAGE))
+        listed = await client.value_after(client.call("conversationsList"))
         then = await read(client, conversation)
         await client.open_stream(conversation)
         raw.make_room()
@@ -59,12 +59,12 @@ async def test_a_turn_that_cannot_be_stored_fails_and_its_end_is_sent_when_there
         went_on = await client.until_method("task_complete")
         whole = await read(client, conversation)
 
-        assert told.startswith(CANNOT)
+        assert failure.startswith(CANNOT)
         assert (refused["status"], refused["message"].startswith(CANNOT)) == ("error", True)
         assert [one["conversation_id"] for one in listed["conversations"]] == [conversation]
         first = [TASK_STARTED, user_message("Go.", then["events"][1]["msg"]["message_id"])]
         assert ([one["msg"] for one in then["events"]], then["state"]) == (first, "running")
-        failed = [error(told) | {"reason": "failed", "code": "store_failed"}, task_complete(None)]
+        failed = [error(failure) | {"reason": "failed", "code": "store_failed"}, task_complete(None)]
         assert events_of(ended) == failed
         assert [one["msg"] for one in whole["events"]] == [
             *first,
@@ -96,16 +96,16 @@ async def test_an_answer_that_cannot_be_stored_leaves_the_approval_open_and_coun
         approval_id = approval["params"]["_meta"]["parley_approval_id"]
         raw.fill()
         answering = client.call("approvalAnswer", approval_id=approval_id, decision="approved")
-        refused = await client.value_behind(answering)
-        still = await client.value_behind(client.call("approvalsList"))
+        refused = await client.value_after(answering)
+        still = await client.value_after(client.call("approvalsList"))
         client.answer(approval["id"], YES)
-        behind = client.call("conversationRename", conversation_id=conversation, title="Never")
-        refused_behind = await client.value_behind(behind)
+        after = client.call("conversationRename", conversation_id=conversation, title="Never")
+        refused_after = await client.value_after(after)
         has_run = (client.work / "ran").exists()
         raw.make_room()
         rest = await client.until_method("task_complete")
 
-        for one in (refused, refused_behind):
+        for one in (refused, refused_after):
             assert (one["status"], one["message"].startswith(CANNOT)) == ("error", True)
         assert ([one["approval_id"] for one in still["approvals"]], has_run) == ([approval_id], False)
         types = [event["type"] for event in events_of(rest)]
@@ -127,7 +127,7 @@ async def test_a_refused_message_does_not_cause_another_model_request(
         await parley_model.wait_until_held()
         raw.fill()
         renaming = client.call("conversationRename", conversation_id=conversation, title="Never")
-        refused = await client.value_behind(renaming)
+        refused = await client.value_after(renaming)
         raw.make_room()
         parley_model.says("Again.")
         parley_model.release()

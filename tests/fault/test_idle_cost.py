@@ -77,8 +77,8 @@ async def test_a_server_with_5000_streams_ends_within_two_seconds(parley_model: 
         took = time.monotonic() - began
         all_of_it = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = all_of_it.ru_utime + all_of_it.ru_stime - ended.ru_utime - ended.ru_stime - before
-        told = await client.take(len(conversations))
+        received = await client.take(len(conversations))
 
-        assert {one["params"]["reason"] for one in told} == {"Server is shutting down"}
+        assert {one["params"]["reason"] for one in received} == {"Server is shutting down"}
         assert took < 2
         assert used < 1

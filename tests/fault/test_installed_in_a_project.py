@@ -125,7 +125,7 @@ async def test_no_command_changes_what_the_server_runs_from_the_project(
 ) -> None:
     attack = (sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark))
     async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
-        told = json.loads(await agent.run(*attack))
+        output = json.loads(await agent.run(*attack))
         again = await agent.run("sh", "-c", "echo still here")
         patched = await agent.call("apply_patch", {"input": _adding("own.txt")})
         module = f"{installed.site.relative_to(installed.project)}/parley/own.py"
@@ -134,7 +134,7 @@ async def test_no_command_changes_what_the_server_runs_from_the_project(
         later = await agent.run("sh", "-c", "echo here too")
     in_the_project = await _output_of(*installed.program, "doctor", cwd=installed.project)
 
-    assert json.loads(told["output"].splitlines()[-1]) == [IN_THE_PROJECT], told
+    assert json.loads(output["output"].splitlines()[-1]) == [IN_THE_PROJECT], output
     assert json.loads(again)["output"] == "still here\n"
     assert json.loads(later)["output"] == "here too\n"
     assert "Success" in patched
@@ -181,9 +181,9 @@ async def test_pip_installs_nothing_beside_parley_and_the_model_reads_why(
         archive.writestr("tiny-1.dist-info/RECORD", "")
     pip = (sys.executable, "-m", "pip", "--python", str(installed.venv / "bin/python"))
     async with agent_in(installed, parley_model, home=tmp_path / "home") as agent:
-        told = await agent.run(*pip, "install", "--no-index", "--no-deps", str(wheel))
+        output = await agent.run(*pip, "install", "--no-index", "--no-deps", str(wheel))
 
-    assert told.endswith(f"{installed.venv}: Parley itself is installed here, so it is read-only for commands\n")
+    assert output.endswith(f"{installed.venv}: Parley itself is installed here, so it is read-only for commands\n")
 
 
 @BUBBLEWRAP
@@ -279,11 +279,11 @@ async def test_under_landlock_a_project_in_which_parley_is_installed_is_not_writ
     installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
     async with agent_in(installed, parley_model, "landlock", home=tmp_path / "home") as agent:
-        told = await agent.run("sh", "-c", "touch x; echo ran")
+        output = await agent.run("sh", "-c", "touch x; echo ran")
 
     why = "Parley itself is installed in it, and Landlock cannot protect that"
     how = "use bubblewrap, or install Parley elsewhere"
-    assert told == f"execution error: {installed.project} may not be written to: {why}; {how}"
+    assert output == f"execution error: {installed.project} may not be written to: {why}; {how}"
 
 
 @BUBBLEWRAP
@@ -300,11 +300,11 @@ async def test_no_command_of_a_resident_server_changes_the_installation_of_a_rel
     attack = (sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark))
     async with ResidentProcess(parley_model, home):
         async with agent_in(installed, parley_model, home=home, cwd=project) as agent:
-            told = json.loads(await agent.run(*attack))
+            output = json.loads(await agent.run(*attack))
         async with agent_in(installed, parley_model, home=home, cwd=project, program=SERVER) as agent:
             refused = await agent.run("touch", f"{installed.site}/new.py")
 
-    assert json.loads(told["output"].splitlines()[-1]) == [IN_THE_PROJECT], told
+    assert json.loads(output["output"].splitlines()[-1]) == [IN_THE_PROJECT], output
     assert "Read-only file system" in refused
 
 
@@ -319,11 +319,11 @@ async def test_a_server_with_another_installation_protects_the_environment_of_th
         refused = await agent.run("touch", module)
         patch = await agent.call("apply_patch", {"input": _adding(module)})
     async with agent_in(installed, parley_model, "landlock", home=tmp_path / "home", program=SERVER) as agent:
-        told = await agent.run("sh", "-c", "touch x; echo ran")
+        output = await agent.run("sh", "-c", "touch x; echo ran")
 
     assert refused.endswith("Parley itself is installed here, so it is read-only for commands\n")
     assert patch.endswith("must not be changed: Parley itself is installed there")
-    assert told.startswith(
+    assert output.startswith(
         f"execution error: {installed.project} may not be written to: Parley itself is installed"
     )
 

@@ -71,10 +71,10 @@ async def against(
 
 def events(messages: list[object]) -> list[object]:
     """Return the events of a call, without its first event and the second message of each pair."""
-    told = [
+    received = [
         one["params"]["msg"] for one in messages if isinstance(one, dict) and one.get("method") == "codex/event"
     ]
-    return told[1:]
+    return received[1:]
 
 
 @pytest.mark.promises("failures.messages", "failures.usable")
@@ -274,11 +274,11 @@ async def test_a_message_that_does_not_say_whose_it_is_is_in_the_history_once(
     parley_model: ScriptedModel,
 ) -> None:
     item = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Hello"}]}
-    nobodys = streamed(
+    without_owner = streamed(
         responses_text("Hello"), responses_event("response.output_item.done", item=item), RESPONSES_END
     )
     async with (
-        Peer(nobodys, GOOD_RESPONSES) as peer,
+        Peer(without_owner, GOOD_RESPONSES) as peer,
         against(peer, parley_model, api="responses") as wire,
     ):
         wire.codex(1, "go")
@@ -306,8 +306,8 @@ async def test_a_text_that_was_whole_when_its_turn_failed_stays_in_the_history(
         wire.reply(2, "again")
         await wire.answer(2)
 
-    told = "stream disconnected before completion: stream closed before response.completed"
-    assert failure[-1] == failed(1, told)
+    expected = "stream disconnected before completion: stream closed before response.completed"
+    assert failure[-1] == failed(1, expected)
     assert [said["content"][0]["text"] for said in peer.asked[1].body["input"][1:]] == ["go", "Hello", "again"]
 
 

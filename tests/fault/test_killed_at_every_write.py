@@ -27,8 +27,8 @@ async def killed(directory: Path, moment: Moment, number: int) -> bool:
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
-        ("behind a commit", 5),  # a message has been stored
-        ("behind a commit", 7),  # an approval has been stored
+        ("after a commit", 5),  # a message has been stored
+        ("after a commit", 7),  # an approval has been stored
         ("in a write", 11),  # the approval is being sent
         ("in a write", 17),  # the command is running
         ("before a commit", 10),  # the command has ended

@@ -179,14 +179,14 @@ async def test_when_the_home_disappears_turns_end_streams_report_it_and_nothing_
         parley_model.says("Half ", HOLD, "a sentence")
         calling = client.codex("Go.")
         await parley_model.wait_until_held()
-        listed = await client.value_behind(client.call("conversationsList"))
+        listed = await client.value_after(client.call("conversationsList"))
         conversation = next(
             one["conversation_id"] for one in listed["conversations"] if one["conversation_id"] != other
         )
         for one in (conversation, other):
             await client.open_stream(one)
         shutil.rmtree(home)
-        told = [
+        disconnects = [
             message["params"]
             for _ in range(2)
             for message in await client.until_method("notifications/stream_disconnected")
@@ -194,10 +194,10 @@ async def test_when_the_home_disappears_turns_end_streams_report_it_and_nothing_
         ]
         await parley_model.wait_abandoned()
         answer = (await client.until_answer(calling))[-1]["result"]
-        status = await client.value_behind(client.call("conversationStatus", conversation_id=conversation))
+        status = await client.value_after(client.call("conversationStatus", conversation_id=conversation))
 
-    assert {one["_meta"]["conversationId"] for one in told} == {conversation, other}
-    assert all("removed or replaced while Parley had the database open" in one["reason"] for one in told)
+    assert {one["_meta"]["conversationId"] for one in disconnects} == {conversation, other}
+    assert all("removed or replaced while Parley had the database open" in one["reason"] for one in disconnects)
     assert (answer["isError"], "removed or replaced" in answer["error"]) == (True, True)
     assert (status["status"], "removed or replaced" in status["message"]) == ("error", True)
     saved = saved_in(status["message"])

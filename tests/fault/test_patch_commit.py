@@ -151,10 +151,10 @@ def test_a_failure_at_any_name_takes_everything_back(tmp_path: Path, kind: type[
         work = planted(tmp_path / f"work{number}")
         before = tree(work)
 
-        told = refusal(planned(work), kind(full_at(number)))
+        message = refusal(planned(work), kind(full_at(number)))
 
-        assert told.startswith("Failed to ")
-        assert told.endswith(": No space left on device (os error 28)")
+        assert message.startswith("Failed to ")
+        assert message.endswith(": No space left on device (os error 28)")
         assert tree(work) == before
 
 
@@ -163,13 +163,13 @@ def test_a_file_that_cannot_be_restored_is_named_and_not_lost(work: Path) -> Non
         if call > 2:
             full()
 
-    told = refusal(
+    message = refusal(
         planned(work, patch("*** Update File: first.txt", "-one", "+ONE", "*** Update File: last.txt", "-three")),
         Counting(fails_from_the_second_replacement_on),
     )
 
     (leftover,) = work.glob(f"{OURS}*")
-    assert told == (
+    assert message == (
         "Failed to write file last.txt: No space left on device (os error 28); first.txt could not be restored: "
         f"No space left on device (os error 28), its old content is in {leftover}"
     )
@@ -261,9 +261,9 @@ LARGE = patch("*** Update File: first.txt", "-one", "+ONE", "*** Add File: new/l
 def test_a_file_that_cannot_be_written_whole_is_not_written_at_all(work: Path) -> None:
     before = tree(work)
 
-    told = run_child(FULL, str(work), "100000", stdin=LARGE)
+    output = run_child(FULL, str(work), "100000", stdin=LARGE)
 
-    assert told == "Failed to write file new/large.txt: File too large (os error 27)\n"
+    assert output == "Failed to write file new/large.txt: File too large (os error 27)\n"
     assert tree(work) == before
 
 
@@ -287,7 +287,7 @@ def test_a_full_disk_is_left_as_it_was(tmp_path: Path) -> None:
     if not is_allowed(*own_mounts, "true"):
         pytest.skip("only root may mount a small file system")
 
-    told = subprocess.run(
+    output = subprocess.run(
         [*own_mounts, "sh", "-c", IN_A_SMALL_PLACE, "sh", str(tmp_path), sys.executable, FULL],
         input=LARGE,
         capture_output=True,
@@ -297,7 +297,7 @@ def test_a_full_disk_is_left_as_it_was(tmp_path: Path) -> None:
     ).stdout
 
     failure = "Failed to write file new/large.txt: No space left on device (os error 28)"
-    assert told.splitlines() == [failure, "first.txt", "one"]
+    assert output.splitlines() == [failure, "first.txt", "one"]
 
 
 # --- other processes ---------------------------------------------------------------------
@@ -351,7 +351,7 @@ def put_a_link_where_a_directory_is_made(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("disturb", "told"),
+    ("disturb", "expected"),
     [
         (rewrite, "Failed to write file last.txt: changed meanwhile"),
         (change_mode, "Failed to write file last.txt: changed meanwhile"),
@@ -368,13 +368,13 @@ def put_a_link_where_a_directory_is_made(work: Path) -> None:
     ],
 )
 def test_a_change_after_verification_is_detected_and_nothing_is_written(
-    work: Path, disturb: Callable[[Path], None], told: str
+    work: Path, disturb: Callable[[Path], None], expected: str
 ) -> None:
     plan = planned(work)
     disturb(work)
     before = tree(work.parent)
 
-    assert refusal(plan) == told.format(work=work)
+    assert refusal(plan) == expected.format(work=work)
     assert tree(work.parent) == before
 
 
@@ -386,7 +386,7 @@ class Disturbed(Counting):
 
 
 @pytest.mark.parametrize(
-    ("disturb", "told"),
+    ("disturb", "expected"),
     [
         (rewrite, "Failed to write file last.txt: changed meanwhile"),
         (replace_by_the_same, "Failed to write file last.txt: changed meanwhile"),
@@ -396,12 +396,12 @@ class Disturbed(Counting):
     ],
 )
 def test_a_file_that_changes_during_the_renames_is_kept_and_the_rest_is_restored(
-    tmp_path: Path, disturb: Callable[[Path], None], told: str
+    tmp_path: Path, disturb: Callable[[Path], None], expected: str
 ) -> None:
     work, likewise = planted(tmp_path / "work"), planted(tmp_path / "likewise")
     disturb(likewise)
 
-    assert refusal(planned(work), Disturbed(disturb, work)) == told
+    assert refusal(planned(work), Disturbed(disturb, work)) == expected
     assert tree(work) == tree(likewise)
 
 
@@ -410,9 +410,9 @@ def test_a_file_that_appears_is_not_overwritten_where_there_are_no_links(work: P
     add_what_is_added(work)
     before = tree(work)
 
-    told = refusal(plan, WithoutLinks(lambda _: None))
+    message = refusal(plan, WithoutLinks(lambda _: None))
 
-    assert told == "Failed to write file new/deep/added.txt: File exists (os error 17)"
+    assert message == "Failed to write file new/deep/added.txt: File exists (os error 17)"
     assert tree(work) == before
 
 
@@ -449,15 +449,15 @@ class Another:
     """A second commit in another thread."""
 
     def __init__(self, plan: Plan) -> None:
-        self.told = ""
+        self.outcome = ""
         self._plan, self._thread = plan, threading.Thread(target=self._run)
 
     def _run(self) -> None:
         try:
             commit(self._plan.changes)
-            self.told = "done"
+            self.outcome = "done"
         except PatchRefused as refused:
-            self.told = str(refused)
+            self.outcome = str(refused)
 
     def start(self) -> None:
         self._thread.start()
@@ -492,13 +492,13 @@ def test_a_second_patch_for_a_file_waits_and_is_refused(work: Path, also: str) -
 
     assert another.has_ended(within_seconds=CHILD_SECONDS)
     assert not overtaken.was_overtaken
-    assert another.told == "Failed to write file first.txt: changed meanwhile"
+    assert another.outcome == "Failed to write file first.txt: changed meanwhile"
     assert contents(work)["first.txt"] == b"a\n"
 
 
 # --- metadata that cannot be preserved, and files that cannot be removed -----------------------
 
-AS_SOMEBODY = """
+AS_ANOTHER_USER = """
 import json, os, sys
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.commit import commit
@@ -562,10 +562,10 @@ def test_a_file_whose_owner_cannot_be_kept_is_left_alone(shared: Path) -> None:
         ),
     }
 
-    told = run_child(AS_SOMEBODY, str(shared), stdin=json.dumps([*patches]))
+    output = run_child(AS_ANOTHER_USER, str(shared), stdin=json.dumps([*patches]))
 
     changed = dict.fromkeys(("own", "sticky/own"), ("-rw-rw-rw-", b"y\n"))
-    assert told.splitlines() == [*patches.values()]
+    assert output.splitlines() == [*patches.values()]
     assert tree(shared) == {**before, **changed}
     assert {(shared / name).stat().st_uid for name in changed} == {1000}
 
@@ -577,9 +577,9 @@ def test_a_file_whose_extended_attributes_cannot_be_kept_is_left_alone(shared: P
         pytest.skip("the file system has no such attributes")
     before = tree(shared)
 
-    told = run_child(AS_SOMEBODY, str(shared), stdin=json.dumps([update("noted")]))
+    output = run_child(AS_ANOTHER_USER, str(shared), stdin=json.dumps([update("noted")]))
 
-    assert told == "Failed to write file noted: its extended attribute security.note cannot be kept\n"
+    assert output == "Failed to write file noted: its extended attribute security.note cannot be kept\n"
     assert tree(shared) == before
 
 
@@ -591,10 +591,10 @@ class Clinging(System):
 
 
 def test_a_remaining_temporary_file_is_named(work: Path) -> None:
-    told = commit(planned(work, patch("*** Update File: first.txt", "-one", "+ONE")).changes, system=Clinging())
+    message = commit(planned(work, patch("*** Update File: first.txt", "-one", "+ONE")).changes, system=Clinging())
 
     (leftover,) = work.glob(f"{OURS}*")
-    assert told == (f"{leftover} could not be removed: Operation not permitted (os error 1)",)
+    assert message == (f"{leftover} could not be removed: Operation not permitted (os error 1)",)
     assert leftover.read_bytes() == b"one\n"
 
 
@@ -602,10 +602,10 @@ def test_a_remaining_temporary_file_of_a_failed_patch_is_named(work: Path) -> No
     plan = planned(work, patch("*** Update File: first.txt", "-one", "+ONE"))
     (work / "first.txt").write_text("theirs\n")
 
-    told = refusal(plan, Clinging())
+    message = refusal(plan, Clinging())
 
     (leftover,) = work.glob(f"{OURS}*")
-    assert told == (
+    assert message == (
         "Failed to write file first.txt: changed meanwhile; "
         f"{leftover} could not be removed: Operation not permitted (os error 1)"
     )

@@ -81,9 +81,9 @@ async def test_a_lost_lease_is_found_by_check(stores: Both) -> None:
 
 
 async def test_other_stores_are_told_which_conversations_have_changed(stores: Both) -> None:
-    told: list[ConversationId] = []
+    changed: list[ConversationId] = []
     own: list[ConversationId] = []
-    stores[1].listen(told.extend)
+    stores[1].listen(changed.extend)
     stores[0].listen(own.extend)
     await stores[0].create(FIRST, [], summary())
     await stores[1].tokens()  # opens the store, which then listens
@@ -97,11 +97,11 @@ async def test_other_stores_are_told_which_conversations_have_changed(stores: Bo
     lease = await stores[0].acquire(FIRST, address="")
     for seq in range(1, 1000):
         await stores[0].append(lease, [said(seq, "x")], summary())
-        if told:
+        if changed:
             break
         await asyncio.sleep(0.01)
 
-    assert set(told) == {FIRST}
+    assert set(changed) == {FIRST}
     assert own == []
 
 

@@ -24,7 +24,7 @@ async def loses_power(directory: Path, commit: int) -> bool:
 
     Return False if the run has no commit with this number.
     """
-    fate = Fate("behind a commit", commit, directory / "notes")
+    fate = Fate("after a commit", commit, directory / "notes")
     async with Story(directory) as story:
         exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)
         if exit_code == 0:

@@ -20,7 +20,7 @@ from kit.system.needs import BUBBLEWRAP, LANDLOCK, MECHANISMS
 from parley.config.types import Mechanism
 
 OPEN: Final = {
-    ("files", "bubblewrap"): {"write to a pipe that somebody reads": WORKED},
+    ("files", "bubblewrap"): {"write to a pipe with a reader": WORKED},
 }
 """Attempts that are known to succeed. docs/security.md lists them."""
 

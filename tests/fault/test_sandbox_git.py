@@ -148,7 +148,7 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "settings replaced": (plain, "echo '[core] fsmonitor = evil' > own; mv own .git/config"),
     "settings through a hard link": (plain, "ln .git/config own && echo '[core] fsmonitor = evil' >> own"),
     "settings of the working tree": (plain, "echo '[core] fsmonitor = evil' > .git/config.worktree"),
-    "settings of somebody else": (plain, "mkdir other; echo ../other > .git/commondir"),
+    "settings of another repository": (plain, "mkdir other; echo ../other > .git/commondir"),
     "a hook": (plain, 'printf "$HOOK" > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit'),
     "a hook moved there": (plain, 'printf "$HOOK" > own; chmod +x own; mv own .git/hooks/pre-commit'),
     "a hook linked there": (plain, 'printf "$HOOK" > own; chmod +x own; ln own .git/hooks/pre-commit'),
@@ -172,7 +172,7 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "packs elsewhere": (plain, "mkdir own; ln -s ../../own .git/objects/pack"),
     "large files elsewhere": (plain, "mkdir own; ln -s ../../own .git/lfs/objects"),
     "attributes": (plain, "echo '* filter=evil' > .git/info/attributes"),
-    "objects of somebody else": (plain, "echo /evil > .git/objects/info/alternates"),
+    "objects of another repository": (plain, "echo /evil > .git/objects/info/alternates"),
     "moved and replaced": (plain, 'mv .git own; mkdir -p .git/hooks; printf "$HOOK" > .git/hooks/pre-commit'),
     "moved and linked": (plain, "mv .git own; mkdir other; ln -s other .git"),
     "moved and named by a file": (plain, "mv .git own; echo gitdir: other > .git"),
@@ -200,10 +200,10 @@ ATTEMPTS: Final[dict[str, tuple[Callable[[Repository], None], str]]] = {
     "a setting of an agent": (agents, "echo 'sandbox_mode = \"danger-full-access\"' >> .codex/config.toml"),
     "a new setting of an agent": (agents, "echo '{}' > .claude/settings.json"),
     "all settings of an agent": (agents, "mv .claude own && mkdir .claude"),
-    "a hook behind a link": (linked, 'printf "$HOOK" > tools/hooks/pre-commit'),
-    "a setting behind a link": (linked, "echo '[core] hooksPath = evil' >> tools/config"),
-    "all hooks behind a link": (linked, "mv tools/hooks own && mkdir tools/hooks"),
-    "a setting of an agent behind a link": (linked, "echo '{}' > tools/claude/settings.json"),
+    "a hook reached through a link": (linked, 'printf "$HOOK" > tools/hooks/pre-commit'),
+    "a setting reached through a link": (linked, "echo '[core] hooksPath = evil' >> tools/config"),
+    "all hooks reached through a link": (linked, "mv tools/hooks own && mkdir tools/hooks"),
+    "a setting of an agent reached through a link": (linked, "echo '{}' > tools/claude/settings.json"),
     "a link to settings of an agent": (linked, "rm .claude && mkdir .claude"),
     "another link to settings of an agent": (linked, "mkdir own && ln -sfn own .claude"),
     "the main tree replaced": (worktree, 'mv "$WIDE/main" "$WIDE/own" && mkdir -p "$WIDE/main/.git/hooks"'),
@@ -290,7 +290,7 @@ MAPPED: Final = """
 import mmap, os
 with open(".git/config", "r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
     before = os.fstat(file.fileno())
-    size = len(shared[:])  # pages that were read first can be written to without anybody being told
+    size = len(shared[:])  # pages that were read first can be written to without a notification
     shared[:] = b"[core]\\nfsmonitor = evil\\n".ljust(size, b"#")
     after = os.fstat(file.fileno())
 print(before.st_mtime_ns == after.st_mtime_ns and before.st_ctime_ns == after.st_ctime_ns)

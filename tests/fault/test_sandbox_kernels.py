@@ -91,7 +91,7 @@ class Server:
     def work(self) -> Path:
         return self._home.work
 
-    async def told(self, call: Call, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
+    async def output_of(self, call: Call, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
         """Return the output that the model gets for a call in a new conversation."""
         self._model.says(call)
         await self._client.codex(
@@ -114,9 +114,9 @@ class Server:
 
     async def look(self, mode: SandboxMode, policy: ApprovalPolicy = "never") -> str:
         """Run `LOOK`. Return its output, or the reason why it did not run."""
-        told = (str(self._outside), os.readlink("/proc/self/ns/pid"), str(self._home.path))
-        words = ("sh", "-c", LOOK, "sh", *told)
-        said = await self.told(Call("shell", {"command": words}, "c1"), mode, policy)
+        arguments = (str(self._outside), os.readlink("/proc/self/ns/pid"), str(self._home.path))
+        words = ("sh", "-c", LOOK, "sh", *arguments)
+        said = await self.output_of(Call("shell", {"command": words}, "c1"), mode, policy)
         return json.loads(said)["output"] if said.startswith("{") else said
 
 
@@ -150,10 +150,10 @@ async def test_a_command_runs_in_what_there_is_or_not_at_all(
 ) -> None:
     async with serving(parley_model, kernel.lacks, tmp_path) as server:
         confined = {mode: await server.look(mode) for mode in CONFINED}
-        patched = await server.told(add("new"), "workspace-write")
+        patched = await server.output_of(add("new"), "workspace-write")
         unconfined = await server.look("danger-full-access")
         by_person = await server.look("read-only", "untrusted")
-        await server.told(add("by-person"), "workspace-write", "untrusted")
+        await server.output_of(add("by-person"), "workspace-write", "untrusted")
         found = {*tree(server.work), *tree(tmp_path)}
         warned = server.log().count("it does not prevent changes to files that Git and agents obey")
 

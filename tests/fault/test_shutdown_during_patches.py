@@ -16,7 +16,7 @@ from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
-WRITES_WHEN_TOLD: Final = """
+WRITES_ON_REQUEST: Final = """
 import asyncio, os, sys
 from pathlib import Path
 from parley.app.serving import serve_stdio
@@ -52,7 +52,7 @@ async def test_a_patch_in_progress_is_completed_before_the_server_exits(
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WRITES_WHEN_TOLD, pipe, file),
+        *(sys.executable, "-c", WRITES_ON_REQUEST, pipe, file),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=home.environ,

@@ -68,18 +68,18 @@ async def test_two_stores_of_one_process_exclude_each_other_as_well(tmp_path: Pa
 @pytest.mark.parametrize("found_by", ["a check", "an append"])
 async def test_a_holder_is_notified_once_that_it_has_lost_its_lease(tmp_path: Path, found_by: str) -> None:
     """A lock can be lost if its file is replaced or the file system drops it."""
-    told: list[str] = []
+    notified: list[str] = []
     lost = asyncio.Event()
 
     def on_lost() -> None:
-        told.append("lost")
+        notified.append("lost")
         lost.set()
 
     old, new = SqliteStore(str(tmp_path)), SqliteStore(str(tmp_path))
     await old.create(FIRST, [], summary())
     lease = await old.acquire(FIRST, address="", on_lost=on_lost)
     await old.check()
-    assert told == []
+    assert notified == []
     (tmp_path / "owners.lock").unlink()
     heir = await new.acquire(FIRST, address="")
     if found_by == "a check":
@@ -93,30 +93,30 @@ async def test_a_holder_is_notified_once_that_it_has_lost_its_lease(tmp_path: Pa
     await new.append(heir, [said(1, "one")], summary())
     await old.close()
 
-    assert (told, await everything_in(new)) == (["lost"], [said(1, "one")])
+    assert (notified, await everything_in(new)) == (["lost"], [said(1, "one")])
     await new.close()
 
 
 async def test_no_holder_is_notified_of_a_lease_that_it_released_itself(tmp_path: Path) -> None:
-    told: list[str] = []
+    notified: list[str] = []
     store = SqliteStore(str(tmp_path))
     for name in (FIRST, OTHER):
         await store.create(name, [], summary())
-    await store.release(await store.acquire(FIRST, address="", on_lost=lambda: told.append("released")))
-    lease = await store.acquire(OTHER, address="", on_lost=lambda: told.append("deleted"))
+    await store.release(await store.acquire(FIRST, address="", on_lost=lambda: notified.append("released")))
+    lease = await store.acquire(OTHER, address="", on_lost=lambda: notified.append("deleted"))
     await asyncio.gather(store.delete(lease), store.check())
-    await store.acquire(FIRST, address="", on_lost=lambda: told.append("closed"))
+    await store.acquire(FIRST, address="", on_lost=lambda: notified.append("closed"))
     await store.check()
     await store.close()
 
-    assert told == []
+    assert notified == []
 
 
 async def test_no_holder_is_notified_of_its_own_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    notified: list[str] = []
     store = SqliteStore(str(tmp_path))
     await store.create(FIRST, [], summary())
-    lease = await store.acquire(FIRST, address="", on_lost=lambda: told.append("deleted"))
+    lease = await store.acquire(FIRST, address="", on_lost=lambda: notified.append("deleted"))
     deleting = asyncio.create_task(store.delete(lease))
     await asyncio.sleep(0)
     (deletion,) = store._deletions
@@ -133,7 +133,7 @@ async def test_no_holder_is_notified_of_its_own_deletion(tmp_path: Path, monkeyp
     await deleting
     await store.close()
 
-    assert told == []
+    assert notified == []
 
 
 async def test_the_epoch_stops_a_former_owner(tmp_path: Path) -> None:

@@ -119,8 +119,8 @@ async def test_a_timeout_ends_all_that_a_command_started(parley_model: ScriptedM
         seen = await turn(wire, sh("c1", script, timeout=1000))
         left = marked(marker)
 
-        told = "failed in sandbox None with execution error: command timed out"
-        assert seen.asked[-1:] == history("chat", Output("c1", told))
+        output = "failed in sandbox None with execution error: command timed out"
+        assert seen.asked[-1:] == history("chat", Output("c1", output))
         assert left == []
 
 

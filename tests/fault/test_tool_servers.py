@@ -289,14 +289,14 @@ async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: Se
         before, specs = await call_text(lease, "x__pid"), lease.specs()
 
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await tools.run(call_item("x__crash", "{}"))
+            output = await tools.run(call_item("x__crash", "{}"))
 
-        assert told == (
+        assert output == (
             "tool call error: tool call failed for `x/crash`: the connection to the tool server was lost"
         )
         end = transcript.payloads[-1]
         assert isinstance(end, McpToolCallEnd)
-        assert end.result.err == told
+        assert end.result.err == output
         assert lease.specs() == specs
         assert await call_text(lease, "x__pid") != before
 
@@ -310,10 +310,11 @@ async def test_all_calls_under_way_fail_when_their_server_is_killed(pool: Server
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGKILL)
 
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await asyncio.gather(*calls)
+            outputs = await asyncio.gather(*calls)
 
     assert (
-        told == ["tool call error: tool call failed for `x/wait`: the connection to the tool server was lost"] * 3
+        outputs
+        == ["tool call error: tool call failed for `x/wait`: the connection to the tool server was lost"] * 3
     )
 
 
@@ -369,10 +370,10 @@ async def test_cancelling_a_call_stops_it_at_the_server_and_affects_no_other_cal
             while await call_text(lease, "x__cancelled") != "1":
                 pass
             await call_text(lease, "x__release")
-            told = await other
+            output = await other
 
         assert doomed.cancelled()
-        assert told == '[{"text":"released","type":"text"}]'
+        assert output == '[{"text":"released","type":"text"}]'
         assert await call_text(lease, "x__pid") == before
         assert [one.call_id for one in transcript.payloads if isinstance(one, McpToolCallBegin)] == [
             "doomed",
@@ -435,16 +436,16 @@ async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_continu
                     tools = ServerTools(context(transcript), hasty)
                     waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
                     await transcript.until(2)  # the call has arrived at the server
-                told = await waiting
+                output = await waiting
                 while await call_text(lease, "x__cancelled") != "1":
                     pass
 
-            assert told == "tool call error: tool call failed for `x/wait`: request timed out"
+            assert output == "tool call error: tool call failed for `x/wait`: request timed out"
             assert await call_text(lease, "x__pid") == before
             begin, *_, end = transcript.payloads
             assert isinstance(begin, McpToolCallBegin)
             assert isinstance(end, McpToolCallEnd)
-            assert end.result.err == told
+            assert end.result.err == output
             assert end.duration.secs >= 1
 
 

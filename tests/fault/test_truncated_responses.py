@@ -83,14 +83,14 @@ def parts_of(api: Api) -> list[Part]:
     ]
 
 
-def cut_behind(api: Api, at: int, how: Ending) -> Cut:
+def cut_after(api: Api, at: int, how: Ending) -> Cut:
     """Return a response that breaks off at `at`, after the test has seen everything before it."""
     parts = parts_of(api)[1:] if api == "responses" else parts_of(api)  # the model sends the beginning itself
     text = b"".join(part.data for part in parts).decode().removeprefix("data: ").removesuffix("\n\n")
     return Cut(steps=(Data(text), HOLD), at=at, how=how)
 
 
-def shown_behind(api: Api, at: int) -> tuple[list[Event], bool]:
+def shown_after(api: Api, at: int) -> tuple[list[Event], bool]:
     """Return what a client sees of the first `at` bytes, and whether the response is complete by then."""
     shown: list[Event] = [task_started()]
     for part in parts_of(api):
@@ -160,7 +160,7 @@ class Breaking:
         if rest:
             return Says((LAST_WORD,))
         if question.startswith("cut ") and len(asked) == 1:
-            return cut_behind(self._api, int(question.removeprefix("cut ")), self._how)
+            return cut_after(self._api, int(question.removeprefix("cut ")), self._how)
         return Says(ANSWER)
 
 
@@ -174,7 +174,7 @@ async def seen_of(stream: Stream, number: int) -> list[Event]:
 def batches(api: Api) -> Iterator[tuple[range, bool]]:
     """Yield groups of all positions to cut at, with whether the response is complete by then."""
     size = sum(len(part.data) for part in parts_of(api))
-    enough_from = next(at for at in range(size + 1) if shown_behind(api, at)[1])
+    enough_from = next(at for at in range(size + 1) if shown_after(api, at)[1])
     for begin, end, enough in ((0, enough_from, False), (enough_from, size + 1, True)):
         for first in range(begin, end, AT_ONCE):
             yield range(first, min(first + AT_ONCE, end)), enough
@@ -189,7 +189,7 @@ async def cut_at_once(
     """
     conversations = [await parley.create() for _ in places]
     streams = [await conversation.stream() for conversation in conversations]
-    expected = [shown_behind(api, at)[0] for at in places]
+    expected = [shown_after(api, at)[0] for at in places]
     async with asyncio.timeout(90):
         for conversation, at in zip(conversations, places, strict=True):
             await conversation.send(f"cut {at}")
@@ -197,10 +197,10 @@ async def cut_at_once(
         if not enough:  # otherwise the server does not wait for the rest
             await parley.model.wait_until_held(len(places))
             parley.model.release()
-        behind = [await stream.turn() for stream in streams]
+        later = [await stream.turn() for stream in streams]
         await asyncio.gather(*map(_ask_again, conversations, streams))
         await asyncio.gather(*(stream.close() for stream in streams))
-    return list(zip(before, behind, strict=True))
+    return list(zip(before, later, strict=True))
 
 
 async def _ask_again(conversation: Conversation, stream: Stream) -> None:
@@ -227,20 +227,20 @@ async def test_an_answer_cut_after_any_byte_is_shown_once_and_whole(
             await _ask_again(uncut, stream)
         for places, enough in batches(api):
             seen = await cut_at_once(parley, api, places, enough=enough)
-            for at, (before, behind) in zip(places, seen, strict=True):
-                assert before == shown_behind(api, at)[0], at
+            for at, (before, later) in zip(places, seen, strict=True):
+                assert before == shown_after(api, at)[0], at
                 if enough:
-                    assert [*before, *behind] == [task_started(), *whole_answer(api)], at
+                    assert [*before, *later] == [task_started(), *whole_answer(api)], at
                 else:
                     again = [background_event(BROKEN), *whole_answer(api)]
-                    assert [without_delay(event) for event in behind] == again, at
+                    assert [without_delay(event) for event in later] == again, at
             cuts += len(places)
             retried += 0 if enough else len(places)
 
     uncut_sent = model.sent.pop("whole")
     for question, sent in model.sent.items():
         same = [renamed(history, "whole", question) for history in uncut_sent]
-        _, enough = shown_behind(api, int(question.removeprefix("cut ")))
+        _, enough = shown_after(api, int(question.removeprefix("cut ")))
         assert sent == (same if enough else [same[0], *same]), question
     requests = sum(map(len, model.sent.values()))
     print(f"{api}, {how}: {cuts} cuts, {retried} asked again, {requests} requests")

@@ -75,7 +75,10 @@ class HostBench:
         return self._home
 
     def release(self) -> None:
-        """Release the agent's model where it is held. Called by `decide`, which runs in another thread."""
+        """Let the scripted model of the agent continue its reply after a `HOLD`.
+
+        `decide` calls this method from another thread.
+        """
         self._loop.call_soon_threadsafe(self.model.release)
 
     async def run(self, decide: Callable[[View], Decision]) -> HostRun:

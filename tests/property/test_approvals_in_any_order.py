@@ -204,7 +204,7 @@ async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
                 check_guest(client, party.answered[client], here=client in party.here)
             ids = [asked["id"] for client in (*party.here, *party.gone) for asked in client.asked]
             assert sorted(ids) == list(range(len(ids)))
-            assert len(server.told) <= decisions["approved"] + decisions["denied"] + decisions["timed_out"]
+            assert len(server.decisions) <= decisions["approved"] + decisions["denied"] + decisions["timed_out"]
 
 
 LEAVES_EARLY: Final[list[tuple[tuple[Any, ...], bool]]] = [

@@ -69,7 +69,7 @@ class Conversation:
     def __init__(self) -> None:
         self.log: list[LogPayload] = []
         self.now = Branch([], [])
-        self.behind: dict[str, Branch] = {CONVERSATION: Branch([], [])}
+        self.after: dict[str, Branch] = {CONVERSATION: Branch([], [])}
         self._waiting: list[HistoryItem] = []
         self._in_turn: list[str] = []
         self._names = count(1)
@@ -77,8 +77,8 @@ class Conversation:
     def live_through(self, turn: Turn) -> None:
         parent: str | None = None
         if turn.parent is not None:
-            parent = sorted(self.behind)[turn.parent % len(self.behind)]
-            self.now = self.behind[parent].copy()
+            parent = sorted(self.after)[turn.parent % len(self.after)]
+            self.now = self.after[parent].copy()
         self._in_turn = []
         self.log += [turn_started(), task_started()]
         self._speak(parent)
@@ -89,7 +89,7 @@ class Conversation:
         self.log.append(turn_ended(turn.why))
         self._waiting_is_sent()
         for name in self._in_turn:
-            self.behind[name] = self.now.copy()
+            self.after[name] = self.now.copy()
 
     def _ask(self, request: Request) -> None:
         if request.summed_up is not None:
@@ -150,11 +150,11 @@ def test_every_message_can_be_a_parent_at_the_end(turns: list[Turn]) -> None:
     for turn in turns:
         conversation.live_through(turn)
 
-    for parent, behind in conversation.behind.items():
+    for parent, after in conversation.after.items():
         again = user_message("again", message_id="again", parent=parent)
         history = history_of(*conversation.log, turn_started(), task_started(), again)
 
-        assert history.items == behind.items
+        assert history.items == after.items
         assert history.waiting == [UserItem((text("again"),))]
 
 

@@ -65,7 +65,7 @@ class Caller:
     def answers_to(self, request_id: int) -> list[Any]:
         return [one for one in self.client.messages if "method" not in one and one["id"] == request_id]
 
-    def told(self, request_id: int) -> list[Any]:
+    def received(self, request_id: int) -> list[Any]:
         """Return the events that a call was sent."""
         return [
             one["params"]["msg"]
@@ -147,8 +147,8 @@ def check(caller: Caller, *, full: bool) -> None:
         else:
             assert answers == 1, (request_id, kind)
         if answers == 0 and kind == "codex-reply":
-            told = {"type": "error", "message": INTERRUPTED, "reason": "interrupted", "principal": "local"}
-            assert caller.told(request_id)[-1] == told
+            interrupted = {"type": "error", "message": INTERRUPTED, "reason": "interrupted", "principal": "local"}
+            assert caller.received(request_id)[-1] == interrupted
         ended_by_cancellation += request_id in caller.cancelled_in_time and kind in ("codex-reply", "send")
     if full:  # for an older client the cancellation of an answered send is an interrupt
         assert caller.endings().count("interrupted") <= caller.interrupts + ended_by_cancellation

@@ -181,7 +181,7 @@ def test_no_line_kills_the_server_or_makes_it_silent() -> None:
         return str(answer["result"]["structuredContent"]["conversation_id"])
 
     async def checked(raw: RawParley, conversation: str, batch: list[bytes]) -> None:
-        last = f"ping behind batch {next(numbers)}"
+        last = f"ping after batch {next(numbers)}"
         hostile = b"\n".join(batch).replace(THE_CONVERSATION.encode(), conversation.encode())
         raw.write(hostile + b"\n" + encode({"jsonrpc": "2.0", "id": last, "method": "ping"}) + b"\n")
         answer = await raw.expect(lambda message: message.get("id") == last)

@@ -176,7 +176,7 @@ class Conversation:
         while self._unwritten:
             self.do("written", None)
 
-    def check_that_nobody_saw_too_much(self) -> None:
+    def check_that_no_reader_saw_undurable_events(self) -> None:
         for client in (self.always, *self.clients):
             view = client.read()
             assert view.position <= self.log.durable
@@ -190,17 +190,17 @@ def test_a_client_of_the_real_readers_ends_with_the_view_of_one_that_was_always_
     conversation = Conversation()
     for name, argument in commands:
         conversation.do(name, argument)
-        conversation.check_that_nobody_saw_too_much()
+        conversation.check_that_no_reader_saw_undurable_events()
     conversation.end()
 
-    truth = conversation.always.read()
+    expected = conversation.always.read()
     texts = {delta.item.id: (delta.item.type, delta.text) for delta in text_deltas(conversation.log)}
-    assert truth.open == texts
+    assert expected.open == texts
     for client in conversation.clients:
         if client.reader is not None:
             client.outbox.make_room(1_000_000)
             view = client.read()
-            assert (view.events, view.open) == (truth.events, truth.open)
+            assert (view.events, view.open) == (expected.events, expected.open)
 
 
 def text_deltas(log: Log) -> list[Delta]:

@@ -162,9 +162,9 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._env = folder / "project", {"PATH": SEARCH_PATH, "HOME": str(folder), "LC_ALL": "C.UTF-8"}
-        self.told = folder / "told"
+        self.record = folder / "record"
         teller = folder / "teller"
-        teller.write_text(f'#!/bin/sh\necho "$@" >>{self.told}\n')
+        teller.write_text(f'#!/bin/sh\necho "$@" >>{self.record}\n')
         teller.chmod(0o755)
         (self.folder / "deep").mkdir(parents=True)
         for name in ("a.txt", "b.txt", "deep/c.txt"):

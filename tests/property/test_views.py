@@ -168,7 +168,7 @@ Item = ItemKind | tuple[CallId, OutputStream]
 """The key of an open item. At most one item with each key is open at a time."""
 
 
-class Truth:
+class ExpectedLog:
     """The expected view, computed without a log, a cursor or a client."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log, self.truth = Log(), Truth()
+        self.log, self.expected = Log(), ExpectedLog()
         self.store: list[Entry] = []
         self.always = Reader(self.log, self.store, View(), Join.FOLLOW, hidden=NOTHING_HIDDEN, server=PLENTY)
         self.present: list[Reader] = [self.always]
@@ -265,7 +265,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(payloads=st.lists(anything, min_size=1, max_size=3), at_once=soon)
     def append(self, payloads: list[LogPayload], at_once: bool) -> None:
         entries = self.log.append(payloads, at=AT)
-        self.truth.append(entries)
+        self.expected.append(entries)
         self.unwritten.append(entries[-1].seq)
         for reader in self.present:
             reader.appended(entries[0].seq)
@@ -283,7 +283,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule()
     def fail(self) -> None:
         self.log.truncate(self.log.durable)
-        self.truth.truncate(self.log.durable)
+        self.expected.truncate(self.log.durable)
         self.unwritten.clear()
         for reader in self.present:
             reader.catch_up()
@@ -295,7 +295,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(ItemKind), text=words)
     def extend(self, kind: ItemKind, text: str) -> None:
         delta = self.log.extend(kind, text)
-        self.truth.extend(kind, delta)
+        self.expected.extend(kind, delta)
         for reader in self.present:
             reader.extended(delta)
 
@@ -303,7 +303,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     def say(self, call: CallId, stream: OutputStream, size: int) -> None:
         self.said += 1
         for delta in self.log.extend_output(call, stream, b"%d " % self.said * (size // len(b"%d " % self.said))):
-            self.truth.extend((call, stream), delta)
+            self.expected.extend((call, stream), delta)
             for reader in self.present:
                 reader.extended(delta)
 
@@ -340,31 +340,31 @@ class AnyInterleaving(RuleBasedStateMachine):
     def _join(self, view: View, how: Join, hidden: frozenset[str], server: int) -> Reader:
         reader = Reader(self.log, self.store, view, how, hidden=hidden, server=server)
         self.present.append(reader)
-        self.pieces_before[reader] = len(self.truth.pieces)
+        self.pieces_before[reader] = len(self.expected.pieces)
         if reader.kept_up:
             texts = [piece for piece in reader.pieces_at_join if piece[2] and isinstance(piece[2], str)]
             assert sorted(texts) == sorted((item, 0, text) for item, (_, text) in self.always.view.open.items())
         return reader
 
     @invariant()
-    def one_who_was_always_there_saw_the_truth(self) -> None:
-        shown = {seq: msg for seq, msg in self.truth.events.items() if seq <= self.log.durable}
+    def the_permanent_reader_saw_the_expected_events(self) -> None:
+        shown = {seq: msg for seq, msg in self.expected.events.items() if seq <= self.log.durable}
         assert self.always.view.events == shown
         assert self.always.cursor.live == self.log.is_durable
         if self.log.is_durable:
-            assert self.always.view.open == self.truth.open
+            assert self.always.view.open == self.expected.open
 
     @invariant()
-    def one_who_lacks_nothing_sees_the_same(self) -> None:
+    def a_live_reader_sees_the_same_as_the_permanent_reader(self) -> None:
         for reader in self.present:
             if reader.cursor.live:
                 self._sees_the_same(reader)
 
     @invariant()
-    def one_who_kept_up_since_joining_got_every_delta_as_it_was_sent(self) -> None:
+    def a_reader_that_kept_up_got_every_delta_as_it_was_sent(self) -> None:
         for reader, before in self.pieces_before.items():
             if reader.kept_up and reader in self.present:
-                assert reader.pieces[len(reader.pieces_at_join) :] == self.truth.pieces[before:]
+                assert reader.pieces[len(reader.pieces_at_join) :] == self.expected.pieces[before:]
 
     def teardown(self) -> None:
         """Make everything durable, and let all readers read to the end."""
@@ -378,8 +378,8 @@ class AnyInterleaving(RuleBasedStateMachine):
     def _heard_the_same(self, reader: Reader) -> None:
         """Check that a reader has at least the beginning and the end of each output, and nothing else at those
         offsets."""
-        assert set(reader.view.output) == set(self.truth.output)
-        for item, whole in self.truth.output.items():
+        assert set(reader.view.output) == set(self.expected.output)
+        for item, whole in self.expected.output.items():
             pieces = reader.view.output[item]
             assert pieces == [(at, whole[at : at + len(piece)]) for at, piece in pieces]
             gaps = [

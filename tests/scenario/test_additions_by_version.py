@@ -322,13 +322,13 @@ async def test_older_clients_are_not_sent_messages_of_the_user(parley_model: Scr
         snapshot = (await client.take(3))[2]
         page = await client.value_of(client.call("conversationRead", conversation_id=conversation))
         call = client.call("codex-reply", sessionId=conversation, prompt="again")
-        told = await client.until_answer(call)
+        received = await client.until_answer(call)
 
         left = remains("chat", "Done")
         assert [one["params"]["msg"] for one in seen if "seq" in one["params"]["_meta"]] == left
         assert [one["msg"] for one in snapshot["params"]["initial_state"]["events"]] == left
         assert [one["msg"] for one in page["events"]] == left
-        assert {message["method"] for message in told if "method" in message} == {
+        assert {message["method"] for message in received if "method" in message} == {
             "codex/event",
             "task_started",
             "agent_message_delta",
@@ -370,8 +370,8 @@ async def test_the_newest_clients_hear_messages_of_the_user_from_a_codex_call_to
 ) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         call = client.call("codex", prompt="go")
-        *told, _ = await client.until_answer(call)
-        events = [message["params"] for message in told if message["method"] == "codex/event"]
+        *received, _ = await client.until_answer(call)
+        events = [message["params"] for message in received if message["method"] == "codex/event"]
 
         session = events[0]["msg"]["session_id"]
         said = events[2]["msg"]["message_id"]
@@ -387,7 +387,7 @@ async def test_the_newest_clients_hear_messages_of_the_user_from_a_codex_call_to
             )
         ]
         # Each event is sent a second time under its own name, with the same parameters.
-        assert told[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in told[::2]]
+        assert received[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in received[::2]]
 
 
 @pytest.mark.promises("stream.meta")
@@ -428,8 +428,8 @@ async def test_a_codex_call_of_an_older_client_reports_each_event_that_has_a_pos
     async with speaking(parley_model, version=version) as client:
         params = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": token}}
         call = client.request("tools/call", params)
-        *told, _ = await client.until_answer(call)
-        progress = [message["params"] for message in told if message["method"] == "notifications/progress"]
+        *received, _ = await client.until_answer(call)
+        progress = [message["params"] for message in received if message["method"] == "notifications/progress"]
 
         events = ["task_started", "agent_message", "task_complete"]
         assert progress == [
@@ -440,6 +440,6 @@ async def test_a_codex_call_of_an_older_client_reports_each_event_that_has_a_pos
 
 async def test_without_a_progress_token_no_progress_is_reported(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
-        told = await client.until_answer(client.call("codex", prompt="go"))
+        received = await client.until_answer(client.call("codex", prompt="go"))
 
-        assert [message for message in told if message.get("method") == "notifications/progress"] == []
+        assert [message for message in received if message.get("method") == "notifications/progress"] == []

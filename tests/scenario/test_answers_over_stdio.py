@@ -6,7 +6,15 @@ from typing import Any, Final
 
 import pytest
 
-from kit.clients.approving import DENIED, approving_client, asking, open_approval, settlements, told, types_of
+from kit.clients.approving import (
+    DENIED,
+    approving_client,
+    asking,
+    last_output,
+    open_approval,
+    settlements,
+    types_of,
+)
 from kit.clients.codex_calls import answered as call_answered
 from kit.clients.codex_calls import interrupted, pairs
 from kit.clients.messages import answered, error, failed
@@ -50,7 +58,7 @@ async def test_each_answer_does_what_the_table_says(parley_model: ScriptedModel)
             reason = {"reason": "no"} if refusal == f"{DENIED}: no" else {}
             assert settlements(messages) == [{"decision": decision, "by": "client", **reason}], answer
             assert (client.work / f"file{number}").exists() is (refusal is None), answer
-            assert refusal is None or told(parley_model) == refusal, answer
+            assert refusal is None or last_output(parley_model) == refusal, answer
             assert messages[-1]["result"]["content"] == [{"type": "text", "text": "Done"}]
 
 
@@ -187,7 +195,7 @@ async def test_an_answer_that_cannot_be_read_is_a_no_also_where_the_client_has_a
 
             assert asked["id"] == number
             assert after[-1] == call_answered(number, "Done")
-            assert told(parley_model) == DENIED
+            assert last_output(parley_model) == DENIED
         assert list(client.work.iterdir()) == []
 
 
@@ -251,7 +259,7 @@ async def test_the_tool_answers_approvals_of_any_client(parley_model: ScriptedMo
         settled = "Question is settled: denied by local (tool)"
         taken_back = {"requestId": 0, "reason": settled}
         assert [one["params"] for one in messages if one.get("method") == "notifications/cancelled"] == [taken_back]
-        assert told(parley_model) == f"{DENIED}: later"
+        assert last_output(parley_model) == f"{DENIED}: later"
 
         again = client.call("approvalAnswer", **answer)
         late = (await client.until_answer(again))[-1]["result"]["structuredContent"]

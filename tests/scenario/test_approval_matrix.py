@@ -18,7 +18,7 @@ import pytest
 from kit.builders.json import as_json
 from kit.clients.codex_calls import events_in
 from kit.clients.messages import TASK_STARTED, agent_message, delta, error, task_complete
-from kit.clients.patch_turns import added, applied, outputs, success, told
+from kit.clients.patch_turns import added, applied, outputs, patch_output, success
 from kit.clients.shell_turns import begun, ended, gathered, output, unended
 from kit.clients.wire_client import WireClient
 from kit.system.needs import MECHANISMS, SANDBOX, no_landlock
@@ -188,7 +188,7 @@ class Outcome(NamedTuple):
 
     events: list[Any]
     approvals: list[Any]
-    told: list[tuple[str, str]]
+    outputs: list[tuple[str, str]]
     """The output of each call that the model gets; empty if no further request is sent to the model."""
     written: set[Path]
 
@@ -225,7 +225,7 @@ class Stage:
         seen = Outcome(
             events=gathered(map(without_hidden, events)),
             approvals=[without_event_id(approval) for approval in approvals],
-            told=[] if is_over else [(call_id, plain(text)) for call_id, text in outputs(self._speaker.model)],
+            outputs=[] if is_over else [(call_id, plain(text)) for call_id, text in outputs(self._speaker.model)],
             written=places.written(),
         )
         return seen, expected(cell, places, str(request_id))
@@ -428,12 +428,12 @@ def expected_of_command(cell: Cell, places: Places, request_id: str) -> Outcome:
     failing = [run.begin("c1"), output("c1", SAID), unended("c1", "")]
     match cell.word:
         case "free" | "runs":
-            return Outcome(turn(run.events()), [], [("c1", told(run.said))], run.written)
+            return Outcome(turn(run.events()), [], [("c1", patch_output(run.said))], run.written)
         case "reads":
             complaint = f"cat: {places.secret}: <hidden>\n"
             end = ended("c1", "", complaint, exit_code=1)
             payloads = [run.begin("c1"), output("c1", complaint, stream="stderr"), end]
-            return Outcome(turn(payloads), [], [("c1", told(complaint, exit_code=1))], set())
+            return Outcome(turn(payloads), [], [("c1", patch_output(complaint, exit_code=1))], set())
         case "fails":
             text = f"failed in sandbox LinuxSeccomp with execution error: {DENIED}"
             return Outcome(turn(failing), [], [("c1", text)], reached)
@@ -470,10 +470,10 @@ def expected_of_approval(
             return Outcome(turn(payloads), [approval], [("c1", text)], written)
         case "approved":
             done = [*after, *run.events()]
-            return Outcome(turn(payloads + done), [approval], [("c1", told(SAID))], run.written)
+            return Outcome(turn(payloads + done), [approval], [("c1", patch_output(SAID))], run.written)
         case "approved_for_session":
             done = [*after, *run.events("c1"), *run.events("c2")]
-            texts = [("c1", told(SAID)), ("c2", told(SAID))]
+            texts = [("c1", patch_output(SAID)), ("c2", patch_output(SAID))]
             return Outcome(turn(payloads + done), [approval], texts, run.written)
 
 
@@ -491,7 +491,7 @@ def expected_of_patch(cell: Cell, places: Places, request_id: str) -> Outcome:
     )
     begin, *rest = map(as_json, applied(changes, success(f"A {path}"), diff))
     done = [{**begin, "auto_approved": cell.word == "applied"}, *rest]
-    texts = [("c1", told(success(f"A {path}")))]
+    texts = [("c1", patch_output(success(f"A {path}")))]
     if cell.word == "applied":
         return Outcome(turn(done), [], texts, {Path(path)})
     if cell.word == "refused":

@@ -15,8 +15,8 @@ from kit.clients.approving import (
     approving_client,
     asking,
     events_of,
+    last_output,
     settlements,
-    told,
     types_of,
 )
 from kit.clients.codex_calls import answered as call_answered
@@ -82,7 +82,7 @@ async def test_an_older_client_is_asked_as_by_the_original(parley_model: Scripte
             *pairs(call, event_id, delta("Done"), said("Done"), completed("Done")),
             call_answered(call, "Done"),
         ]
-        assert told(parley_model) == DENIED
+        assert last_output(parley_model) == DENIED
 
         parley_model.says(patch("call2"))
         parley_model.says("Done")
@@ -100,7 +100,7 @@ async def test_an_older_client_is_asked_as_by_the_original(parley_model: Scripte
             codex_call_id="call2",
             codex_changes={f"{cwd}/new.txt": {"add": {"content": "hello\n"}}},
         )
-        assert told(parley_model) == "patch rejected by user"
+        assert last_output(parley_model) == "patch rejected by user"
         assert list(client.work.iterdir()) == []
 
 
@@ -156,7 +156,7 @@ async def test_a_newer_client_gets_more_details_and_the_model_reads_its_reason(p
             "reason": "not\\x07here",
             "principal": "local",
         }
-        assert told(parley_model) == f"{DENIED}: not\\x07here"
+        assert last_output(parley_model) == f"{DENIED}: not\\x07here"
 
 
 @pytest.mark.promises("approvals.full", "approvals.files")
@@ -254,7 +254,7 @@ async def test_while_one_conversation_waits_for_an_approval_everything_else_cont
         assert roles == ["user", "assistant", "tool", "user"]
 
 
-def was_told(asked: RecordedRequest) -> bool:
+def has_output(asked: RecordedRequest) -> bool:
     """Return whether a model request contains the output of a call."""
     return bool(asked.body["messages"][-1]["role"] == "tool")
 
@@ -262,7 +262,7 @@ def was_told(asked: RecordedRequest) -> bool:
 @pytest.mark.promises("approvals.nobody")
 async def test_a_client_that_cannot_be_asked_is_not_left_waiting(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION, capabilities={}) as client:
-        parley_model.set_handler(lambda asked: None if was_told(asked) else Says((shell("c1", "touch", "a"),)))
+        parley_model.set_handler(lambda asked: None if has_output(asked) else Says((shell("c1", "touch", "a"),)))
         waits = {"approvals.when_nobody": "wait", "approvals.timeout_seconds": 1}
         denied = client.codex(config=waits)
         aborted = client.codex(config={**waits, "approvals.on_timeout": "abort"})
@@ -279,7 +279,7 @@ async def test_a_client_that_cannot_be_asked_is_not_left_waiting(parley_model: S
             {"decision": "timed_out", "by": "timeout", "reason": reason},
         ]
         assert "elicitation/create" not in types_of(messages)
-        [asked] = filter(was_told, parley_model.requests)
+        [asked] = filter(has_output, parley_model.requests)
         assert asked.body["messages"][-1]["content"] == f"{DENIED}: {reason}"
         results = {one["id"]: one["result"]["content"][0]["text"] for one in messages if "result" in one}
         assert results == {denied: "Done", aborted: " Turn interrupted"}

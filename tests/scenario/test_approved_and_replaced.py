@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from kit.builders.trees import patch, tree
-from kit.clients.approving import ASKS_FIRST, ApprovingClient, approving_client, events_of, told
+from kit.clients.approving import ASKS_FIRST, ApprovingClient, approving_client, events_of, last_output
 from kit.clients.shell_turns import shell
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
@@ -97,7 +97,7 @@ async def test_a_working_directory_that_becomes_a_link_needs_another_approval(
         "type": "background_event",
         "message": "Not started: the working directory was replaced after the approval",
     } in events
-    assert told(parley_model) == "exec command rejected by user"
+    assert last_output(parley_model) == "exec command rejected by user"
     assert (ground.victim / "precious").exists()
     assert (ground.project.parent / "aside/precious").exists()
 
@@ -186,7 +186,7 @@ async def test_an_approval_for_the_session_holds_for_the_same_directory_and_prog
         answer(client, 1, "denied")
         await client.until_answer(call)
 
-    assert told(parley_model) == "exec command rejected by user"
+    assert last_output(parley_model) == "exec command rejected by user"
     assert (ground.victim / "ran").read_text() == "good\n" * 2
     assert not (ground.project / "ran").exists()
 
@@ -206,7 +206,7 @@ async def test_a_command_that_is_replaced_after_every_approval_is_refused_in_the
         messages = await client.until_answer(call)
 
     assert "elicitation/create" not in [message.get("method") for message in messages]
-    assert told(parley_model) == (
+    assert last_output(parley_model) == (
         "exec command rejected: its program, directory or files were replaced after each of 3 approvals"
     )
     assert not (ground.project / "ran").exists()
@@ -334,7 +334,7 @@ async def test_a_patch_whose_directory_becomes_a_link_fails_and_changes_nothing(
         await client.until_answer(call)
 
     path = f"{ground.project}/sub/file.txt"
-    assert told(parley_model) == (
+    assert last_output(parley_model) == (
         f"error: Failed to read file to update {path}: {ground.project}/sub is a symbolic link"
     )
     assert tree(ground.project.parent) == before

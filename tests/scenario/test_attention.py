@@ -287,8 +287,8 @@ async def test_the_resource_has_the_list_and_its_subscribers_are_notified(
     ):
         assert await reader.result_of(reader.request("resources/subscribe", {"uri": ATTENTION})) == {}
         conversation = await writer.create_with_turns("one")
-        told = (await reader.until_method("notifications/resources/updated"))[-1]
-        assert told["params"] == {"uri": ATTENTION}
+        notification = (await reader.until_method("notifications/resources/updated"))[-1]
+        assert notification["params"] == {"uri": ATTENTION}
         content = await reader.read_resource(ATTENTION)
         items = await attention(writer)
         assert content == {"conversations": items, "more": False}

@@ -502,7 +502,7 @@ UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
 """Overrides that cannot be resolved, each with the expected error."""
 
 
-async def told(client: Caller, **arguments: Any) -> Any:
+async def result_of_sending(client: Caller, **arguments: Any) -> Any:
     """Return the result of sending a message."""
     given = {"conversation_id": client.conversation, "content": [TEXT], **arguments}
     return await client.call("conversationSendMessage", given)
@@ -521,11 +521,11 @@ async def test_an_item_that_cannot_be_given_to_the_model_is_named_by_its_place(
         before = await client.everything()
 
         for item, why in UNSENDABLE:
-            assert await told(client, content=[item]) == not_taken(f"content[0]: {why}")
-            assert await told(client, content=[TEXT, item, TEXT]) == not_taken(f"content[1]: {why}")
+            assert await result_of_sending(client, content=[item]) == not_taken(f"content[0]: {why}")
+            assert await result_of_sending(client, content=[TEXT, item, TEXT]) == not_taken(f"content[1]: {why}")
         missing = {"type": "local_image", "path": "picture.png"}
         why = "content[1]: picture.png: No such file or directory (os error 2)"
-        assert await told(client, content=[missing, missing]) == not_taken(why)
+        assert await result_of_sending(client, content=[missing, missing]) == not_taken(why)
 
         assert await client.everything() == before
         assert parley_model.requests == []
@@ -540,7 +540,7 @@ async def test_overrides_that_cannot_be_used_are_refused_and_change_nothing(
         before = await client.everything()
 
         for given, why in UNUSABLE:
-            assert await told(client, **given) == not_taken(why)
+            assert await result_of_sending(client, **given) == not_taken(why)
 
         assert await client.everything() == before
         assert parley_model.requests == []
@@ -552,7 +552,7 @@ async def test_a_parent_that_does_not_exist_is_refused(parley_model: ScriptedMod
         async with caller(parley_model, version) as client:
             before = await client.everything()
 
-            refused = await told(client, parent_message_id=UNKNOWN, **given)
+            refused = await result_of_sending(client, parent_message_id=UNKNOWN, **given)
 
             assert refused == not_taken("Parent message does not exist")
             assert await client.everything() == before
@@ -564,9 +564,9 @@ async def test_the_id_of_a_message_that_was_refused_is_still_free(parley_model: 
     parley_model.says(HOLD)
     async with caller(parley_model) as client:
         for given in ({"content": [{"type": "image"}]}, {"profile": "nope"}, {"parent_message_id": UNKNOWN}):
-            assert (await told(client, message_id=UNKNOWN, **given))["isError"] is True
+            assert (await result_of_sending(client, message_id=UNKNOWN, **given))["isError"] is True
 
-        accepted = await told(client, message_id=UNKNOWN)
+        accepted = await result_of_sending(client, message_id=UNKNOWN)
 
         assert accepted["structuredContent"] == {"status": "ok", "message_id": UNKNOWN}
         await parley_model.wait_until_held()
@@ -622,12 +622,12 @@ async def test_bad_calls_do_not_disturb_a_running_turn(parley_model: ScriptedMod
 async def test_a_branch_cannot_begin_while_a_turn_runs(parley_model: ScriptedModel) -> None:
     parley_model.says("one", HOLD)
     async with caller(parley_model) as client:
-        first = (await told(client))["structuredContent"]["message_id"]
+        first = (await result_of_sending(client))["structuredContent"]["message_id"]
         await parley_model.wait_until_held()
         before = await client.everything()
 
         for parent in (first, client.conversation, UNKNOWN):
-            assert await told(client, parent_message_id=parent) == not_taken("A turn is running")
+            assert await result_of_sending(client, parent_message_id=parent) == not_taken("A turn is running")
 
         assert await client.everything() == before
         parley_model.release()

@@ -49,11 +49,11 @@ async def read(client: WireClient, conversation: str) -> list[Any]:
     return [one["msg"] for one in page["events"]]
 
 
-async def is_refused(client: WireClient, conversation: str, *, told: str, **more: Any) -> None:
+async def is_refused(client: WireClient, conversation: str, *, error_text: str, **more: Any) -> None:
     """Check that a message is refused with this text and has no effect."""
     before = await read(client, conversation)
     request = client.message(conversation, "never", **more)
-    assert without_code(await client.read()) == failed(request, told)
+    assert without_code(await client.read()) == failed(request, error_text)
     assert await read(client, conversation) == before
 
 
@@ -272,7 +272,7 @@ async def test_no_branch_begins_while_a_turn_runs(parley_model: ScriptedModel) -
                 message_id=M3,
                 parent_message_id=parent,
                 model="never",
-                told="A turn is running",
+                error_text="A turn is running",
             )
         parley_model.release()
         await client.over(conversation)
@@ -297,10 +297,12 @@ async def test_a_parent_that_does_not_exist_is_refused(parley_model: ScriptedMod
                 conversation,
                 message_id=M3,
                 parent_message_id=parent,
-                told="Parent message does not exist",
+                error_text="Parent message does not exist",
             )
         if version == FULL_VERSION:
-            await is_refused(client, conversation, parent_message_id=UNKNOWN, told="Parent message does not exist")
+            await is_refused(
+                client, conversation, parent_message_id=UNKNOWN, error_text="Parent message does not exist"
+            )
         await say(client, conversation, "three", M3, parent_message_id=M1)
 
         assert len(parley_model.requests) == 3
@@ -342,7 +344,7 @@ async def test_the_same_branch_sent_twice_runs_once(parley_model: ScriptedModel)
             conversation,
             message_id=M3,
             parent_message_id=M1,
-            told="Message id was used for another message",
+            error_text="Message id was used for another message",
         )
 
         assert await read(client, conversation) == before

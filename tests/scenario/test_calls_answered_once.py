@@ -135,7 +135,7 @@ async def test_good_and_bad_calls_of_one_response_are_each_answered_in_their_pla
             output("c7", "seven\n"),
             ended("c7", "seven\n"),
         )
-        told = (
+        texts = (
             ran("one\n"),
             "failed to parse function arguments: arguments cannot be read: Input data was truncated",
             "failed in sandbox None with execution error: command timed out",
@@ -146,7 +146,7 @@ async def test_good_and_bad_calls_of_one_response_are_each_answered_in_their_pla
         )
         answers = [
             one
-            for place, (call, text) in enumerate(zip(calls, told, strict=True), 1)
+            for place, (call, text) in enumerate(zip(calls, texts, strict=True), 1)
             for one in (sent(call, item=place), Output(f"c{place}", text))
         ]
         assert seen.asked == history(api, User("go"), *answers)
@@ -186,10 +186,10 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(parle
     async with speaking(parley_model) as wire:
         seen = await turn(wire, calls[-1])
 
-        told = "1\n", "1\n2\n", "1\n2\n3\n"
+        texts = "1\n", "1\n2\n", "1\n2\n3\n"
         events = [
             event
-            for number, text in enumerate(told, 1)
+            for number, text in enumerate(texts, 1)
             for event in (
                 begun(f"c{number}", "sh", "-c", f"echo {number} >> log; cat log", cwd=wire.work),
                 output(f"c{number}", text),
@@ -197,7 +197,7 @@ async def test_calls_of_many_responses_each_stand_before_the_next_response(parle
             )
         ]
         assert seen.events == whole_turn("chat", *events)
-        answers = [(sent(calls[place]), Output(f"c{place + 1}", ran(text))) for place, text in enumerate(told)]
+        answers = [(sent(calls[place]), Output(f"c{place + 1}", ran(text))) for place, text in enumerate(texts)]
         assert [asked(request) for request in parley_model.requests] == [
             history("chat", User("go"), *(one for pair in answers[:number] for one in pair)) for number in range(4)
         ]

@@ -61,10 +61,10 @@ async def test_a_cancelled_call_sees_its_turn_end_and_gets_no_answer(parley_mode
         second = [*await client.until_method("error"), *await silence(client)]
         last = await client.until_answer(client.call("codex-reply", sessionId=session, prompt="third"))
 
-        for told in (first, second):
-            assert methods_in(told) == ["codex/event", "error"]
-            assert answers_in(told) == []
-            assert told[0]["params"]["msg"] == INTERRUPTED
+        for received in (first, second):
+            assert methods_in(received) == ["codex/event", "error"]
+            assert answers_in(received) == []
+            assert received[0]["params"]["msg"] == INTERRUPTED
         assert last[-1]["result"]["structuredContent"]["message"] == "Done"
 
 
@@ -78,14 +78,14 @@ async def test_calls_that_are_cancelled_at_once_get_no_answer_and_their_ids_are_
             calls = [client.call("codex", prompt="go") for _ in range(10)]
             for call in calls:
                 client.cancel(call)
-        told: list[Any] = []
-        while methods_in(told).count("error") < len(calls):
-            told.append(await client.read())
-        told += await silence(client)
+        received: list[Any] = []
+        while methods_in(received).count("error") < len(calls):
+            received.append(await client.read())
+        received += await silence(client)
         for call in calls:
             client.raw.send(request(call, "ping"))
 
-        assert answers_in(told) == []
+        assert answers_in(received) == []
         assert [await client.read() for _ in calls] == [
             {"jsonrpc": "2.0", "id": call, "result": {}} for call in calls
         ]
@@ -101,11 +101,11 @@ async def test_the_other_call_of_an_interrupted_turn_is_answered(parley_model: S
         second = client.call("codex-reply", sessionId=session, prompt="second")
         await client.until(lambda one: "second" in str(one))
         client.cancel(second)
-        told = [*await client.until_answer(first), *await silence(client)]
+        received = [*await client.until_answer(first), *await silence(client)]
 
-        (answer,) = [one for one in told if one.get("id") == first]
+        (answer,) = [one for one in received if one.get("id") == first]
         assert answer["result"]["structuredContent"]["message"] == " Turn interrupted"
-        assert answers_in(told) == [first]
+        assert answers_in(received) == [first]
 
 
 @pytest.mark.promises("cancel.unanswered")
@@ -190,11 +190,11 @@ async def test_a_send_that_is_cancelled_before_its_answer_is_interrupted(
         with client.at_once():
             sent = client.message(conversation, "go")
             client.cancel(sent)
-        told = [*await client.until_method("error"), *await silence(client)]
+        received = [*await client.until_method("error"), *await silence(client)]
 
-        assert answers_in(told) == ([] if version == FULL_VERSION else [sent])
+        assert answers_in(received) == ([] if version == FULL_VERSION else [sent])
         error = INTERRUPTED if version == FULL_VERSION else PLAIN_INTERRUPTED
-        assert [one["params"]["msg"] for one in told if one.get("method") == "error"] == [error]
+        assert [one["params"]["msg"] for one in received if one.get("method") == "error"] == [error]
 
 
 # --- other tools ------------------------------------------------------------------------------
@@ -231,11 +231,11 @@ async def test_a_read_that_waits_ends_with_its_cancellation_at_the_newest_versio
         client.cancel(waiting[0])
         assert await silence(client) == []
         client.message(conversation, "go")
-        told = await client.until_answer(waiting[1])
-        told += await silence(client)
+        received = await client.until_answer(waiting[1])
+        received += await silence(client)
 
-        assert (waiting[0] in answers_in(told)) == (version != FULL_VERSION)
-        assert answers_in(told).count(waiting[1]) == 1
+        assert (waiting[0] in answers_in(received)) == (version != FULL_VERSION)
+        assert answers_in(received).count(waiting[1]) == 1
 
 
 @pytest.mark.promises("cancel.nothing")
@@ -261,9 +261,9 @@ async def test_requests_that_a_cancellation_does_not_affect_are_answered(parley_
             ]
             for one in requests:
                 client.cancel(one)
-        told = [await client.read() for _ in requests]
+        received = [await client.read() for _ in requests]
 
-        assert sorted(map(int, answers_in(told))) == requests
+        assert sorted(map(int, answers_in(received))) == requests
         assert await silence(client) == []
 
 
@@ -276,13 +276,13 @@ async def test_progress_comes_while_the_turn_runs_and_never_with_the_result(parl
     async with speaking(parley_model, version=FULL_VERSION) as client:
         params = {"name": "codex", "arguments": {"prompt": "go"}, "_meta": {"progressToken": "t"}}
         call = client.request("tools/call", params)
-        told = await client.until_method("notifications/progress")
+        received = await client.until_method("notifications/progress")
         await parley_model.wait_until_held()
         parley_model.release()
         rest = await client.until_answer(call)
         after = await silence(client)
 
-        progress = [one["params"] for one in (*told, *rest) if one.get("method") == "notifications/progress"]
+        progress = [one["params"] for one in (*received, *rest) if one.get("method") == "notifications/progress"]
         assert progress[0] == {"progressToken": "t", "progress": 2, "message": "user_message"}
         # the server sends it together with the result
         assert [one for one in progress if one["message"] == "task_complete"] == []

@@ -442,9 +442,9 @@ async def test_a_client_that_pauses_and_resumes_often_sees_the_same_as_a_permane
         client.stream(conversation)
         _, _, end = await client.take(3)
 
-        told = [one["params"]["msg"] for one in messages if one.get("method") == CodexEvent.METHOD]
+        codex_events = [one["params"]["msg"] for one in messages if one.get("method") == CodexEvent.METHOD]
         whole = view_of(end["params"]).events
-        assert list(whole.values()) == [event for event in told if not event["type"].endswith("_delta")]
+        assert list(whole.values()) == [event for event in codex_events if not event["type"].endswith("_delta")]
         texts = {seq: event["message"] for seq, event in whole.items() if event["type"] == "agent_message"}
         shown = shown_by(messages, streams)
         views = {stream: view_of(*its) for stream, its in shown.items() if its}

@@ -308,20 +308,22 @@ async def test_an_error_that_is_no_event_is_a_failure(parley_model: ScriptedMode
 
 @pytest.mark.promises("failures.no-response")
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reason"),
     [
         (b"", "the body of the response is empty"),
         (b"<html>\n\x07", r"the body contains no response; it begins with: <html>\n\x07"),
         (b'event: error\ndata: {"message": "no key"}\n\n', "no key"),
     ],
 )
-async def test_a_body_without_a_response_is_a_failure(parley_model: ScriptedModel, body: bytes, told: str) -> None:
+async def test_a_body_without_a_response_is_a_failure(
+    parley_model: ScriptedModel, body: bytes, reason: str
+) -> None:
     parley_model.sends_raw(body)
     async with speaking(parley_model) as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
-    assert messages[-1]["result"]["error"] == f"stream disconnected before completion: {told}"
+    assert messages[-1]["result"]["error"] == f"stream disconnected before completion: {reason}"
 
 
 @pytest.mark.promises("model.not-streamed")
@@ -351,5 +353,5 @@ async def test_a_finish_reason_that_is_an_error_is_a_failure(parley_model: Scrip
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
-    told = "stream disconnected before completion: the provider gave no reason"
-    assert messages[-1]["result"]["error"] == told
+    expected = "stream disconnected before completion: the provider gave no reason"
+    assert messages[-1]["result"]["error"] == expected

@@ -57,8 +57,8 @@ _ODD_CALLS: Final = (
 """Calls whose only effect is an output for the model."""
 _ODD_OUTCOMES: Final = tuple(
     item
-    for call, told in _ODD_CALLS
-    for item in (CallSent(str(call.call_id), call.name, str(call.arguments)), Output(str(call.call_id), told))
+    for call, expected in _ODD_CALLS
+    for item in (CallSent(str(call.call_id), call.name, str(call.arguments)), Output(str(call.call_id), expected))
 )
 _BAD_TOOL_CALLS: Final = Trace(
     replies=(*(Says((call,)) for call, _ in _ODD_CALLS), Says(("Done",))),

@@ -100,12 +100,12 @@ async def test_a_reply_that_joins_in_mid_sentence_reads_the_sentence_from_its_be
         agent_message("Done"),
         task_complete("Done"),
     )
-    told = turn_value(wire.sessions[0], "Done")
+    expected = turn_value(wire.sessions[0], "Done")
     for request_id in (1, 2):
         mine = [one for one in messages if _is_of(one, request_id)]
         assert mine == [
             *pairs(request_id, "1", *turn),
-            answered(request_id, "Done", structuredContent=told),
+            answered(request_id, "Done", structuredContent=expected),
         ]
 
 
@@ -266,8 +266,8 @@ async def test_an_event_id_is_never_used_twice_in_a_session(parley_model: Script
             wire.reply(request_id + 1, "more")
         messages += await wire.answer(8)
 
-    told = [(one["params"]["_meta"]["requestId"], one["params"]["id"]) for one in messages if "method" in one]
-    assert list(dict.fromkeys(told)) == [
+    ids = [(one["params"]["_meta"]["requestId"], one["params"]["id"]) for one in messages if "method" in one]
+    assert list(dict.fromkeys(ids)) == [
         (2, "0"),
         (2, "2"),
         (3, "1"),

@@ -186,16 +186,16 @@ async def test_a_codex_call_and_a_stream_of_its_conversation_see_the_same_output
         gate.open()
         messages = [*begin, *await wire.answer(1), *await wire.silence()]
 
-        told = [one for one in messages if one.get("params", {}).get("_meta") == {"requestId": 1}]
+        received = [one for one in messages if one.get("params", {}).get("_meta") == {"requestId": 1}]
         streamed = [one for one in messages if list(one.get("params", {})) == ["msg"]]
-        assert told[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in told[::2]]
-        assert gathered(events_in(told))[4:] == [
+        assert received[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in received[::2]]
+        assert gathered(events_in(received))[4:] == [
             begun("c1", "sh", "-c", script, cwd=wire.work),
             output("c1", first + second),
             ended("c1", cut(first + second)),
             *(delta("Done"), agent_message("Done"), task_complete("Done")),
         ]
-        assert gathered(one["params"]["msg"] for one in streamed) == gathered(events_in(told))[3:]
+        assert gathered(one["params"]["msg"] for one in streamed) == gathered(events_in(received))[3:]
 
 
 # --- joining -------------------------------------------------------------------------------

@@ -195,22 +195,22 @@ async def test_within_a_turn_of_many_large_outputs_calls_stay_with_their_outputs
         assert events[-1] == live(task_complete("Done."))
         requests = parley_model.requests
         asked = [request for request in requests if not is_summary(request)]
-        behind = [after for before, after in pairwise(requests) if is_summary(before)]
-        assert [one["method"] for one in events].count("background_event") == len(behind)
+        after_summaries = [after for before, after in pairwise(requests) if is_summary(before)]
+        assert [one["method"] for one in events].count("background_event") == len(after_summaries)
         assert len(asked) == 17
-        assert 2 <= len(behind) <= 5  # each summary has made room for several more outputs
+        assert 2 <= len(after_summaries) <= 5  # each summary has made room for several more outputs
         for number, request in enumerate(asked):
             shown = call_ids(request)
             assert shown == [f"c{one}" for one in range(number - len(shown), number)]
             assert len(request.raw) / 3.5 < 16_000
-        for request in behind:
+        for request in after_summaries:
             assert texts(request) == [f"{FOREWORD}So far so good."]
             assert len(call_ids(request)) == 1
 
 
 def is_summary(request: RecordedRequest) -> bool:
-    told = request.body["messages"][0]["content"] if request.api == "chat" else request.body["instructions"]
-    return bool(told == INSTRUCTIONS)
+    instructions = request.body["messages"][0]["content"] if request.api == "chat" else request.body["instructions"]
+    return bool(instructions == INSTRUCTIONS)
 
 
 def texts(request: RecordedRequest) -> list[str]:
@@ -227,7 +227,7 @@ def call_ids(request: RecordedRequest) -> list[str]:
     outputs = [item.get("tool_call_id") or item.get("call_id") for item in items if _is_output(item)]
     assert [call_id for _, call_id in calls] == outputs
     for place, call_id in calls:
-        assert _is_output(items[place + 1]), f"{call_id} has no output behind it"
+        assert _is_output(items[place + 1]), f"{call_id} has no output after it"
     return [str(call_id) for _, call_id in calls]
 
 
@@ -342,14 +342,14 @@ async def test_where_a_summary_is_refused_the_users_own_words_take_its_place(
 
 
 @pytest.mark.parametrize(
-    ("api", "status", "told"),
+    ("api", "status", "error_text"),
     [
         ("chat", 503, "exceeded retry limit, last status: 503 Service Unavailable"),
         ("responses", 401, "unexpected status 401 Unauthorized: who?"),
     ],
 )
 async def test_a_summary_that_fails_fails_the_turn_and_the_next_message_works(
-    parley_model: ScriptedModel, api: Api, status: int, told: str
+    parley_model: ScriptedModel, api: Api, status: int, error_text: str
 ) -> None:
     async with speaking(parley_model, api=api, config=CONFIG) as client:
         conversation = await talk(client, parley_model)
@@ -361,7 +361,7 @@ async def test_a_summary_that_fails_fails_the_turn_and_the_next_message_works(
         await client.say(conversation, "four")
         next_turn = await client.until_method("task_complete")
 
-        assert failed == [live(event) for event in (TASK_STARTED, error(told), task_complete(None))]
+        assert failed == [live(event) for event in (TASK_STARTED, error(error_text), task_complete(None))]
         begun, *said = spoken(api, "Done")
         assert covered(next_turn) == [live(event) for event in (begun, *counted(api), COMPACTED, *said)]
         assert bodies(parley_model)[2:] == [
@@ -492,10 +492,10 @@ async def test_the_window_is_that_of_the_model_in_use(parley_model: ScriptedMode
         await client.say(conversation, "two", model="gpt-4o")
         events = await client.until_method("task_complete")
 
-        told = {"type": "background_event", "message": "Context compacted: N of 128000 tokens"}
+        notice = {"type": "background_event", "message": "Context compacted: N of 128000 tokens"}
         assert covered(events) == [
             live(event)
-            for event in (TASK_STARTED, told, delta("Done"), agent_message("Done"), task_complete("Done"))
+            for event in (TASK_STARTED, notice, delta("Done"), agent_message("Done"), task_complete("Done"))
         ]
         assert [request.body["model"] for request in parley_model.requests] == [MODEL, "gpt-4o", "gpt-4o"]
         assert texts(parley_model.requests[-1]) == [SUMMARY, "two"]
@@ -524,8 +524,10 @@ async def test_a_request_that_is_too_long_is_shortened_and_repeated(parley_model
         assert len(str(summary)) < len(str(refused))
         assert "USER: one" in str(summary)
         assert again == body(api, User(SUMMARY), User("three"), cwd=client.work, session=conversation)
-        told = [event["msg"] for event in page["events"] if event["msg"]["type"] in ("error", "background_event")]
-        assert [event["message"][:18] for event in told] == ["Context compacted:"]
+        notices = [
+            event["msg"] for event in page["events"] if event["msg"]["type"] in ("error", "background_event")
+        ]
+        assert [event["message"][:18] for event in notices] == ["Context compacted:"]
 
 
 async def test_a_request_that_cannot_be_made_shorter_fails_the_turn(parley_model: ScriptedModel) -> None:
@@ -536,6 +538,6 @@ async def test_a_request_that_cannot_be_made_shorter_fails_the_turn(parley_model
         await client.say(conversation, "one")
         events = await client.until_method("task_complete")
 
-        told = f"unexpected status 400 Bad Request: {TOO_LONG}"
-        assert events == [live(event) for event in (TASK_STARTED, error(told), task_complete(None))]
+        expected = f"unexpected status 400 Bad Request: {TOO_LONG}"
+        assert events == [live(event) for event in (TASK_STARTED, error(expected), task_complete(None))]
         assert len(parley_model.requests) == 1

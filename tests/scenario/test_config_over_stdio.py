@@ -309,10 +309,10 @@ async def test_a_changed_file_counts_for_the_next_conversation(plain: Make) -> N
     parley = await plain(config='model = "before"')
     models = [await model_of(parley)]
 
-    parley.config('model = "behind"')
+    parley.config('model = "after"')
     models.append(await model_of(parley))
 
-    assert models == ["before", "behind"]
+    assert models == ["before", "after"]
 
 
 # --- invalid command lines ---------------------------------------------------------------------

@@ -147,9 +147,9 @@ async def test_a_deleted_conversation_is_deleted_for_all_clients(parley_model: S
         await client.until_answer(client.stream(conversation))
         assert (await client.read())["method"] == "notifications/initial_state"
         request = client.call("conversationDelete", conversation_id=conversation)
-        told = sorted(await client.take(2), key=lambda message: "method" in message)
+        received = sorted(await client.take(2), key=lambda message: "method" in message)
 
-        assert told == [
+        assert received == [
             answered(request, OK),
             {
                 "jsonrpc": "2.0",

@@ -9,7 +9,7 @@ from kit.clients.codex_calls import answered as codex_answered
 from kit.clients.codex_calls import configured, pairs, shown
 from kit.clients.codex_calls import speaking as calling
 from kit.clients.messages import answered, live, spoken
-from kit.clients.messages import error as told_error
+from kit.clients.messages import error as error_event
 from kit.clients.traces import said
 from kit.clients.wire_client import speaking
 from parley.testing import ScriptedModel
@@ -60,7 +60,7 @@ async def test_a_new_conversation_reports_each_tool_server_that_cannot_start_and
         await client.say(conversation, "go")
         turn = await client.until_method("task_complete")
 
-        assert seen == [told_error(not_started(name)) for name in ("docs", "tickets")]
+        assert seen == [error_event(not_started(name)) for name in ("docs", "tickets")]
         assert turn == [live(event) for event in spoken("chat", "Done")]
 
 

@@ -14,7 +14,7 @@ from parley.testing.render import Api
 WHOLE: Final = Call("shell", {"command": ["touch", "whole"]}, "c1")
 HALF: Final = Call("shell", '{"command": ["touch", "half"]', "c2")
 CUT_BY: Final[dict[Api, str]] = {"chat": "length", "responses": "max_output_tokens"}
-TOLD: Final = (
+CUT_OFF_OUTPUT: Final = (
     "not run: the reply was cut off before the arguments of this call were complete ({}); make smaller calls"
 )
 
@@ -62,7 +62,7 @@ async def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_so(
     assert _notices(messages) == [f"The model's reply was cut off: {CUT_BY[api]}; calls not run: 1"]
     assert made == {"whole"}
     sent = dict(_calls_and_outputs(api, parley_model.requests[1].body)[-2:])
-    assert sent["c2"] == TOLD.format(CUT_BY[api])
+    assert sent["c2"] == CUT_OFF_OUTPUT.format(CUT_BY[api])
     assert ("c2", "{}") in _calls_and_outputs(api, parley_model.requests[1].body)
 
 
@@ -76,8 +76,8 @@ async def test_a_model_whose_calls_are_cut_off_again_and_again_ends_the_turn(
         wire.codex(1, "go")
         messages = await wire.answer(1)
 
-    told = f"the model's reply was cut off in the middle of a call, 3 times in a row: {CUT_BY[api]}"
-    assert messages[-1]["result"]["error"] == told
+    expected = f"the model's reply was cut off in the middle of a call, 3 times in a row: {CUT_BY[api]}"
+    assert messages[-1]["result"]["error"] == expected
     assert len(parley_model.requests) == 3
 
 

@@ -176,7 +176,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[str]]:
+def normal(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[str]]:
     """Return the output with placeholders for everything that differs between runs, and the texts of the model."""
     output = re.sub(r"\d+ ms later", "N ms later", output)
     output = re.sub(r"after \d+ characters", "after N characters", output)
@@ -197,7 +197,7 @@ def told(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[st
 @pytest.mark.waits
 async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> None:
     output, errors, exit_code = await outcome(await start(tmp_path))
-    story, (asked, thought, first, asked_again, killed, asked_still, so_far, rest, order, *work) = told(output)
+    story, (asked, thought, first, asked_again, killed, asked_still, so_far, rest, order, *work) = normal(output)
 
     assert (story, errors, exit_code) == (STORY.format(version=__version__), "", 0)
     assert [asked, asked_again, asked_still] == ["Hello! Who is there?", *["And what if I leave?"] * 2]
@@ -256,7 +256,7 @@ def test_the_readme_shows_what_the_demonstration_prints() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```text\n(4\. .*?)^```$", readme, re.MULTILINE | re.DOTALL)
     names = RUNNING_TEXT[RUNNING_TEXT.index("SECOND QUESTION") : RUNNING_TEXT.index("THE ORDER")]
-    story, (_, killed, _, so_far, rest) = told("".join(shown), names)
+    story, (_, killed, _, so_far, rest) = normal("".join(shown), names)
 
     assert story == STORY[STORY.index("4. ") : STORY.index("\n7. ")]
     assert f"{so_far} {rest}" == scripted(1, "text")

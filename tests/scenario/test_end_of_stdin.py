@@ -62,7 +62,7 @@ async def test_requests_before_the_end_of_stdin_are_answered_although_the_home_w
             creating = client.call("conversationCreate", prompt="", model="m", cwd=str(client.work))
             listing = client.call("conversationsList")
         client.raw.close_stdin()
-        created, listed = await client.value_behind(creating), await client.value_behind(listing)
+        created, listed = await client.value_after(creating), await client.value_after(listing)
 
         assert await client.raw.exit_code() == 0
         assert "conversation_id" in created

@@ -63,8 +63,8 @@ async def imported(home: Path, file: str) -> tuple[int | None, str]:
         stderr=PIPE,
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
-        _, told = await process.communicate()
-    return process.returncode, told.decode()
+        _, stderr = await process.communicate()
+    return process.returncode, stderr.decode()
 
 
 @pytest.fixture
@@ -85,10 +85,10 @@ async def test_a_file_whose_approval_differs_from_its_event_is_refused(
     asked = command_approval(1, "touch", "mark")[1]
     file = forged(tmp_path / "x.jsonl", tmp_path / "work", shown, asked)
 
-    code, told = await imported(home, file)
+    code, output = await imported(home, file)
 
     assert code == 1
-    assert f"line 9: contradicts earlier lines: the approval {asked.approval_id} is not the one" in told
+    assert f"line 9: contradicts earlier lines: the approval {asked.approval_id} is not the one" in output
 
 
 async def test_an_approval_is_requested_again_if_the_request_did_not_show_everything(

@@ -322,7 +322,7 @@ async def test_a_message_of_64_mb_is_taken(parley_model: ScriptedModel) -> None:
 
 LONGER: Final[dict[str, tuple[bytes, bytes, object]]] = {
     "first": (b'{"jsonrpc":"2.0","id":1,', PING, 1),
-    "behind other ids": (
+    "after other ids": (
         b'{"jsonrpc":"2.0","params":{"id":5,"more":[{"id":6}]},"x":"\\"id\\":7","id":"a\\nb",',
         PING,
         "a\nb",

@@ -113,12 +113,12 @@ async def test_notes_that_are_a_hidden_file_by_another_name_are_not_read(
 async def test_notes_of_the_kernel_are_not_read(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, env={"SERVER_SECRET": SECRET}) as wire:
         wire.codex(1, "go", cwd="/proc/self", config={"experimental_instructions_file": "environ"})
-        told = await wire.text(1)
+        error = await wire.text(1)
         (wire.work / "AGENTS.md").symlink_to("/proc/self/environ")
         wire.codex(2, "go", cwd=str(wire.work))
         await wire.answer(2)
 
-    assert "failed to read experimental instructions file /proc/self/environ: not a regular file" in told
+    assert "failed to read experimental instructions file /proc/self/environ: not a regular file" in error
     assert SECRET not in sent(parley_model)
 
 
@@ -163,12 +163,12 @@ async def test_notes_and_instructions_that_link_into_the_home_show_no_other_conv
             (home / "AGENTS.md").unlink()
             config = {"experimental_instructions_file": str(instructions)}
             wire.codex(f"{name} as instructions", "go", cwd=str(ground.project), config=config)
-            told = await wire.text(f"{name} as instructions")
+            error = await wire.text(f"{name} as instructions")
             for link in (notes, instructions):
                 link.unlink()
 
-            assert "failed to read experimental instructions file" in told
-            assert "may not be read" in told
+            assert "failed to read experimental instructions file" in error
+            assert "may not be read" in error
 
     later = parley_model.requests[before:]
     assert len(later) == 2
@@ -228,9 +228,9 @@ async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not
         await parley_model.wait_for_requests(3)
 
     messages = parley_model.requests[1].body["messages"]
-    told = [message["content"] for message in messages if message["role"] == "tool"]
-    assert told[: len(refused)] == [f"{path}: {why}" for path, why in refused.items()]
-    assert told[len(refused) :] == [f"The image {path} is attached." for path in shown]
+    outputs = [message["content"] for message in messages if message["role"] == "tool"]
+    assert outputs[: len(refused)] == [f"{path}: {why}" for path, why in refused.items()]
+    assert outputs[len(refused) :] == [f"The image {path} is attached." for path in shown]
     named = parley_model.requests[2].body["messages"][-1]["content"]
     assert [part["type"] for part in named] == ["image_url"] * len(shown)
 
@@ -257,8 +257,8 @@ async def test_the_error_for_an_image_does_not_show_whether_a_hidden_file_exists
             wire.call(number, "conversationSendMessage", {"conversation_id": wire.sessions[0], "content": [item]})
             refused.append(await wire.text(number))
 
-    told = [m["content"] for m in parley_model.requests[1].body["messages"] if m["role"] == "tool"]
-    assert told == [f"{path}: may not be read" for path in paths]
+    outputs = [m["content"] for m in parley_model.requests[1].body["messages"] if m["role"] == "tool"]
+    assert outputs == [f"{path}: may not be read" for path in paths]
     assert [path for path, text in zip(paths, refused, strict=True) if f"{path}: may not be read" not in text] == []
 
 

@@ -194,8 +194,8 @@ async def test_items_that_only_the_responses_api_understands_go_back_as_they_cam
         await wire.answer(1)
 
     expected = body("responses", User("go"), cwd=wire.work, session=wire.sessions[0])
-    told = "execution error: No such file or directory (os error 2)"
-    output = {"type": "function_call_output", "call_id": "c1", "output": told}
+    text = "execution error: No such file or directory (os error 2)"
+    output = {"type": "function_call_output", "call_id": "c1", "output": text}
     expected["input"] += [thought, search, shell, output]
     assert parley_model.requests[1].body == expected
 

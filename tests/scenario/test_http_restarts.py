@@ -300,7 +300,7 @@ async def test_streams_that_the_stored_session_lacks_are_reported(
             await client.say(conversations[0], "go")
             await stream.hears("task_complete")
             later = last_id_of(stream.events)
-            told = [one for one in stream.events if "disconnected" in str(one.message.get("method"))]
+            disconnects = [one for one in stream.events if "disconnected" in str(one.message.get("method"))]
         async with client.stream(Last_Event_ID=later) as stream:  # this id names the first stream alone
             parley_model.says("Again.")
             await client.say(conversations[0], "go")
@@ -308,7 +308,7 @@ async def test_streams_that_the_stored_session_lacks_are_reported(
             repeated = [one for one in stream.events if "disconnected" in str(one.message.get("method"))]
 
     assert (lost["_meta"]["conversationId"], lost["code"]) == (conversations[1], "not_open")
-    assert (len(told), repeated) == (1, [])
+    assert (len(disconnects), repeated) == (1, [])
 
 
 @pytest.mark.promises("http.restart")
@@ -345,10 +345,10 @@ async def test_subscriptions_go_on_after_a_restart(serving: Restarted, client: H
             await stream.hears("notifications/resources/list_changed")
             stream.events.clear()
             await client.call("conversationRename", conversation_id=conversations[0], title="New")
-            told = [await stream.hears("notifications/resources/updated")]
-            told.append(await stream.hears("notifications/resources/list_changed"))
+            updates = [await stream.hears("notifications/resources/updated")]
+            updates.append(await stream.hears("notifications/resources/list_changed"))
 
-    assert told[0]["params"]["uri"] == uris[0]
+    assert updates[0]["params"]["uri"] == uris[0]
     assert {one.message["params"].get("uri", uris[0]) for one in stream.events} == {uris[0]}
 
 

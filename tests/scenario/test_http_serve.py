@@ -29,8 +29,8 @@ pytestmark = pytest.mark.child_process
 
 @pytest.mark.promises("http.discovery")
 async def test_the_token_is_printed_once_and_nowhere_else(resident: ResidentProcess, home: Path) -> None:
-    told = resident.description
-    async with HttpClient(told["url"], token=told["token"]) as client:
+    description = resident.description
+    async with HttpClient(description["url"], token=description["token"]) as client:
         await client.initialize()
         answered = (await client.post(ping(1))).json
         status = await parley("serve", "--status", "--json", env=resident.environ)
@@ -39,13 +39,15 @@ async def test_the_token_is_printed_once_and_nowhere_else(resident: ResidentProc
     stored = content_of(home)
 
     assert answered == pong(1)
-    assert set(told) == {"url", "token", "socket", "pid", "version"}
-    assert json.loads((home / "serve.json").read_text())["url"] == told["url"] == json.loads(status[1])["url"]
+    assert set(description) == {"url", "token", "socket", "pid", "version"}
+    assert (
+        json.loads((home / "serve.json").read_text())["url"] == description["url"] == json.loads(status[1])["url"]
+    )
     assert json.loads(status[1])["clients"] == 1
     assert stat.S_IMODE((home / "serve.json").stat().st_mode) == 0o600
-    assert (second[0], json.loads(second[1])["url"]) == (4, told["url"])
+    assert (second[0], json.loads(second[1])["url"]) == (4, description["url"])
     for text in (stored, resident.stderr_text().encode(), *(part.encode() for part in (*status[1:], *second[1:]))):
-        assert told["token"].encode() not in text
+        assert description["token"].encode() not in text
 
 
 @pytest.mark.promises("http.discovery")

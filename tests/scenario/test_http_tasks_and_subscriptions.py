@@ -108,17 +108,17 @@ async def test_a_request_that_listens(server: HttpServer) -> None:
     async with client.stream_of("subscriptions/listen", {"notifications": wanted}) as stream:
         acknowledged = (await stream.next()).message  # type: ignore[union-attr]
         await client.call("conversationRename", conversation_id=conversation, title="New")
-        told = [await stream.next(), await stream.next()]
+        received = [await stream.next(), await stream.next()]
     await until(lambda: server.service.client_count == 0)
 
     meta = acknowledged["params"]["_meta"]
     assert list(meta) == ["io.modelcontextprotocol/subscriptionId"]
     assert acknowledged["params"]["notifications"] == {**wanted, "resourceSubscriptions": [uri]}
-    assert {one.message["method"] for one in told if one is not None} == {
+    assert {one.message["method"] for one in received if one is not None} == {
         "notifications/resources/updated",
         "notifications/resources/list_changed",
     }
-    assert all(one is not None and one.message["params"]["_meta"] == meta and one.id is None for one in told)
+    assert all(one is not None and one.message["params"]["_meta"] == meta and one.id is None for one in received)
 
 
 @pytest.mark.promises("modern.listen", "errors.codes")

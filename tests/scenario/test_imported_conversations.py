@@ -12,7 +12,7 @@ import pytest
 
 from kit.builders.rollouts import (
     SESSION,
-    TOLD,
+    SHELL_OUTPUT,
     assistant,
     function_call,
     function_call_output,
@@ -59,7 +59,7 @@ async def test_a_session_of_codex_cli_continues_here(parley_model: ScriptedModel
     items = (
         User("go"),
         CallSent("c", "shell", arguments, item_id=None),
-        Output("c", TOLD),
+        Output("c", SHELL_OUTPUT),
         Assistant("Done", item_id=None),
         User("more"),
     )

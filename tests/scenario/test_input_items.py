@@ -166,10 +166,10 @@ async def test_a_file_that_is_no_image_for_a_model_is_refused_by_its_place(
         conversation = await speaker.create()
         content = [_text("See "), _local(name)]
         request = speaker.call("conversationSendMessage", conversation_id=conversation, content=content)
-        told = (await speaker.value_of(request))["message"]
+        error = (await speaker.value_of(request))["message"]
 
     why = "larger than 20 MiB" if name == "large.png" else "not a PNG, JPEG, GIF or WebP image"
-    assert told == f"content[1]: {name}: {why}"
+    assert error == f"content[1]: {name}: {why}"
     assert parley_model.requests == []
 
 

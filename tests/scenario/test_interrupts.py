@@ -82,9 +82,9 @@ async def test_an_interrupted_call_has_structured_content_for_the_full_version(
         *configured("a", session),
         *pairs("a", "a", task_started(), user_message("first", principal="local")),
     ]
-    told = turn_value(session, " Turn interrupted", "interrupted")
+    expected = turn_value(session, " Turn interrupted", "interrupted")
     stopped = error(" Turn interrupted", "interrupted", principal="local")
-    assert after == [*pairs("a", "a", stopped), failed("a", " Turn interrupted", structuredContent=told)]
+    assert after == [*pairs("a", "a", stopped), failed("a", " Turn interrupted", structuredContent=expected)]
 
 
 @pytest.mark.promises("cancel.codex")

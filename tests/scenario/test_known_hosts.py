@@ -182,8 +182,8 @@ async def test_an_approval_that_no_client_can_receive_is_denied_at_once(parley_m
         notes = result["content"][1]["text"]
         assert notes.startswith("Not done, because no client could be asked: run `touch a` in `")
         assert result["structuredContent"]["content"].startswith("Done\n\nNot done, because no client")
-        told = parley_model.requests[1].body["messages"][-1]["content"]
-        assert told == "exec command rejected by user: nobody could be asked"
+        output = parley_model.requests[1].body["messages"][-1]["content"]
+        assert output == "exec command rejected by user: nobody could be asked"
 
 
 @pytest.mark.promises("approvals.when-nobody")
@@ -311,8 +311,8 @@ async def test_a_dismissed_approval_is_a_denial_that_the_result_names(
         result = await client.result_of(codex)
         assert result["content"][0]["text"] == "Done"
         assert "Not done, because the client dismissed the question: run `touch a`" in result["content"][1]["text"]
-        told = parley_model.requests[1].body["messages"][-1]["content"]
-        assert told == "exec command rejected by user: the client dismissed the question"
+        output = parley_model.requests[1].body["messages"][-1]["content"]
+        assert output == "exec command rejected by user: the client dismissed the question"
 
 
 # --- timeouts ----------------------------------------------------------------------------------

@@ -175,15 +175,18 @@ async def test_a_no_ends_the_turn_and_an_abort_interrupts_it(parley_model: Scrip
             client.answer(number, answer)
             messages = [*await client.until_method("error"), *await client.meanwhile()]
 
-            (told,) = [one for one in events_of(messages) if one["type"] == "error"]
-            assert (told["message"], told["reason"]) == (message, "interrupted" if ends == ["error"] else "failed")
+            (error,) = [one for one in events_of(messages) if one["type"] == "error"]
+            assert (error["message"], error["reason"]) == (
+                message,
+                "interrupted" if ends == ["error"] else "failed",
+            )
             assert types_of(messages) == ["approval_settled", *ends]
             assert len(parley_model.requests) == number + 1
 
         await client.say(conversation, "and now?")
         await client.until_method("task_complete")
-        told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-        assert told == ["Plan updated", "aborted"] * 3
+        error = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        assert error == ["Plan updated", "aborted"] * 3
 
 
 # --- older clients ---------------------------------------------------------------------------

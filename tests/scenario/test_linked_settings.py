@@ -38,10 +38,10 @@ async def test_the_target_of_a_linked_file_of_the_home_is_hidden_in_a_project(
         target.write_text(text)
         (home / name).unlink(missing_ok=True)
         (home / name).symlink_to(target)
-        told = await _told(client, project, mechanism, script)
+        output = await _output_of(client, project, mechanism, script)
 
-    assert "tried" in told
-    assert text.splitlines()[0] not in told
+    assert "tried" in output
+    assert text.splitlines()[0] not in output
     assert target.read_text() == text
 
 
@@ -57,13 +57,13 @@ async def test_the_missing_target_of_a_linked_file_of_the_home_cannot_be_created
     target.write_text("{}")
     (home / "auth.json").symlink_to(target)
     async with speaking(parley_model, home=home) as client:
-        first = await _told(client, project, mechanism, "echo allowed")
+        first = await _output_of(client, project, mechanism, "echo allowed")
         target.unlink()  # as when the user checks out another branch
-        told = await _told(client, project, mechanism, "echo evil > dotfiles/auth.json; echo tried")
+        output = await _output_of(client, project, mechanism, "echo evil > dotfiles/auth.json; echo tried")
 
     assert "allowed" in first
-    assert "tried" not in told
-    assert "is a link to" in told
+    assert "tried" not in output
+    assert "is a link to" in output
     assert not target.exists()
 
 
@@ -80,10 +80,10 @@ async def test_the_certificate_and_the_key_of_the_server_are_hidden_in_a_project
     config = f'[serve]\ntls_cert = "{project}/cert.pem"\ntls_key = "{tmp_path}/key.pem"\n'
     script = "cat *.pem; echo evil > cert.pem; rm -f cert.pem real.pem; echo tried"
     async with speaking(parley_model, home=tmp_path / "home", config=config) as client:
-        told = await _told(client, project, mechanism, script)
+        output = await _output_of(client, project, mechanism, script)
 
-    assert "tried" in told
-    assert "sesame" not in told
+    assert "tried" in output
+    assert "sesame" not in output
     assert [(project / name).read_text() for name in ("cert.pem", "real.pem")] == ["sesame\n", "sesame\n"]
 
 
@@ -103,11 +103,11 @@ async def test_a_key_that_the_command_line_of_the_resident_server_names_is_hidde
         ResidentProcess(parley_model, tmp_path / "home", arguments=tls) as resident,
         speaking(parley_model, home=tmp_path / "home") as client,
     ):
-        told = await _told(client, project, "auto", "cat key.pem; rm -f cert.pem; echo tried")
+        output = await _output_of(client, project, "auto", "cat key.pem; rm -f cert.pem; echo tried")
 
     assert resident.description["url"].startswith("https:")
-    assert "tried" in told
-    assert "PRIVATE" not in told
+    assert "tried" in output
+    assert "PRIVATE" not in output
     assert (project / "cert.pem").exists()
 
 
@@ -143,7 +143,7 @@ async def test_a_key_that_the_server_loads_later_is_hidden_from_conversations_th
     assert output == ["tried\n"] * 3
 
 
-async def _told(client: WireClient, project: Path, mechanism: str, script: str) -> str:
+async def _output_of(client: WireClient, project: Path, mechanism: str, script: str) -> str:
     """Run a script in a project that commands may write to, and return the output that the model gets."""
     conversation = await client.create(
         cwd=str(project),

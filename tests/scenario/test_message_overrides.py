@@ -138,17 +138,21 @@ async def test_commands_run_where_and_as_the_newest_message_says(parley_model: S
         conversation = await client.create()
         await client.open_stream(conversation)
         ran: list[str] = []
-        told: list[str] = []
+        outputs: list[str] = []
         for overrides in ({}, {"cwd": str(other)}, {"sandbox": "read-only"}, {"sandbox": "danger-full-access"}):
             parley_model.says(Call("shell", {"command": ["sh", "-c", "pwd; touch proof"]}, "c1"))
             await client.say(conversation, "where?", **overrides)
             events = await client.until_method("task_complete")
             ran += [one["params"]["msg"]["stdout"] for one in events if one["method"] == "exec_command_end"]
-            told.append(parley_model.requests[-1].body["messages"][-1]["content"])
+            outputs.append(parley_model.requests[-1].body["messages"][-1]["content"])
 
         assert ran == [f"{client.work}\n", f"{other}\n", "", f"{other}\n"]
-        assert [json.loads(one)["output"] for one in (told[0], told[1], told[3])] == [ran[0], ran[1], ran[3]]
-        assert told[2].startswith(
+        assert [json.loads(one)["output"] for one in (outputs[0], outputs[1], outputs[3])] == [
+            ran[0],
+            ran[1],
+            ran[3],
+        ]
+        assert outputs[2].startswith(
             "failed in sandbox LinuxSeccomp with execution error: sandbox denied exec error, exit code: 1, "
             f"stdout: {other}\n, stderr: touch: "
         )
@@ -236,9 +240,9 @@ async def test_values_that_do_not_fit_are_refused_and_change_nothing(
             return await client.value_of(client.call("conversationRead", conversation_id=conversation))
 
         before = await all_there_is()
-        for overrides, told in REFUSED:
+        for overrides, expected in REFUSED:
             request = client.message(conversation, "two", message_id=M1, **overrides)
-            assert without_code(await client.read()) == failed(request, told), overrides
+            assert without_code(await client.read()) == failed(request, expected), overrides
         assert await all_there_is() == before
         assert await status(client, conversation) == (MODEL, str(client.work))
 

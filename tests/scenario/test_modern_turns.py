@@ -114,8 +114,8 @@ async def test_a_stream_takes_over_from_every_other_one_of_its_connection(
     messages = await client.until_method("task_complete")
     messages += await client.until_answer(client.legacy("ping", {}))
 
-    told = [(one.get("id"), one.get("params", {}).get("code")) for one in (*begun[:-1], *ended[:-1])]
-    assert told == [(None, None), (None, "taken_over"), (second, None)]
+    received = [(one.get("id"), one.get("params", {}).get("code")) for one in (*begun[:-1], *ended[:-1])]
+    assert received == [(None, None), (None, "taken_over"), (second, None)]
     assert ended[1]["result"]["structuredContent"] == {"seq": 1, "state": "idle"}
     assert [one.get("method") for one in messages].count("agent_message") == 1
 

@@ -45,7 +45,7 @@ class Bell:
         return arguments, variables
 
 
-def _told(arguments: Sequence[str]) -> Any:
+def _payload(arguments: Sequence[str]) -> Any:
     (fixed, argument) = arguments
     assert fixed == "fixed"
     return json.loads(argument)
@@ -76,9 +76,9 @@ async def test_the_program_runs_after_each_completed_turn(
         await wire.answer(2)
         second, _ = await bell.rung()
 
-    assert json.loads(bell.stdin) == _told(second)
-    assert _told(first) == _done("abc", 'One "quoted" 100% ü', "first\nline")
-    assert _told(second) == _done("1", None, "second")
+    assert json.loads(bell.stdin) == _payload(second)
+    assert _payload(first) == _done("abc", 'One "quoted" 100% ü', "first\nline")
+    assert _payload(second) == _done("1", None, "second")
 
 
 async def test_the_program_starts_in_no_directory_that_commands_write_to(
@@ -110,7 +110,7 @@ async def test_input_that_joined_is_named_as_well(parley_model: ScriptedModel, t
         parley_model.release()
         arguments, _ = await bell.rung()
 
-    assert _told(arguments) == _done("1", "Two", "first, in two parts", "second")
+    assert _payload(arguments) == _done("1", "Two", "first, in two parts", "second")
 
 
 async def test_the_program_does_not_run_after_failed_or_interrupted_turns(
@@ -131,7 +131,7 @@ async def test_the_program_does_not_run_after_failed_or_interrupted_turns(
         # if the program had run for the other turns, one of these calls would come first
         arguments, _ = await bell.rung()
 
-    assert _told(arguments) == _done("3", "Done", "is done")
+    assert _payload(arguments) == _done("3", "Done", "is done")
 
 
 @pytest.mark.promises("turn.notify")
@@ -146,7 +146,7 @@ async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_
         assert await wire.raw.exit_code() == 0
     arguments, _ = await bell.rung()
 
-    assert _told(arguments) == _done("1", "Done", "go")
+    assert _payload(arguments) == _done("1", "Done", "go")
 
 
 @pytest.mark.child_process

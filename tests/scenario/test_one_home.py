@@ -341,9 +341,9 @@ async def test_an_approval_waits_only_if_a_client_of_another_process_can_be_aske
         nobody = (await events_until(second, is_(ApprovalSettled)))[-1]
         state = (await held.status()).state
         asked.answer("approved")
-        somebody = (await events_until(first, is_(ApprovalSettled)))[-1]
+        settled = (await events_until(first, is_(ApprovalSettled)))[-1]
 
     assert isinstance(nobody, ApprovalSettled)
-    assert isinstance(somebody, ApprovalSettled)
+    assert isinstance(settled, ApprovalSettled)
     assert (nobody.decision, nobody.by, state) == ("timed_out", "timeout", "asking")
-    assert (somebody.decision, somebody.by) == ("approved", "client")
+    assert (settled.decision, settled.by) == ("approved", "client")

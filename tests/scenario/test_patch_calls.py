@@ -47,11 +47,11 @@ from kit.clients.patch_turns import (
     diff_of,
     diff_of_new_a,
     outputs,
+    patch_output,
     sent,
     shell_call,
     spellings,
     success,
-    told,
     turn,
     turn_diffs,
     untimed_requests,
@@ -100,7 +100,7 @@ async def test_a_patch_is_applied_however_it_is_spelt(parley_model: ScriptedMode
             assert tree(work) == {"a.txt": regular("a\n")}
             assert untimed_requests(parley_model)[-2:] == [
                 body(api, GO, cwd=work, session=session),
-                body(api, GO, *sent(call), Output(CALL_ID, told(output)), cwd=work, session=session),
+                body(api, GO, *sent(call), Output(CALL_ID, patch_output(output)), cwd=work, session=session),
             ]
 
 
@@ -279,7 +279,7 @@ async def test_a_patch_is_shown_while_it_is_applied_and_the_model_reads_what_it_
             events = pairs(number, str(number), *turn(api, *applied(case.changes, output, case.diff)))
             assert messages == [*configured(number, session), *at(work, events), answered(number, "Done")], name
             assert tree(work) == case.after, name
-            heard = Output(CALL_ID, told(output))
+            heard = Output(CALL_ID, patch_output(output))
             assert untimed_requests(parley_model)[-2:] == [
                 body(api, GO, cwd=work, session=session),
                 body(api, GO, *sent(call), heard, cwd=work, session=session),
@@ -313,7 +313,7 @@ async def test_the_paths_of_a_patch_are_read_from_the_working_directory_of_its_c
             "sub": ("drwxr-xr-x", b""),
             "sub/a.txt": regular("a\n"),
         }
-    assert outputs(parley_model) == [(CALL_ID, told(success("A a.txt", "M ../old.txt")))]
+    assert outputs(parley_model) == [(CALL_ID, patch_output(success("A a.txt", "M ../old.txt")))]
 
 
 async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(parley_model: ScriptedModel) -> None:
@@ -332,7 +332,7 @@ async def test_an_absolute_path_means_the_same_file_wherever_the_call_is(parley_
             **dict.fromkeys(("inner", "sub"), ("drwxr-xr-x", b"")),
             **{f"{name}/old.txt": regular(OLD) for name in ("inner", "sub")},
         }
-    assert outputs(parley_model) == [(CALL_ID, told(success(f"M {work}/sub/old.txt")))]
+    assert outputs(parley_model) == [(CALL_ID, patch_output(success(f"M {work}/sub/old.txt")))]
 
 
 async def test_a_file_that_has_a_second_name_elsewhere_stays_as_it_was_there(
@@ -349,7 +349,7 @@ async def test_a_file_that_has_a_second_name_elsewhere_stays_as_it_was_there(
 
         assert tree(work) == {"old.txt": regular("alpha\nBETA\ngamma\n")}
         assert tree(outside) == {"old.txt": regular(OLD)}
-    assert outputs(parley_model) == [(CALL_ID, told(success("M old.txt")))]
+    assert outputs(parley_model) == [(CALL_ID, patch_output(success("M old.txt")))]
 
 
 async def test_the_servers_own_files_are_left_alone(parley_model: ScriptedModel) -> None:
@@ -387,7 +387,7 @@ async def test_a_conversation_may_work_in_a_directory_that_it_reaches_by_a_link(
             answered(1, "Done"),
         ]
         assert tree(real) == {"a.txt": regular("a\n"), "old.txt": regular("alpha\nBETA\ngamma\n")}
-    assert outputs(parley_model) == [(CALL_ID, told(output))]
+    assert outputs(parley_model) == [(CALL_ID, patch_output(output))]
 
 
 async def test_the_shell_that_some_models_were_taught_takes_patches_too(parley_model: ScriptedModel) -> None:
@@ -412,7 +412,7 @@ async def test_the_shell_that_some_models_were_taught_takes_patches_too(parley_m
             answered(1, "Done"),
         ]
         assert tree(work) == {"a.txt": regular("a\n")}
-        expected = body("responses", GO, Output(CALL_ID, told(output)), cwd=work, session=session)
+        expected = body("responses", GO, Output(CALL_ID, patch_output(output)), cwd=work, session=session)
         expected["input"].insert(2, item)
         assert untimed_requests(parley_model)[-1] == expected
 
@@ -465,7 +465,7 @@ async def test_a_patch_inside_the_project_is_written_in_the_sandbox(
                 *pairs(number, str(number), *turn("chat", *applied(changes, output, diff))),
                 answered(number, "Done"),
             ], policy
-            assert outputs(parley_model) == [(CALL_ID, told(output))]
+            assert outputs(parley_model) == [(CALL_ID, patch_output(output))]
             assert tree(work) == {**BEFORE, "a.txt": regular("a\n"), "old.txt": regular("alpha\nBETA\ngamma\n")}
 
 
@@ -516,7 +516,7 @@ async def test_the_text_of_a_large_patch_is_complete_for_clients_and_truncated_f
     lines = output.splitlines(keepends=True)
     left_out = f"[... {301 - 256} lines, {sum(map(len, lines[128:-128]))} bytes truncated ...]\n"
     cut = "".join([*lines[:128], left_out, *lines[-128:]])
-    assert outputs(parley_model) == [(CALL_ID, told(cut))]
+    assert outputs(parley_model) == [(CALL_ID, patch_output(cut))]
 
 
 # --- other clients, and interrupts ---------------------------------------------------------------
@@ -574,7 +574,7 @@ async def test_a_patch_that_has_begun_is_written_whole_though_the_turn_is_interr
     assert turn_diffs(next_turn) == []
     [(call_id, heard)] = outputs(parley_model)
     assert call_id == CALL_ID
-    assert heard == told(success(*(f"M {name}" for name in MANY_AFTER)))
+    assert heard == patch_output(success(*(f"M {name}" for name in MANY_AFTER)))
 
 
 @pytest.mark.child_process

@@ -12,7 +12,7 @@ import pytest
 
 from kit.builders.trees import patch
 from kit.clients.codex_calls import EITHER_API, Wire, speaking
-from kit.clients.patch_turns import calls_for, outputs, shell_call, success, told, turn_diffs
+from kit.clients.patch_turns import calls_for, outputs, patch_output, shell_call, success, turn_diffs
 from kit.system.needs import SANDBOX
 from parley.testing import Call, ScriptedModel
 from parley.testing.render import Api
@@ -42,8 +42,8 @@ class Repository:
             "commit.gpgSign=false",
             "diff.unnamed.xfuncname=^ no such line$",
             "gc.auto=0",
-            "user.email=somebody@example.invalid",
-            "user.name=somebody",
+            "user.email=user@example.invalid",
+            "user.name=user",
         )
         done = subprocess.run(
             ["git", *(word for setting in settings for word in ("-c", setting)), *arguments],
@@ -237,7 +237,7 @@ async def test_names_are_read_from_the_root_of_the_repository_wherever_the_conve
         [diff] = turn_diffs(await wire.answer(1))
 
         assert diff == repository.diff()
-    assert outputs(parley_model) == [("c1", told(success("A deep/er/b.txt", "M a.txt", "M ../top.txt")))]
+    assert outputs(parley_model) == [("c1", patch_output(success("A deep/er/b.txt", "M a.txt", "M ../top.txt")))]
 
 
 async def _turn(wire: Wire, number: int, calls: list[Call]) -> list[str]:

@@ -20,9 +20,9 @@ from kit.clients.patch_turns import (
     calls_for,
     not_written,
     outputs,
+    patch_output,
     sent,
     spellings,
-    told,
     turn,
     updated,
 )
@@ -295,4 +295,4 @@ async def test_a_patch_that_cannot_be_written_reports_it_and_changes_nothing(
             answered(1, "Done"),
         ]
         assert tree(work) == BEFORE
-        assert outputs(parley_model) == [(CALL_ID, told(why, exit_code=1))]
+        assert outputs(parley_model) == [(CALL_ID, patch_output(why, exit_code=1))]

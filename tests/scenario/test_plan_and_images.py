@@ -200,8 +200,8 @@ async def test_an_image_is_added_to_the_input_after_the_outputs_of_its_calls(
 
     assert first == [*configured(1, wire.sessions[0]), *pairs(1, "1", *turn(api)), answered(1, "Done")]
     assert second[-1] == answered(2, "Done")
-    told = [*(f"The image {path} is attached." for path in seen), "unsupported call: look"]
-    outcomes = [Output(f"c{number}", text) for number, text in enumerate(told, start=1)]
+    outputs = [*(f"The image {path} is attached." for path in seen), "unsupported call: look"]
+    outcomes = [Output(f"c{number}", text) for number, text in enumerate(outputs, start=1)]
     paired = [item for pair in zip(sent(*calls), outcomes, strict=True) for item in pair]
     images = [_seen(api, name) for name in IMAGES]
     asked = [_said(request.body, api) for request in parley_model.requests]

@@ -14,7 +14,7 @@ from parley.testing.render import Api
 BETWEEN = "\n\n--- project-doc ---\n\n"
 
 
-async def _notes_told(wire: Wire, cwd: Path) -> str | None:
+async def _notes_in_request(wire: Wire, cwd: Path) -> str | None:
     """Return the notes in the model request of a turn in `cwd`, after checking the rest of the request."""
     request_id = wire.calls_made + 1
     wire.codex(request_id, "go", cwd=str(cwd))
@@ -23,8 +23,8 @@ async def _notes_told(wire: Wire, cwd: Path) -> str | None:
     plain = body("chat", User("go"), cwd=cwd, session=wire.sessions[-1])
     if asked == plain:
         return None
-    told = str(asked["messages"][2]["content"])
-    notes = told.removeprefix("<user_instructions>\n\n").removesuffix("\n\n</user_instructions>")
+    text = str(asked["messages"][2]["content"])
+    notes = text.removeprefix("<user_instructions>\n\n").removesuffix("\n\n</user_instructions>")
     assert asked == body("chat", User("go"), cwd=cwd, session=wire.sessions[-1], notes=notes)
     return notes
 
@@ -65,14 +65,14 @@ async def test_notes_are_those_of_the_directory_or_else_of_the_root_of_its_repos
     (tmp_path / "AGENTS.md").write_text("outside")
     (repository / "src" / "AGENTS.md").write_text("between")
     async with speaking(parley_model) as wire:
-        assert await _notes_told(wire, deep) is None
+        assert await _notes_in_request(wire, deep) is None
         (repository / "AGENTS.md").write_text("of the root")
-        assert await _notes_told(wire, deep) == "of the root"
-        assert await _notes_told(wire, repository) == "of the root"
+        assert await _notes_in_request(wire, deep) == "of the root"
+        assert await _notes_in_request(wire, repository) == "of the root"
         (deep / "AGENTS.md").write_text("of the directory")
-        assert await _notes_told(wire, deep) == "of the directory"
-        assert await _notes_told(wire, repository / "src") == "between"
-        assert await _notes_told(wire, tmp_path / "no" / "such" / "directory") is None
+        assert await _notes_in_request(wire, deep) == "of the directory"
+        assert await _notes_in_request(wire, repository / "src") == "between"
+        assert await _notes_in_request(wire, tmp_path / "no" / "such" / "directory") is None
 
 
 @pytest.mark.promises("model.notes")
@@ -84,8 +84,8 @@ async def test_notes_in_a_directory_that_every_user_can_write_to_are_ignored(
     (shared / "AGENTS.md").write_text("of a stranger")
     (shared / "project").mkdir()
     async with speaking(parley_model) as wire:
-        assert await _notes_told(wire, shared / "project") is None
-        assert await _notes_told(wire, shared) == "of a stranger"  # the client has chosen this directory
+        assert await _notes_in_request(wire, shared / "project") is None
+        assert await _notes_in_request(wire, shared) == "of a stranger"  # the client has chosen this directory
 
 
 async def test_a_worktree_is_a_repository_too(parley_model: ScriptedModel, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_a_worktree_is_a_repository_too(parley_model: ScriptedModel, tmp_p
     (tmp_path / "AGENTS.md").write_text("of the worktree")
     (tmp_path / "deep").mkdir()
     async with speaking(parley_model) as wire:
-        assert await _notes_told(wire, tmp_path / "deep") == "of the worktree"
+        assert await _notes_in_request(wire, tmp_path / "deep") == "of the worktree"
 
 
 @pytest.mark.promises("model.notes")
@@ -105,8 +105,8 @@ async def test_notes_are_read_anew_for_every_turn(parley_model: ScriptedModel) -
         wire.reply(2, "two")
         await wire.answer(2)
 
-    told = [request.body["messages"][2]["content"] for request in parley_model.requests]
-    assert told == ["one", "<user_instructions>\n\nNew rules.\n\n</user_instructions>"]
+    notes = [request.body["messages"][2]["content"] for request in parley_model.requests]
+    assert notes == ["one", "<user_instructions>\n\nNew rules.\n\n</user_instructions>"]
 
 
 @pytest.mark.promises("model.notes")
@@ -115,7 +115,7 @@ async def test_long_notes_are_cut_and_a_broken_character_is_marked(
 ) -> None:
     (tmp_path / "AGENTS.md").write_text("x" * 99 + "ü" + "y" * 1000)
     async with speaking(parley_model, config="project_doc_max_bytes = 100") as wire:
-        assert await _notes_told(wire, tmp_path) == "x" * 99 + "\N{REPLACEMENT CHARACTER}"
+        assert await _notes_in_request(wire, tmp_path) == "x" * 99 + "\N{REPLACEMENT CHARACTER}"
         wire.codex(2, "go", cwd=str(tmp_path), config={"project_doc_max_bytes": 0})
         await wire.answer(2)
 
@@ -138,8 +138,8 @@ async def test_notes_that_lead_out_of_the_repository_are_none(parley_model: Scri
     (tmp_path / "loop" / "AGENTS.md").symlink_to("AGENTS.md")
     async with speaking(parley_model) as wire:
         for folder in (linked, linked_above, chained, tmp_path / "loop"):
-            assert await _notes_told(wire, folder) is None
-        assert await _notes_told(wire, inside) == "linked, but our own"
+            assert await _notes_in_request(wire, folder) is None
+        assert await _notes_in_request(wire, inside) == "linked, but our own"
 
 
 async def test_notes_that_are_no_file_are_none_and_hold_up_nothing(
@@ -154,6 +154,6 @@ async def test_notes_that_are_no_file_are_none_and_hold_up_nothing(
     (device / "AGENTS.md").symlink_to("/dev/zero")
     async with speaking(parley_model) as wire:
         for path in (pipe, folder, empty, device):
-            assert await _notes_told(wire, path) is None
+            assert await _notes_in_request(wire, path) is None
         os.mkfifo(wire.raw.home / "AGENTS.md")
-        assert await _notes_told(wire, empty) is None
+        assert await _notes_in_request(wire, empty) is None

@@ -54,7 +54,7 @@ class Conversations:
     async def run(self, script: str) -> str:
         """Run a command; return its output for the model."""
         await self._wire.answer(self._start(script))
-        return self._told()
+        return self._output()
 
     async def run_asked(self, script: str, answer: Any) -> tuple[Any, str]:
         """Run a command that needs an approval. Return the approval request, and the output for the model."""
@@ -62,7 +62,7 @@ class Conversations:
         before = await self._wire.until(is_event("elicitation/create"))
         self._wire.raw.send(result(before[-1]["id"], answer))
         await self._wire.answer(number)
-        return events_in(before)[-1], self._told()
+        return events_in(before)[-1], self._output()
 
     def _start(self, script: str) -> int:
         self._number += 1
@@ -71,9 +71,9 @@ class Conversations:
         self._wire.codex(self._number, "go", **settings)
         return self._number
 
-    def _told(self) -> str:
-        [(_, told)] = outputs(self._wire.model)
-        return re.sub(r"\.refused-[0-9a-f]{8}-", ".refused-X-", told)
+    def _output(self) -> str:
+        [(_, output)] = outputs(self._wire.model)
+        return re.sub(r"\.refused-[0-9a-f]{8}-", ".refused-X-", output)
 
 
 def snapshot(git: Path) -> dict[str, str]:
@@ -86,12 +86,14 @@ async def test_changed_files_are_restored_and_added_ones_moved_aside(parley_mode
         git = wire.work / ".git"
         before = snapshot(git)
 
-        told = await Conversations(wire, "never").run("echo evil > .git/config; echo evil > .git/hooks/pre-commit")
+        output = await Conversations(wire, "never").run(
+            "echo evil > .git/config; echo evil > .git/hooks/pre-commit"
+        )
 
         after = snapshot(git)
         [moved] = after.keys() - before.keys()
         assert {name: text for name, text in after.items() if name != moved} == before
-        assert told == (
+        assert output == (
             f"{FAILED}, stdout: , stderr: "
             f"protected files were changed while the command ran, and were restored: {git}/config\n"
             f"protected files were added while the command ran, and were moved aside: {git}/hooks/pre-commit "
@@ -104,13 +106,16 @@ async def test_a_change_of_the_user_while_no_command_runs_stays(parley_model: Sc
     async with asking(parley_model) as wire:
         git, conversations = wire.work / ".git", Conversations(wire, "never")
 
-        told = [await conversations.run("echo x > first")]
+        outputs_seen = [await conversations.run("echo x > first")]
         (git / "config").write_text("[user]\n\tname = Me\n")
         (git / "hooks/pre-commit").write_text("#!/bin/sh\n")
-        told += [await conversations.run("echo x > second"), await conversations.run("echo evil > .git/config")]
+        outputs_seen += [
+            await conversations.run("echo x > second"),
+            await conversations.run("echo evil > .git/config"),
+        ]
 
-        assert told[:2] == [RAN, RAN]
-        assert f"and were restored: {git}/config\n" in told[2]
+        assert outputs_seen[:2] == [RAN, RAN]
+        assert f"and were restored: {git}/config\n" in outputs_seen[2]
         assert snapshot(git) == {
             "HEAD": "ref: refs/heads/main\n",
             "config": "[user]\n\tname = Me\n",

@@ -383,7 +383,7 @@ async def test_only_the_user_can_reach_the_files_of_the_resident(resident: Resid
 async def test_a_process_of_another_user_is_not_served(resident: ResidentProcess, home: Path) -> None:
     os.chmod(home, 0o711)
     os.chmod(home / "serve.sock", 0o666)
-    answer, told = os.pipe()
+    reading, writing = os.pipe()
     if not (child := os.fork()):
         try:
             os.chdir(home)
@@ -391,14 +391,14 @@ async def test_a_process_of_another_user_is_not_served(resident: ResidentProcess
             channel = socket.socket(socket.AF_UNIX)
             channel.connect("serve.sock")
             channel.sendall(b'{"parley": "status", "v": 1}\n')
-            os.write(told, b"got " + channel.recv(100))
+            os.write(writing, b"got " + channel.recv(100))
         except ConnectionError:
-            os.write(told, b"got nothing")
+            os.write(writing, b"got nothing")
         finally:
             os._exit(0)
-    os.close(told)
-    got = await asyncio.to_thread(os.read, answer, 100)
-    os.close(answer)
+    os.close(writing)
+    got = await asyncio.to_thread(os.read, reading, 100)
+    os.close(reading)
     await asyncio.to_thread(os.waitpid, child, 0)
 
     assert got in (b"got ", b"got nothing")

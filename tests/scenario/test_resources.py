@@ -191,8 +191,8 @@ async def test_a_client_hears_of_conversations_of_another_process(
     ):
         assert await reader.result_of(reader.request("resources/subscribe", {"uri": LIST})) == {}
         conversation = await writer.create_with_turns("Fix the parser")
-        told = (await reader.until_method("notifications/resources/updated"))[-1]
-        assert told["params"] == {"uri": LIST}
+        notification = (await reader.until_method("notifications/resources/updated"))[-1]
+        assert notification["params"] == {"uri": LIST}
 
         uri = f"{LIST}/{conversation}"
         await reader.until_answer(reader.request("resources/subscribe", {"uri": uri}))

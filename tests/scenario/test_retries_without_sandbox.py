@@ -63,11 +63,11 @@ async def test_a_command_that_failed_in_the_sandbox_is_repeated_without_it_if_ap
         cwds = [wire.work / name for name in ("yes", "no", "with a reason")]
         answers = {"decision": "approved"}, {"decision": "denied"}, {"decision": "denied", "reason": "not here"}
         seen: list[list[Any]] = []
-        told: list[str] = []
+        texts: list[str] = []
         for number, (cwd, answer) in enumerate(zip(cwds, answers, strict=True), start=1):
             cwd.mkdir()
             seen.append(await asked_again(wire, number, call, cwd, "read-only", answer))
-            told += [text for _, text in outputs(parley_model)]
+            texts += [text for _, text in outputs(parley_model)]
 
         for events, cwd in zip(seen, cwds, strict=True):
             said = events[2]["chunk"]
@@ -89,7 +89,7 @@ async def test_a_command_that_failed_in_the_sandbox_is_repeated_without_it_if_ap
                 *(again if cwd == cwds[0] else []),
                 *DONE,
             ]
-        assert told == [
+        assert texts == [
             '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}',
             "exec command rejected by user",
             "exec command rejected by user: not here",
@@ -107,9 +107,9 @@ async def test_a_patch_that_failed_in_the_sandbox_is_written_without_it_if_appro
     async with asking(parley_model, config) as wire:
         work = wire.work
         yes = await asked_again(wire, 1, call, work, "workspace-write", {"decision": "approved"})
-        told = outputs(parley_model)
+        pairs = outputs(parley_model)
         no = await asked_again(wire, 2, call, work, "workspace-write", {"decision": "denied"})
-        told += outputs(parley_model)
+        pairs += outputs(parley_model)
 
         changes = {f"{work}/a.txt": {"add": {"content": "a\n"}}, "/proc/a.txt": {"add": {"content": "a\n"}}}
         said = yes[3]["stderr"]
@@ -122,6 +122,9 @@ async def test_a_patch_that_failed_in_the_sandbox_is_written_without_it_if_appro
         assert yes == [*first, background("retrying command without sandbox"), *attempt, *DONE]
         assert no == [*first, *DONE]
         assert said.startswith("Failed to write file /proc/a.txt: ")
-        assert [text.startswith('{"output":"Failed to write file /proc/a.txt') for _, text in told] == [True, False]
-        assert told[1] == ("c1", "patch rejected by user")
+        assert [text.startswith('{"output":"Failed to write file /proc/a.txt') for _, text in pairs] == [
+            True,
+            False,
+        ]
+        assert pairs[1] == ("c1", "patch rejected by user")
         assert tree(work) == {}

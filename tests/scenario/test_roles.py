@@ -300,10 +300,10 @@ async def test_a_call_names_only_what_its_client_may_do(
     client = await client_of(server, role, era=ERAS[1])
     arguments = {"prompt": "go", "cwd": str(tmp_path / "roots"), "approval-policy": "untrusted"}
     result = await result_of(client, "tools/call", name="codex", arguments=arguments)
-    told = (await result_of(client, "server/discover"))["instructions"]
+    instructions = (await result_of(client, "server/discover"))["instructions"]
 
     assert how in result["content"][0]["text"]
-    assert ("`approvalAnswer`" in told) == (role == "approver")
+    assert ("`approvalAnswer`" in instructions) == (role == "approver")
 
 
 async def opened(client: HttpClient, conversation: str, stack: AsyncExitStack) -> list[SseReader]:

@@ -61,15 +61,15 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_also_under_new_set
         ours, theirs = await writers.open(project), await writers.open(other, project.parent)
         written = await writers.run(ours, "touch inside && echo written")
         moved = await writers.run(theirs, f"mv {project} {project}-away && ln -s {outside} {project} && echo moved")
-        told = [
+        outputs = [
             await writers.run(ours, f"echo evil > {outside}/file; echo tried", **overrides)
             for overrides in ({}, {"model": "another"}, {"cwd": str(project)})
         ]
 
     assert [written.split(",")[0], moved.split(",")[0]] == ['{"output":"written\\n"', '{"output":"moved\\n"']
-    assert told == [
+    assert outputs == [
         f"execution error: {project} may not be written to any more: it was replaced by another directory",
-    ] * len(told)
+    ] * len(outputs)
     assert os.listdir(outside) == []
 
 
@@ -88,15 +88,15 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_after_a_restart(
         await writers.run(theirs, f"mv {project} {project}-away && ln -s {outside} {project}")
     async with speaking(parley_model, home=home) as client:
         writers = Writers(client, mechanism)
-        told = [
+        outputs = [
             await writers.run(ours, f"echo evil > {outside}/file; echo tried", **overrides)
             for overrides in ({}, {"model": "another"})
         ]
         await writers.run(linked, "touch written")
 
-    assert told == [
+    assert outputs == [
         f"execution error: {project} may not be written to any more: it was replaced by another directory",
-    ] * len(told)
+    ] * len(outputs)
     assert (os.listdir(outside), os.listdir(target)) == ([], ["written"])
 
 

@@ -23,11 +23,13 @@ PACKAGING = Path(__file__).parents[2] / "packaging"
 async def test_systemd_is_notified_when_the_server_is_ready_and_when_it_stops(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    told = str(tmp_path / "notify")
+    notify_socket = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(told)
+        systemd.bind(notify_socket)
         systemd.settimeout(PATIENCE_SECONDS)
-        async with ResidentProcess(parley_model, tmp_path / "home", env={"NOTIFY_SOCKET": told}) as resident:
+        async with ResidentProcess(
+            parley_model, tmp_path / "home", env={"NOTIFY_SOCKET": notify_socket}
+        ) as resident:
             ready = await asyncio.to_thread(systemd.recv, 100)
             resident.process.send_signal(signal.SIGHUP)
             resident.process.send_signal(signal.SIGTERM)

@@ -22,8 +22,8 @@ async def over_both(wire: Wire, call: Call, **arguments: Any) -> dict[str, Turne
     return {api: await turn(wire, call, api=api, **arguments) for api in APIS}
 
 
-def expected(call: Call, told: str, *events: Any) -> dict[str, Turned]:
-    return {api: Turned.of_one(api, call, told, *events) for api in APIS}
+def expected(call: Call, output: str, *events: Any) -> dict[str, Turned]:
+    return {api: Turned.of_one(api, call, output, *events) for api in APIS}
 
 
 # --- commands that run to their end --------------------------------------------------------------
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     stdout: bytes
     stderr: bytes
     exit_code: int
-    told: str
+    output: str
 
 
 ROWS: Final = (
@@ -84,8 +84,8 @@ async def test_a_command_ends_as_it_says_and_the_model_reads_both_streams_when_i
             events += [output(call_id, said, stream=stream) for stream, said in streams if said]
             events.append(end)
         assert seen.events == whole_turn("chat", *events)
-        told = [Output(f"c{place}", ran(row.told, exit_code=row.exit_code)) for place, row in enumerate(ROWS)]
-        assert seen.outputs == history("chat", *told)
+        outputs = [Output(f"c{place}", ran(row.output, exit_code=row.exit_code)) for place, row in enumerate(ROWS)]
+        assert seen.outputs == history("chat", *outputs)
 
 
 # --- long output -------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ async def test_only_output_that_is_too_long_is_cut_in_the_middle_and_shorter_sti
 
         ends = [event for event in seen.events if event["type"] == "exec_command_end"]
         assert ends == [ended(f"c{place}", shown) for place, (_, shown) in enumerate(LONG.values())]
-        outputs = [Output(f"c{place}", ran(told)) for place, (told, _) in enumerate(LONG.values())]
+        outputs = [Output(f"c{place}", ran(texts)) for place, (texts, _) in enumerate(LONG.values())]
         assert seen.outputs == history("chat", *outputs)
 
 
@@ -130,8 +130,8 @@ async def test_the_streams_of_a_failing_command_are_cut_to_fit_together(parley_m
         out = lines(1, 64) + "[... 172 lines, 653 bytes truncated ...]\n" + lines(237, 300)
         err = lines(301, 364) + "[... 172 lines, 688 bytes truncated ...]\n" + lines(537, 600)
         assert seen.events[-4] == ended("c1", lines(1, 256), lines(301, 556), exit_code=1)
-        told = Output("c1", ran(out + err, exit_code=1))
-        assert seen.asked == history("chat", User("go"), sent(call), told)
+        output = Output("c1", ran(out + err, exit_code=1))
+        assert seen.asked == history("chat", User("go"), sent(call), output)
 
 
 # --- timeouts and signals ----------------------------------------------------------------------
@@ -174,7 +174,7 @@ async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_th
         seen = {policy: await over_both(wire, call, **{"approval-policy": policy}) for policy in TIMED_OUT}
 
         events = begun("c1", "sleep", "1000", cwd=wire.work), unended("c1", "sandbox error: command timed out")
-        assert seen == {policy: expected(call, told, *events) for policy, told in TIMED_OUT.items()}
+        assert seen == {policy: expected(call, output, *events) for policy, output in TIMED_OUT.items()}
 
 
 async def timed_out_after_output(wire: Wire) -> tuple[Call, Turned]:
@@ -199,8 +199,8 @@ async def test_output_before_a_timeout_is_shown_to_clients_and_not_to_the_model(
         call, seen = await timed_out_after_output(wire)
 
         assert seen.events[2:4] == [output("c1", "begun\n"), unended("c1", "sandbox error: command timed out")]
-        told = Output("c1", TIMED_OUT["never"])
-        assert seen.asked == history("chat", User("go"), sent(call), told)
+        text = Output("c1", TIMED_OUT["never"])
+        assert seen.asked == history("chat", User("go"), sent(call), text)
 
 
 @pytest.mark.promises("shell.told")
@@ -289,7 +289,7 @@ async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_
     async with speaking(parley_model, config=configured_for(mechanism)) as wire:
         seen = await turn(wire, *calls, sandbox="workspace-write")
 
-        told = (
+        texts = (
             ran("x\n"),
             ran("", exit_code=1),
             ran("err\n", exit_code=127),
@@ -297,7 +297,7 @@ async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_
             f"{FAILED}command timed out",
             killed[0],
         )
-        outputs = [Output(f"c{number}", text) for number, text in enumerate(told, start=1)]
+        outputs = [Output(f"c{number}", text) for number, text in enumerate(texts, start=1)]
         assert seen.outputs == history("chat", *outputs)
         ends = [event for event in seen.events if event["type"] == "exec_command_end"]
         assert ends == [
@@ -352,8 +352,8 @@ async def test_a_variable_of_a_confined_command_says_whether_it_has_the_network(
     async with speaking(parley_model, config=config) as wire:
         seen = [await turn(wire, call, sandbox=sandbox) for sandbox in ("read-only", "danger-full-access")]
 
-        told = [one.asked[-1]["content"] for one in seen]
-        assert told == [ran("mark=1\n"), ran("mark=\n")]
+        outputs = [one.asked[-1]["content"] for one in seen]
+        assert outputs == [ran("mark=1\n"), ran("mark=\n")]
 
 
 # --- before it runs ------------------------------------------------------------------------
@@ -369,8 +369,8 @@ async def test_an_invalid_command_is_refused_without_an_approval_request(
         messages = await client.until_answer(client.codex())
 
         assert "elicitation/create" not in types_of(messages)
-        told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-        assert told == ["exec command rejected: it contains a NUL character"] * 2
+        outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
+        assert outputs == ["exec command rejected: it contains a NUL character"] * 2
 
 
 @SANDBOX
@@ -515,8 +515,8 @@ async def test_a_working_directory_is_relative_to_the_conversation_absolute_or_m
             output("c3", f"{work}\n"),
             ended("c3", f"{work}\n"),
         )
-        told = ran(f"{sub}\n"), ran("/\n"), f"execution error: {missing}", ran(f"{work}\n")
-        outputs = [Output(f"c{place}", text) for place, text in enumerate(told)]
+        texts = ran(f"{sub}\n"), ran("/\n"), f"execution error: {missing}", ran(f"{work}\n")
+        outputs = [Output(f"c{place}", text) for place, text in enumerate(texts)]
         assert seen.outputs == history("chat", *outputs)
 
 
@@ -528,8 +528,8 @@ async def test_a_conversation_in_a_directory_that_is_not_there_runs_commands_els
         seen = await turn(wire, *calls, cwd=str(wire.work / "missing"))
 
         missing = f"the working directory {wire.work}/missing cannot be used: {NOT_THERE}"
-        told = Output("c1", f"execution error: {missing}"), Output("c2", ran("/\n"))
-        assert seen.outputs == history("chat", *told)
+        outputs = Output("c1", f"execution error: {missing}"), Output("c2", ran("/\n"))
+        assert seen.outputs == history("chat", *outputs)
 
 
 async def test_a_command_finds_an_empty_stdin(parley_model: ScriptedModel) -> None:

@@ -175,14 +175,14 @@ async def test_a_codex_call_that_is_not_read_is_answered_after_all_its_events(
         parley_model.queue(many_deltas("chat", MANY))
         call = client.call("codex", prompt="go")
         await parley_model.wait_for_requests(2)
-        configured, _, *told, answer = await client.until_answer(call)
+        configured, _, *received, answer = await client.until_answer(call)
 
         text = EIGHT_CHARACTERS * MANY
-        events = [one["params"]["msg"] for one in told if one["method"] == "codex/event"]
+        events = [one["params"]["msg"] for one in received if one["method"] == "codex/event"]
         came = events.count(delta(EIGHT_CHARACTERS))
         assert configured["params"]["msg"]["type"] == "session_configured"
         assert 0 < came < MANY // 2
-        assert told[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in told[::2]]
+        assert received[1::2] == [{**one, "method": one["params"]["msg"]["type"]} for one in received[::2]]
         assert without_deltas(events) == [
             TASK_STARTED,
             agent_message(text),

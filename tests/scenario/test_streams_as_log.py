@@ -54,16 +54,16 @@ async def test_a_log_stream_has_the_payloads_of_a_plain_one(parley_model: Script
             await client.say(conversation, "go", message_id=message)
             await parley_model.wait_until_held()
             wait = until_logged if given else WireClient.until_method
-            told = await wait(client, "exec_command_end")
+            received = await wait(client, "exec_command_end")
             with client.at_once():
                 again = client.stream(conversation, **given)
             answer, ended, snapshot = await client.take(3)
             assert answer["id"] == again
             parley_model.release()
-            told += [ended, snapshot, *await wait(client, "task_complete")]
+            received += [ended, snapshot, *await wait(client, "task_complete")]
             client.raw.close_stdin()
-            told.append(await client.read())
-            messages = [first, *told]
+            received.append(await client.read())
+            messages = [first, *received]
             if given:
                 messages = [unwrapped(one) for one in messages]
             seen.append([comparable(one, conversation) for one in messages])
@@ -167,12 +167,12 @@ async def test_a_level_above_info_silences_a_log_stream_and_nothing_else(parley_
         await client.say(one, "go")
         await client.over(one)
         client.message(other, "go")
-        told = await client.until_method("task_complete")
+        received = await client.until_method("task_complete")
         await set_level(client, "debug")
         client.message(one, "again")
         again = await until_logged(client, "task_complete")
 
-        assert "notifications/message" not in [message.get("method") for message in told]
+        assert "notifications/message" not in [message.get("method") for message in received]
         first = next(message for message in again if "method" in message)
         # suppressed messages are not sent later
         assert unwrapped(first)["params"]["msg"] == {"type": "task_started"}

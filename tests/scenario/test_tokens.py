@@ -20,8 +20,8 @@ pytestmark = pytest.mark.child_process
 async def created(resident: ResidentProcess, *arguments: str) -> dict[str, Any]:
     code, out, errors = await parley("token", "create", *arguments, "--json", env=resident.environ)
     assert code == 0, errors
-    told: dict[str, Any] = json.loads(out)
-    return told
+    record: dict[str, Any] = json.loads(out)
+    return record
 
 
 @pytest.mark.promises("roles.tokens")
@@ -91,8 +91,8 @@ async def test_mistakes_on_the_command_line(resident: ResidentProcess) -> None:
 
 
 async def test_a_token_for_one_conversation_is_named_by_a_prefix(resident: ResidentProcess) -> None:
-    told = resident.description
-    async with HttpClient(told["url"], token=told["token"]) as client:
+    description = resident.description
+    async with HttpClient(description["url"], token=description["token"]) as client:
         await client.initialize()
         conversation = await client.create()
     bound = await created(resident, "guest", "--role", "observer", "--conversation", conversation[:8])

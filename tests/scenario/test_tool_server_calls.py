@@ -130,7 +130,7 @@ def text_of(*texts: str) -> list[Any]:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def told_texts(*texts: str) -> str:
+def output_of_texts(*texts: str) -> str:
     """Return the content of these texts in the form that the model gets."""
     return "[" + ",".join(f'{{"text":{json.dumps(text)},"type":"text"}}' for text in texts) + "]"
 
@@ -154,29 +154,31 @@ def _table_of_calls() -> list[tuple[CallSent, tuple[EventMsg, ...], str]]:
     """Return each call of a long turn, its events, and the output for the model."""
     rows: list[tuple[CallSent, tuple[EventMsg, ...], str]] = []
 
-    def add(tool: str, arguments: str, told: str, read: Any = None, ok: Any = None, err: str | None = None) -> None:
+    def add(
+        tool: str, arguments: str, output: str, read: Any = None, ok: Any = None, err: str | None = None
+    ) -> None:
         call_id = f"c{len(rows) + 1}"
         begin = began(call_id, tool, read)
         events = (begin, ended(begin, ok=ok, err=err)) if ok or err else ()
-        rows.append((CallSent(call_id, f"x__{tool}", arguments), events, told))
+        rows.append((CallSent(call_id, f"x__{tool}", arguments), events, output))
 
     three = {"content": text_of("3"), "structuredContent": {"sum": 3}}
-    add("add", '{"a": 1, "b": 2}', told_texts("3"), {"a": 1, "b": 2}, ok=three)
-    add("fail", "{}", told_texts("it failed"), {}, ok={"content": text_of("it failed"), "isError": True})
+    add("add", '{"a": 1, "b": 2}', output_of_texts("3"), {"a": 1, "b": 2}, ok=three)
+    add("fail", "{}", output_of_texts("it failed"), {}, ok={"content": text_of("it failed"), "isError": True})
     refused = "tool call error: tool call failed for `x/rpc_error`"
     add("rpc_error", "{}", refused, {}, err=refused)
     add("add", "{bad", "err: JSON is malformed: object keys must be strings (byte 1)")
     add("add", "[1, 2]", "err: Expected `object | null`, got `array`")
-    add("echo", "", told_texts("null"), None, ok={"content": text_of("null")})
-    add("echo", "null", told_texts("null"), None, ok={"content": text_of("null")})
+    add("echo", "", output_of_texts("null"), None, ok={"content": text_of("null")})
+    add("echo", "null", output_of_texts("null"), None, ok={"content": text_of("null")})
     image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
-    told_image = '[{"data":"AAAA","mimeType":"image/png","type":"image"}]'
-    add("image", '{"mode": "a"}', told_image, {"mode": "a"}, ok={"content": [image]})
+    image_output = '[{"data":"AAAA","mimeType":"image/png","type":"image"}]'
+    add("image", '{"mode": "a"}', image_output, {"mode": "a"}, ok={"content": [image]})
     add("nope", "{}", "unsupported call: x__nope")
     begin = began("c10", "steps", {"count": 1})
     progress = background_event("Progress of x/steps: 1 of 1 (step 1)")
     events = (begin, progress, ended(begin, ok={"content": text_of("done")}))
-    rows.append((CallSent("c10", "x__steps", '{"count": 1}'), events, told_texts("done")))
+    rows.append((CallSent("c10", "x__steps", '{"count": 1}'), events, output_of_texts("done")))
     unread = "tool call error: tool call failed for `x/unreadable`: its answer cannot be read"
     add("unreadable", "{}", unread, {}, err=unread)
     return rows
@@ -202,9 +204,9 @@ async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(
 
     asked: list[AskedFor] = [User("go")]
     tools = [*ours(api), *kit_tools(api, "x")]
-    for request, (sent, _, told) in zip(parley_model.requests, rows, strict=False):
+    for request, (sent, _, output) in zip(parley_model.requests, rows, strict=False):
         assert request.body == body(api, *asked, cwd=wire.work, session=session, tools=tools)
-        asked += [sent, Output(sent.call_id, told)]
+        asked += [sent, Output(sent.call_id, output)]
     assert parley_model.requests[-1].body == body(api, *asked, cwd=wire.work, session=session, tools=tools)
     assert len(parley_model.requests) == len(rows) + 1
 
@@ -283,7 +285,7 @@ async def test_progress_is_seen_while_the_tool_works_and_another_conversation_co
         ]
     last = [request.body["messages"][-1]["content"] for request in parley_model.requests]
     assert last[:2] == ["wait for it", "release it"]
-    assert sorted(last[2:]) == sorted([told_texts("released"), told_texts("ok")])
+    assert sorted(last[2:]) == sorted([output_of_texts("released"), output_of_texts("ok")])
 
 
 async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the_turn_continues(
@@ -308,8 +310,8 @@ async def test_a_call_that_takes_longer_than_the_settings_allow_is_ended_and_the
         task_complete("Done"),
     )
     assert messages == [*configured(1, wire.sessions[0]), *pairs(1, "1", *events), answered(1, "Done")]
-    told = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-    assert told == [late, told_texts("3")]
+    outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    assert outputs == [late, output_of_texts("3")]
 
 
 @pytest.mark.promises("servers.requests")
@@ -321,8 +323,8 @@ async def test_pings_of_a_tool_server_are_answered_and_other_requests_refused(
         wire.codex(1, "go")
         await answer_of(wire, 1)
 
-    (told,) = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-    (block,) = json.loads(told)
+    (output,) = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
+    (block,) = json.loads(output)
     assert json.loads(block["text"]) == {
         "ping": {},
         "sampling/createMessage": -32601,
@@ -372,9 +374,11 @@ async def test_an_http_server_gets_its_token_which_appears_nowhere_else(parley_m
         *kit_tools("chat", "far"),
         *kit_tools("chat", "near"),
     ]
-    told = [message["content"] for message in parley_model.requests[-1].body["messages"][-8:] if message["content"]]
-    assert told[:2] == [told_texts("3"), told_texts("done")]
-    assert len(told) == 4
+    outputs = [
+        message["content"] for message in parley_model.requests[-1].body["messages"][-8:] if message["content"]
+    ]
+    assert outputs[:2] == [output_of_texts("3"), output_of_texts("done")]
+    assert len(outputs) == 4
 
     assert set(loopback.seen_tokens) == {f"Bearer {TOKEN}"}
     assert (loopback.sessions, loopback.farewells) == (1, 1)
@@ -383,7 +387,7 @@ async def test_an_http_server_gets_its_token_which_appears_nowhere_else(parley_m
     for place in (log.encode(), *wire.raw.frames, *kept, *(request.raw for request in parley_model.requests)):
         assert TOKEN.encode() not in place
     assert not any(TOKEN in value for request in parley_model.requests for value in request.headers.values())
-    assert all("TICKETS_TOKEN" not in output for output in told)
+    assert all("TICKETS_TOKEN" not in output for output in outputs)
 
 
 async def test_an_address_without_its_token_is_named_with_the_variable_and_the_others_work(

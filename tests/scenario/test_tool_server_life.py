@@ -68,14 +68,14 @@ def tool_names(body: Any) -> set[str]:
     return {name.partition("__")[0] for name in names - ours}
 
 
-def told(body: Any, call_id: str) -> str:
+def output_of(body: Any, call_id: str) -> str:
     """Return the output of a call that the model got."""
     (output,) = (one["content"] for one in body["messages"] if one.get("tool_call_id") == call_id)
     return str(output)
 
 
-def text_told(body: Any, call_id: str) -> str:
-    (block,) = json.loads(told(body, call_id))
+def text_output_of(body: Any, call_id: str) -> str:
+    (block,) = json.loads(output_of(body, call_id))
     return str(block["text"])
 
 
@@ -339,7 +339,7 @@ async def test_conversations_with_the_same_settings_share_one_process(
         again = await say(wire, 5, Call("x__pid", {}, call_id="c5"), session=wire.sessions[0])
 
     bodies = (first, second, third, fourth, again)
-    pids = [text_told(one, f"c{number}") for number, one in enumerate(bodies, start=1)]
+    pids = [text_output_of(one, f"c{number}") for number, one in enumerate(bodies, start=1)]
     assert pids[:3] == [pids[0]] * 3
     assert pids[4] == pids[0] != pids[3]
 
@@ -354,7 +354,7 @@ async def test_a_server_is_given_the_listed_variables_and_its_own_and_nothing_el
     async with speaking(parley_model, config=table(program("x", env={"EXTRA": "yes"})), env=env) as wire:
         body = await say(wire, 1, Call("x__env", {}, call_id="c1"))
 
-    assert text_told(body, "c1").split(",") == sorted([*INHERITED, "EXTRA"])
+    assert text_output_of(body, "c1").split(",") == sorted([*INHERITED, "EXTRA"])
 
 
 @pytest.mark.promises("servers.shared")
@@ -371,7 +371,7 @@ async def test_a_crash_answers_the_call_and_the_next_call_finds_the_server_again
         parley_model.says(Call("x__wait", {}, call_id="c4"))
         wire.reply(3, "wait")
         waiting = await wire.until(is_event("background_event"))
-        os.kill(int(text_told(crashed, "c3")), signal.SIGKILL)
+        os.kill(int(text_output_of(crashed, "c3")), signal.SIGKILL)
         waiting += await wire.answer(3)
         killed = parley_model.requests[-1].body
         after = await say(wire, 4, Call("x__add", {"a": 1, "b": 2}, call_id="c5"), session=wire.sessions[0])
@@ -381,13 +381,13 @@ async def test_a_crash_answers_the_call_and_the_next_call_finds_the_server_again
     end_of_turn = ["agent_message_delta", "agent_message", "task_complete"]
     assert events_of(messages, 2) == ["task_started", *call, *call, *end_of_turn]
     lost = f"tool call error: tool call failed for `x/crash`: {LOST}"
-    assert told(crashed, "c2") == lost
+    assert output_of(crashed, "c2") == lost
     (outcome, _) = [one["params"]["msg"]["result"] for one in messages if one.get("method") == "mcp_tool_call_end"]
     assert outcome == {"Err": lost}
-    assert text_told(crashed, "c3") != text_told(before, "c1")
+    assert text_output_of(crashed, "c3") != text_output_of(before, "c1")
     assert events_of(waiting, 3) == ["task_started", call[0], "background_event", call[1], *end_of_turn]
-    assert told(killed, "c4") == f"tool call error: tool call failed for `x/wait`: {LOST}"
-    assert text_told(after, "c5") == "3"
+    assert output_of(killed, "c4") == f"tool call error: tool call failed for `x/wait`: {LOST}"
+    assert text_output_of(after, "c5") == "3"
 
 
 async def test_an_interrupt_stops_the_call_at_the_server_which_continues(
@@ -405,15 +405,15 @@ async def test_an_interrupt_stops_the_call_at_the_server_which_continues(
         async with asyncio.timeout(90):
             while heard == "0":
                 body = await say(wire, number, Call("x__cancelled", {}, call_id=f"c{number + 1}"))
-                heard = text_told(body, f"c{number + 1}")
+                heard = text_output_of(body, f"c{number + 1}")
                 number += 1
         assert running(mark) == 1
 
     assert events_of(messages, 2) == ["task_started", "mcp_tool_call_begin", "background_event"]
     assert rest == [*pairs(2, "2", error(" Turn interrupted")), interrupted(2)]
     assert heard == "1"
-    assert text_told(after, "c4") == text_told(before, "c1")
-    assert (told(after, "c2"), told(after, "c3")) == ("aborted", "aborted")
+    assert text_output_of(after, "c4") == text_output_of(before, "c1")
+    assert (output_of(after, "c2"), output_of(after, "c3")) == ("aborted", "aborted")
     calls = [call["id"] for one in after["messages"] for call in one.get("tool_calls") or ()]
     outputs = [one["tool_call_id"] for one in after["messages"] if one["role"] == "tool"]
     assert calls == outputs == ["c1", "c2", "c3", "c4"]

@@ -82,7 +82,7 @@ HUGE: Final = {
 @pytest.mark.promises("servers.bounded")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "expected"),
     [
         ("text", f"{FAILED}its answer is longer than {16 * MEBIBYTE} bytes"),
         pytest.param("unfit", f"{FAILED}its answer cannot be read", marks=pytest.mark.long),
@@ -92,7 +92,7 @@ HUGE: Final = {
     ],
 )
 async def test_a_huge_answer_costs_little_memory(
-    parley_model: ScriptedModel, tmp_path: Path, kind: str, told: str
+    parley_model: ScriptedModel, tmp_path: Path, kind: str, expected: str
 ) -> None:
     script = tmp_path / "huge.py"
     script.write_text(PROGRAM)
@@ -105,7 +105,7 @@ async def test_a_huge_answer_costs_little_memory(
         peak = memory_bytes(wire.raw.pid, "VmHWM") / 1024**2
 
     outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-    assert outputs == ['[{"text":"fine","type":"text"}]', told]
+    assert outputs == ['[{"text":"fine","type":"text"}]', expected]
     assert peak < 300
 
 
@@ -132,14 +132,14 @@ def huge_answers(kind: str, media_type: str) -> Spoil:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize("media_type", ["application/json", "text/event-stream"])
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "expected"),
     [
         ("text", f"its answer is longer than {16 * MEBIBYTE} bytes"),
         ("values", "its answer has more than 2000000 values"),
     ],
 )
 async def test_a_huge_answer_over_http_costs_little_memory(
-    parley_model: ScriptedModel, kind: str, told: str, media_type: str
+    parley_model: ScriptedModel, kind: str, expected: str, media_type: str
 ) -> None:
     server = Loopback()
     server.spoils["tools/call"] = huge_answers(kind, media_type)
@@ -154,7 +154,10 @@ async def test_a_huge_answer_over_http_costs_little_memory(
         peak = memory_bytes(wire.raw.pid, "VmHWM") / 1024**2
 
     outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-    assert outputs == ['[{"text":"fine","type":"text"}]', f"tool call error: tool call failed for `x/add`: {told}"]
+    assert outputs == [
+        '[{"text":"fine","type":"text"}]',
+        f"tool call error: tool call failed for `x/add`: {expected}",
+    ]
     assert peak < 300
 
 

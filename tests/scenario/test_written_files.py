@@ -59,8 +59,8 @@ async def start(home: Path, *arguments: str) -> Process:
 async def ended(process: Process) -> tuple[int | None, str]:
     """Wait for the process, and return its exit code and its errors."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        _, told = await process.communicate()
-    return process.returncode, told.decode()
+        _, stderr = await process.communicate()
+    return process.returncode, stderr.decode()
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -111,8 +111,8 @@ async def test_of_two_exports_to_one_file_one_fails_because_it_exists(home: Path
             lambda: len(list(begun(home.parent / "work"))) == 2 or all(one.returncode is not None for one in both)
         )
 
-    told = sorted([await ended(process) for process in both])
-    assert told == [
+    results = sorted([await ended(process) for process in both])
+    assert results == [
         (0, ""),
         (1, "parley export: talk.jsonl already exists; refusing to overwrite it without --force\n"),
     ]
@@ -122,8 +122,8 @@ async def test_of_two_exports_to_one_file_one_fails_because_it_exists(home: Path
 async def test_of_two_backups_to_one_file_one_fails_because_it_exists(home: Path) -> None:
     both = [await start(home, "backup", "copy.db") for _ in range(2)]
 
-    told = sorted([await ended(process) for process in both])
-    assert told == [(0, ""), (1, "parley backup: copy.db already exists; refusing to overwrite it\n")]
+    results = sorted([await ended(process) for process in both])
+    assert results == [(0, ""), (1, "parley backup: copy.db already exists; refusing to overwrite it\n")]
     assert sorted(os.listdir(home.parent / "work")) == ["copy.db", "link"]
 
 

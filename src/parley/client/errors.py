@@ -31,7 +31,7 @@ class ClientError(ParleyError):
 
 
 class RequestFailed(ClientError):
-    """Raised if the server answers a request with a JSON-RPC error.
+    """Raised when the server answers a request with a JSON-RPC error.
 
     `number` is the JSON-RPC error code. `code` is the stable name of the error, or None if the server sends no
     codes.
@@ -51,7 +51,7 @@ def shown_url(url: str) -> str:
 
 
 class ServerUnreachable(ClientError, ConnectionError):
-    """Raised if the client cannot connect to the server at a URL."""
+    """Raised when the client cannot connect to the server at a URL."""
 
     def __init__(self, url: str, detail: str) -> None:
         super().__init__(f"cannot connect to {shown_url(url)}: {detail}")
@@ -59,7 +59,7 @@ class ServerUnreachable(ClientError, ConnectionError):
 
 
 class ServerRefused(ClientError, ConnectionError):
-    """Raised if the server at a URL answers with an HTTP error status."""
+    """Raised when the server at a URL answers with an HTTP error status."""
 
     def __init__(self, url: str, status: int, reason: str) -> None:
         address = shown_url(url)
@@ -85,7 +85,7 @@ class ServerRefused(ClientError, ConnectionError):
 
 
 class ToolFailed(ClientError):
-    """Raised if a tool returns an error. `code` is the stable name of the error, or None if the server sends no
+    """Raised when a tool returns an error. `code` is the stable name of the error, or None if the server sends no
     codes.
     """
 
@@ -95,14 +95,14 @@ class ToolFailed(ClientError):
 
 
 class CallCancelled(ClientError):
-    """Raised if this client cancelled the call. The server sends no result for the call."""
+    """Raised when this client cancelled the call. The server sends no result for the call."""
 
     def __init__(self) -> None:
         super().__init__("the call was cancelled")
 
 
 class CallTimedOut(ClientError, TimeoutError):
-    """Raised if no result of a call arrives in time. The server may still complete the call."""
+    """Raised when no result of a call arrives in time. The server may still complete the call."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(f"{name}: no result after {seconds:g} s")
@@ -110,7 +110,7 @@ class CallTimedOut(ClientError, TimeoutError):
 
 
 class StreamEnded(ClientError):
-    """Raised if a stream ends before the awaited event. `reason` is None if the server gave no reason.
+    """Raised when a stream ends before the awaited event. `reason` is None if the server gave no reason.
 
     `code` is the stable name of the reason, or None if the server sends no codes.
     """
@@ -121,7 +121,7 @@ class StreamEnded(ClientError):
 
 
 class TurnFailed(ClientError):
-    """Raised if a turn failed or was interrupted."""
+    """Raised when a turn failed or was interrupted."""
 
     def __init__(self, message: str, result: TurnResult, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -141,21 +141,21 @@ class TurnFailed(ClientError):
 
 
 class TurnNotFollowable(ClientError):
-    """Raised if the server does not report which turn a message belongs to."""
+    """Raised when the server does not report which turn a message belongs to."""
 
     def __init__(self) -> None:
         super().__init__("following a turn requires protocol version 2025-11-25")
 
 
 class AlreadyDecided(ClientError):
-    """Raised if the approval was decided or withdrawn before this decision."""
+    """Raised when the approval was decided or withdrawn before this decision."""
 
     def __init__(self) -> None:
         super().__init__("the approval was already decided or withdrawn")
 
 
 class Disconnected(ClientError):
-    """Raised if the server closed its output or exited. `exit_code` is None if the server has not exited."""
+    """Raised when the server closed its output or exited. `exit_code` is None if the server has not exited."""
 
     def __init__(self, exit_code: int | None, reason: str | None = None) -> None:
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
@@ -167,7 +167,7 @@ class Disconnected(ClientError):
 
 
 class CallLost(Disconnected):
-    """Raised if the connection was lost before the result of a call arrived, and the client is reconnecting.
+    """Raised when the connection was lost before the result of a call arrived, and the client is reconnecting.
 
     The server may have completed the call.
     """

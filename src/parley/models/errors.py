@@ -23,7 +23,7 @@ SHOWN_CHARACTERS: Final = 200
 
 
 class RetryLimitExceeded(ModelError):
-    """The provider answered 429 or 5xx to every attempt, including the last retry."""
+    """Raised when the provider answered 429 or 5xx to every attempt, including the last retry."""
 
     code = "retry_limit_exceeded"
 
@@ -33,7 +33,7 @@ class RetryLimitExceeded(ModelError):
 
 
 class HighDemand(ModelError):
-    """The Responses API answered 500 to every attempt, including the last retry."""
+    """Raised when the Responses API answered 500 to every attempt, including the last retry."""
 
     code = "high_demand"
 
@@ -42,7 +42,7 @@ class HighDemand(ModelError):
 
 
 class UsageLimitReached(ModelError):
-    """The provider refused a request because the account has used up its quota."""
+    """Raised when the provider refused a request because the account has used up its quota."""
 
     code = "usage_limit_reached"
     worth_repeating = False
@@ -54,7 +54,7 @@ class UsageLimitReached(ModelError):
 
 
 class ConnectionLost(ModelError):
-    """The connection was lost before the provider answered, or the answer was not HTTP."""
+    """Raised when the connection was lost before the provider answered, or the answer was not HTTP."""
 
     code = "connection_lost"
 
@@ -64,7 +64,7 @@ class ConnectionLost(ModelError):
 
 
 class NoResponse(ModelStreamBroken):
-    """The provider answered with status 2xx, but the body contains no response of its API."""
+    """Raised when the provider answered with status 2xx, but the body contains no response of its API."""
 
     code = "no_response"
 
@@ -97,7 +97,7 @@ class TooManyValues(ReplyTooLarge):
 
 
 class MissingVariable(ModelError):
-    """The environment variable that holds the provider's key is not set, or is empty."""
+    """Raised when the environment variable that holds the provider's key is not set, or is empty."""
 
     code = "missing_variable"
     worth_repeating = False
@@ -109,7 +109,7 @@ class MissingVariable(ModelError):
 
 
 class BadScript(ModelError):
-    """The script of the scripted provider cannot be read or is invalid."""
+    """Raised when the script of the scripted provider cannot be read or is invalid."""
 
     code = "bad_script"
     worth_repeating = False

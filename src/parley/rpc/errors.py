@@ -18,11 +18,11 @@ __all__ = [
 
 
 class SessionError(ParleyError):
-    """Raised if a request to an MCP server has no result."""
+    """Raised when a request to an MCP server has no result."""
 
 
 class RequestRefused(SessionError):
-    """Raised if the server answers with a JSON-RPC error."""
+    """Raised when the server answers with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{message} ({code})")
@@ -30,14 +30,14 @@ class RequestRefused(SessionError):
 
 
 class UnreadableAnswer(SessionError):
-    """Raised if an answer is not a JSON-RPC message, or does not have the shape that the protocol requires."""
+    """Raised when an answer is not a JSON-RPC message, or does not have the shape that the protocol requires."""
 
     def __init__(self) -> None:
         super().__init__("the answer cannot be read")
 
 
 class TooLarge(SessionError):
-    """Raised if the server's answer exceeds a limit."""
+    """Raised when the server's answer exceeds a limit."""
 
     def __init__(self, limit: int, unit: str) -> None:
         super().__init__(f"the answer has more than {limit} {unit}")
@@ -45,7 +45,7 @@ class TooLarge(SessionError):
 
 
 class UnsupportedVersion(SessionError):
-    """Raised if the server chooses a protocol version that this client does not support."""
+    """Raised when the server chooses a protocol version that this client does not support."""
 
     def __init__(self, version: str) -> None:
         super().__init__(f"Unsupported protocol version from the server: {version}")
@@ -53,14 +53,14 @@ class UnsupportedVersion(SessionError):
 
 
 class SessionLost(SessionError):
-    """Raised if the connection ended before the result arrived. The server may have completed the request."""
+    """Raised when the connection ended before the result arrived. The server may have completed the request."""
 
     def __init__(self) -> None:
         super().__init__("the connection was lost")
 
 
 class CannotReach(SessionLost):
-    """Raised if the client cannot connect. The server has not received the request."""
+    """Raised when the client cannot connect. The server has not received the request."""
 
     def __init__(self, detail: str) -> None:
         SessionError.__init__(self, detail)
@@ -68,7 +68,7 @@ class CannotReach(SessionLost):
 
 
 class HttpRefused(SessionError):
-    """Raised if the server answers with an HTTP status instead of a JSON-RPC message."""
+    """Raised when the server answers with an HTTP status instead of a JSON-RPC message."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"the server answered {status} {reason}".strip())
@@ -76,7 +76,7 @@ class HttpRefused(SessionError):
 
 
 class Redirected(SessionError):
-    """Raised if the server redirects to another URL. The redirect is not followed, because another server could
+    """Raised when the server redirects to another URL. The redirect is not followed, because another server could
     receive the token.
     """
 

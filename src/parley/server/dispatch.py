@@ -298,7 +298,10 @@ class Dispatch:
             await self._settled.wait()
 
     def hold(self, call: Call, end: Callable[[], None]) -> None:
-        """Record that a request stays open until `end` is called."""
+        """Exclude a request from the requests that `all_answered` waits for.
+
+        `end_held` calls `end` to end the request.
+        """
         self._held[call] = end
         self.settled()
 

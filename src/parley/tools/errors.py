@@ -18,7 +18,7 @@ __all__ = [
 
 
 class CommandReplaced(CommandNotStarted):
-    """The command did not run, because its working directory or program is not the approved one."""
+    """Raised when the command did not run, because its working directory or program is not the approved one."""
 
     def __init__(self, changed: Literal["directory", "program"]) -> None:
         what = "working directory" if changed == "directory" else "program"
@@ -27,15 +27,17 @@ class CommandReplaced(CommandNotStarted):
 
 
 class PatchRefused(ToolError):
-    """The patch is invalid, does not match the files, or would touch protected files. Nothing was changed."""
+    """Raised when the patch is invalid, does not match the files, or would touch protected files. Nothing was
+    changed.
+    """
 
 
 class PatchChanged(PatchRefused):
-    """A file or directory changed after the patch was verified. Nothing was written."""
+    """Raised when a file or directory changed after the patch was verified. Nothing was written."""
 
 
 class BadImage(ToolError):
-    """The file cannot be read, or is not an image that a model can view."""
+    """Raised when the file cannot be read, or is not an image that a model can view."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -43,7 +45,7 @@ class BadImage(ToolError):
 
 
 class NotStarted(ToolError):
-    """A tool server could not be started."""
+    """Raised when a tool server could not be started."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -51,7 +53,9 @@ class NotStarted(ToolError):
 
 
 class CallFailed(ToolError):
-    """A call to a tool server failed. `detail` is the reason; None if the server answered with its own error."""
+    """Raised when a call to a tool server failed. `detail` is the reason; None if the server answered with its own
+    error.
+    """
 
     def __init__(self, detail: str | None) -> None:
         super().__init__(detail or "the server answered with an error")
@@ -59,7 +63,7 @@ class CallFailed(ToolError):
 
 
 class ToolServerFailed(ToolError):
-    """A call to a tool server failed. The message names the server and the tool."""
+    """Raised when a call to a tool server failed. The message names the server and the tool."""
 
     def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
         why = f": {detail}" if detail else ""

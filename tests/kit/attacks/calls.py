@@ -6,9 +6,7 @@ import ctypes
 import os
 from typing import Any, Final
 
-__all__ = ["CALLS", "Buffer", "call", "number"]
-
-Buffer = ctypes.Array[ctypes.c_char]
+__all__ = ["CALLS", "call", "number"]
 
 X86_ONLY: Final = 1 << 16
 """A number for a system call that this machine does not have. The kernel answers that the call does not exist."""

@@ -270,7 +270,7 @@ def write_to_a_file_of_shared_memory(world: World) -> None:
 
 
 @attempt()
-def write_to_a_pipe_that_somebody_reads(world: World) -> None:
+def write_to_a_pipe_with_a_reader(world: World) -> None:
     overwrite(f"{world.outside}/pipe")
 
 

@@ -1,7 +1,7 @@
 """Runs inside the command: attempts to read hidden files.
 
-Hidden are a directory and a file outside, a directory in the workspace, and a directory outside that is named by a
-link. All have the same content.
+The hidden paths are a directory and a file outside the workspace, a directory in the workspace, and a directory
+outside that the settings name by a link. All have the same content.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import Any
 
 __all__ = [
     "SESSION",
+    "SHELL_OUTPUT",
     "STATE",
-    "TOLD",
     "assistant",
     "function_call",
     "function_call_output",
@@ -26,7 +26,7 @@ SESSION = {
 
 STATE = {"record_type": "state"}
 
-TOLD = '{"output":"x\\n","metadata":{"exit_code":0,"duration_seconds":0.1}}'
+SHELL_OUTPUT = '{"output":"x\\n","metadata":{"exit_code":0,"duration_seconds":0.1}}'
 """The output of a command, for the model."""
 
 
@@ -69,5 +69,5 @@ def local_shell_call(call_id: str | None, item_id: str | None = None) -> dict[st
     }
 
 
-def function_call_output(call_id: str, output: str = TOLD) -> dict[str, Any]:
+def function_call_output(call_id: str, output: str = SHELL_OUTPUT) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call_id, "output": output}

@@ -21,9 +21,9 @@ __all__ = [
     "approving_client",
     "asking",
     "events_of",
+    "last_output",
     "open_approval",
     "settlements",
-    "told",
     "types_of",
 ]
 
@@ -63,7 +63,7 @@ class ApprovingClient(WireClient):
         """Return all messages up to and including the next approval request."""
         return await self.until_method("elicitation/create")
 
-    async def value_behind(self, request_id: int) -> Any:
+    async def value_after(self, request_id: int) -> Any:
         """Return the value of a typed result; skip the messages before it."""
         return (await self.until_answer(request_id))[-1]["result"]["structuredContent"]
 
@@ -109,7 +109,7 @@ async def open_approval(client: ApprovingClient) -> str:
     return str(listed["approval_id"])
 
 
-def told(model: ScriptedModel) -> Any:
+def last_output(model: ScriptedModel) -> Any:
     """Return the output of the last call that the model got."""
     return model.requests[-1].body["messages"][-1]["content"]
 

@@ -74,7 +74,7 @@ class ServerAndClient:
 
     @property
     def frames(self) -> Sequence[bytes]:
-        """All messages that its client was sent."""
+        """All messages that the server has sent to the client."""
         return self.process.frames
 
     def note(self, what: str) -> None:

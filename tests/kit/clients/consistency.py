@@ -77,9 +77,9 @@ class Segment:
     def _extend(self, item: str, offset: int, event: Any) -> None:
         if event["type"] != "agent_message_delta":
             return
-        assert item not in self._said, f"{self.who}: {item} goes on behind its end: {event}"
+        assert item not in self._said, f"{self.who}: {item} continues after its end: {event}"
         before = self._saying.get(item, "")
-        assert offset == len(before), f"{self.who}: {item} at {offset} behind {before!r}: {event}"
+        assert offset == len(before), f"{self.who}: {item} at {offset} after {before!r}: {event}"
         self._saying[item] = before + event["delta"]
 
     def _end(self, event: Any) -> None:

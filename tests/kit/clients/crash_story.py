@@ -84,20 +84,20 @@ class RepeatingClient(ApprovingClient):
 
     async def tell(self, *messages: Said) -> None:
         """Find or create the conversation, stream it, and send these messages, each after the turn before."""
-        listed = await self.value_behind(self.call("conversationsList"))
+        listed = await self.value_after(self.call("conversationsList"))
         known = [one["conversation_id"] for one in listed["conversations"]]
         conversation = known[0] if known else await self.create(**ASKS_FIRST)
         await self.until_answer(self.stream(conversation))
         for message_id, text in messages:
             await self.over(conversation)
-            value = await self.value_behind(self.message(conversation, text, message_id=message_id))
+            value = await self.value_after(self.message(conversation, text, message_id=message_id))
             assert value == {"status": "ok", "message_id": message_id}
         await self.over(conversation)
 
     async def value_of(self, request_id: int) -> Any:
-        return await self.value_behind(request_id)
+        return await self.value_after(request_id)
 
-    async def value_behind(self, request_id: int) -> Any:
+    async def value_after(self, request_id: int) -> Any:
         result = (await self.until_answer(request_id))[-1]["result"]
         if result["isError"]:
             assert self.is_leaving, result
@@ -110,10 +110,10 @@ class RepeatingClient(ApprovingClient):
             await self.read()
 
     async def over(self, conversation: str) -> None:
-        seen = await self.value_behind(self.call("conversationStatus", conversation_id=conversation))
+        seen = await self.value_after(self.call("conversationStatus", conversation_id=conversation))
         while seen["state"] != "idle":
             wanted = {"after": seen["seq"], "wait_seconds": WAIT_SECONDS}
-            seen = await self.value_behind(self.call("conversationRead", conversation_id=conversation, **wanted))
+            seen = await self.value_after(self.call("conversationRead", conversation_id=conversation, **wanted))
 
 
 class Story:
@@ -220,8 +220,8 @@ class Story:
         assert len(cut) <= 1
         counted = Counter(entry.type for entry in after)
         assert (counted["turn_started"], counted["task_complete"]) == (len(said), len(said) - len(cut))
-        told = [msgspec.json.decode(entry.encoded)["message"] for entry in after if entry.type == "error"]
-        assert told == [words] * len(cut)
+        errors = [msgspec.json.decode(entry.encoded)["message"] for entry in after if entry.type == "error"]
+        assert errors == [words] * len(cut)
 
     def _check_calls(self, before: list[Entry], projections: Projections) -> None:
         """Check that each call in the model request has one output, even if the output was lost."""

@@ -48,11 +48,11 @@ __all__ = [
     "diff_of_new_a",
     "not_written",
     "outputs",
+    "patch_output",
     "sent",
     "shell_call",
     "spellings",
     "success",
-    "told",
     "turn",
     "turn_diffs",
     "untimed_requests",
@@ -195,7 +195,7 @@ def at(work: Path, value: Any) -> Any:
 # --- texts for the model ----------------------------------------------------------------
 
 
-def told(output: str, *, exit_code: int = 0) -> str:
+def patch_output(output: str, *, exit_code: int = 0) -> str:
     """Build the output of a call that ran to its end, with a duration of zero."""
     metadata = {"exit_code": exit_code, "duration_seconds": 0.0}
     return json.dumps({"output": output, "metadata": metadata}, separators=(",", ":"), ensure_ascii=False)

@@ -156,11 +156,11 @@ def asked(request: RecordedRequest) -> list[Any]:
 
 
 def _without_seconds(item: Mapping[str, Any]) -> dict[str, Any]:
-    told = "content" if item.get("role") == "tool" else "output"
-    text = item.get(told)
+    member = "content" if item.get("role") == "tool" else "output"
+    text = item.get(member)
     if not isinstance(text, str):
         return dict(item)
-    return {**item, told: _SECONDS.sub(f'"duration_seconds":"{_COVERED}"}}}}', text)}
+    return {**item, member: _SECONDS.sub(f'"duration_seconds":"{_COVERED}"}}}}', text)}
 
 
 # --- whole turns -------------------------------------------------------------------------
@@ -179,10 +179,10 @@ class Turned(NamedTuple):
         return [item for item in self.asked if item.get("role") == "tool"]
 
     @classmethod
-    def of_one(cls, api: Api, call: Call, told: str, *events: Any) -> Turned:
+    def of_one(cls, api: Api, call: Call, output: str, *events: Any) -> Turned:
         """Return the events and the output of a turn with one call."""
         assert call.call_id is not None
-        said = history(api, User("go"), sent(call), Output(call.call_id, told))
+        said = history(api, User("go"), sent(call), Output(call.call_id, output))
         return cls(whole_turn(api, *events), said)
 
 

@@ -428,10 +428,10 @@ class Soaked:
                 for calling, request_id, result in self._calls
             ]
             await self._over()
-            truth = Reading(View())
-            while (page := await self._read_on(truth, limit=1000))["events"]:
+            expected = Reading(View())
+            while (page := await self._read_on(expected, limit=1000))["events"]:
                 pass
-            log = truth.view.events
+            log = expected.view.events
             assert (page["state"], page["open"]) == ("idle", [])
             last = max(log, default=0)
             if self._stream is not None:

@@ -66,7 +66,7 @@ class View:
             self._take_delta(meta.item, meta.offset, msg)
 
     def _take_event(self, seq: Seq, msg: dict[str, Any]) -> None:
-        assert seq > self.position, f"event {seq} came behind {self.position}"
+        assert seq > self.position, f"event {seq} came after {self.position}"
         self.position = seq
         self.events[seq] = msg
         if msg["type"] in COMMAND_ENDS:

@@ -20,7 +20,7 @@ from parley.server.http.authentication import Authenticator
 from parley.server.methods import methods
 from parley.server.session import Session
 
-EVERYONE = Principal(name="conformance", role=Role.ADMIN)
+CONFORMANCE = Principal(name="conformance", role=Role.ADMIN)
 STREAMED = {
     "test_tool_with_progress",
     "test_tool_with_logging",
@@ -34,7 +34,7 @@ STREAMED = {
 
 
 def accept(authenticator: Authenticator, request: HttpRequest) -> Principal:
-    return EVERYONE
+    return CONFORMANCE
 
 
 def all_methods(session: Session, *parts: Any) -> Mapping[str, Handler]:

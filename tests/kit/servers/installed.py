@@ -92,8 +92,8 @@ class Installed(NamedTuple):
 
 
 def install(project: Path) -> Installed:
-    """Create a virtual environment in a project, with a copy of the package; dependencies come from the outer
-    one."""
+    """Create a virtual environment in a project, with a copy of the package; the dependencies come from the
+    environment that runs the tests."""
     project.mkdir(parents=True, exist_ok=True)
     venv.create(project / ".venv", symlinks=True)
     installed = Installed(project)

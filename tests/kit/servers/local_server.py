@@ -2,7 +2,7 @@
 approvals.
 
 A message is the number of approvals that the agent asks for, one after another. The results are in
-`LocalServer.told`. The messages to a client are a list of frames.
+`LocalServer.decisions`. The messages to a client are a list of frames.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class _Asks:
         asking = next(one for one in self._server.conversations if one._log is self._context.transcript)
         shown, asked = self._server.approval_request(number)
         answered = await asking._approvals.ask(shown, asked, self._context.settings.approvals)
-        told = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
-        self._server.told.append((number, told))
-        return told
+        text = answered.decision if answered.reason is None else f"{answered.decision}: {answered.reason}"
+        self._server.decisions.append((number, text))
+        return text
 
 
 class _Tools:
@@ -140,7 +140,7 @@ class LocalServer:
         self.approval_request: Callable[[int], tuple[ApprovalEvent, ApprovalRequest]]
         self.approval_request = approval_request or (lambda number: command_approval(number, "make", f"t{number}"))
         self.numbers = count(1)
-        self.told: list[tuple[int, str]] = []
+        self.decisions: list[tuple[int, str]] = []
         """The result of each approval that the model got."""
         self.clock = StandingClock()
         self._loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)

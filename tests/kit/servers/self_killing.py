@@ -12,13 +12,13 @@ __all__ = ["MOMENTS", "Doomed", "Fate", "Moment"]
 
 TESTS: Final = Path(__file__).parents[2]
 
-Moment = Literal["before a commit", "behind a commit", "in a write"]
+Moment = Literal["before a commit", "after a commit", "in a write"]
 """The kinds of writes at which a server kills itself.
 
 After a commit, no client has been notified yet. In a write to stdout, only one half was written.
 """
 
-MOMENTS: Final[tuple[Moment, ...]] = ("before a commit", "behind a commit", "in a write")
+MOMENTS: Final[tuple[Moment, ...]] = ("before a commit", "after a commit", "in a write")
 
 
 class Fate(NamedTuple):

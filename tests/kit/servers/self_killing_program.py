@@ -63,7 +63,7 @@ class Connection(sqlite3.Connection):
             return super().execute(sql, *parameters)
         self._fate.at("before a commit")
         done = super().execute(sql)
-        self._fate.at("behind a commit")
+        self._fate.at("after a commit")
         self._fate.note_commit()
         return done
 

@@ -18,8 +18,8 @@ SETTLED: Final = ["question_asked", "question_settled", "approval_settled"]
 
 def settlements(server: LocalServer, conversation: Conversation) -> list[str]:
     """Return the entries of a log about approvals and the ends of turns."""
-    told = (*SETTLED, "turn_ended")
-    return [entry for entry in server.entry_types(conversation.id) if entry in told]
+    types = (*SETTLED, "turn_ended")
+    return [entry for entry in server.entry_types(conversation.id) if entry in types]
 
 
 def taken_back(request_id: int, decision: str, *, by: str | None = None) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Filter:
             raise ValueError("the last instruction does not end it")
 
     def answer(self, call: Call) -> int:
-        """Return the decision about a call."""
+        """Return the decision of the filter about a system call."""
         words = call.seen()
         register = 0
         position = 0

@@ -18,8 +18,8 @@ _SETTINGS: Final = (
     "core.fsmonitor=false",
     "diff.indentHeuristic=false",
     "gc.auto=0",
-    "user.email=somebody@example.invalid",
-    "user.name=somebody",
+    "user.email=user@example.invalid",
+    "user.name=user",
 )
 
 

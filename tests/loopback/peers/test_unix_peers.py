@@ -58,10 +58,10 @@ async def test_all_other_processes_are_notified_in_order(peers: UnixPeers, start
 
     for number in range(3):
         peers.notify_all("changed", b'{"n":%d}' % number)
-    told = [[(await other.heard())["params"] for _ in range(3)] for other in others]
+    received = [[(await other.heard())["params"] for _ in range(3)] for other in others]
     others[0].tells("changed", '{"n":3}')
 
-    assert told == [[{"n": 0}, {"n": 1}, {"n": 2}]] * 2
+    assert received == [[{"n": 0}, {"n": 1}, {"n": 2}]] * 2
     assert (await others[1].heard())["params"] == {"n": 3}
 
 

@@ -231,7 +231,7 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
 
 @BUBBLEWRAP
 @pytest.mark.parametrize(
-    ("became", "said", "told"),
+    ("became", "said", "reason"),
     [
         (
             SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
@@ -274,7 +274,7 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
     ],
 )
 async def test_a_transient_failure_does_not_disable_a_mechanism_or_its_proc(
-    became: CommandResult | SandboxUnavailable, said: bytes, told: str
+    became: CommandResult | SandboxUnavailable, said: bytes, reason: str
 ) -> None:
     class ShortAtFirst:
         """A starter that lacks a resource for the first confined command."""
@@ -303,7 +303,7 @@ async def test_a_transient_failure_does_not_disable_a_mechanism_or_its_proc(
     finally:
         await sandboxed.close()
 
-    assert first == f"bubblewrap: the self-test failed: {told}"
+    assert first == f"bubblewrap: the self-test failed: {reason}"
     assert (second.used, dict(second.tried[0].facts)["proc"]) == ("bubblewrap", "its own")
 
 

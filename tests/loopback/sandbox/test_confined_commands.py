@@ -181,8 +181,8 @@ async def test_the_target_of_a_hidden_link_is_hidden_from_the_next_command_too(
     first = await confined(sandboxed, within, "rm", ".ssh", cwd=home)
     second = await confined(sandboxed, within, "cat", "../keys/id", cwd=home)
 
-    told = f"protected files were changed while the command ran, and were restored: {home}/.ssh\n".encode()
-    assert first == Ran(exit_code=1, stdout=b"", stderr=told)
+    warning = f"protected files were changed while the command ran, and were restored: {home}/.ssh\n".encode()
+    assert first == Ran(exit_code=1, stdout=b"", stderr=warning)
     assert (second.exit_code, second.stdout) == (1, b"")
 
 

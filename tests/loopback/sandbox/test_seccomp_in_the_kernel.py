@@ -177,7 +177,7 @@ def test_permitted_operations_under_each_program(attempt: str, control: dict[str
     if attempt not in control:
         pytest.skip("not on this machine")
     if (without := control[attempt]) != GOES_FURTHER_WITHOUT.get(attempt, "ok"):
-        pytest.skip(f"this computer does not let anybody do that: {without}")
+        pytest.skip(f"this computer does not allow this to any user: {without}")
 
     assert {mode: outcomes[mode][attempt] for mode in MODES} == EXPECTED[attempt]
 

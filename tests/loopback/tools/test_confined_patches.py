@@ -54,7 +54,7 @@ class Bench:
 
     def _begun(self) -> None:
         if self.spoil is not None:
-            self.spoil.write_bytes(b"somebody else's\n")
+            self.spoil.write_bytes(b"another user's\n")
 
     async def apply(self, *lines: str) -> str:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -85,10 +85,10 @@ async def test_a_patch_is_written_whole_under_its_policy(tmp_path: Path, sandbox
     planted(tmp_path / "work")
     bench = bench_in(tmp_path, sandboxed)
 
-    told = json.loads(await bench.apply(*ALL))
+    output = json.loads(await bench.apply(*ALL))
 
     assert (
-        told["output"] == "Success. Updated the following files:\nA sub/new.txt\nM moved.txt\nM run\nD gone.txt\n"
+        output["output"] == "Success. Updated the following files:\nA sub/new.txt\nM moved.txt\nM run\nD gone.txt\n"
     )
     assert tree(tmp_path / "work") == {
         "sub": ("drwxr-xr-x", b""),
@@ -103,9 +103,9 @@ async def test_the_system_itself_enforces_the_policy_of_a_patch(tmp_path: Path, 
     before = planted(tmp_path / "work")
     bench = bench_in(tmp_path, sandboxed)
 
-    told = await bench.apply(*ALL, "*** Add File: ../outside.txt", "+x")
+    output = await bench.apply(*ALL, "*** Add File: ../outside.txt", "+x")
 
-    assert told.startswith(f"{DENIED}stderr: Failed to write file ../outside.txt: ")
+    assert output.startswith(f"{DENIED}stderr: Failed to write file ../outside.txt: ")
     assert tree(tmp_path) == {
         "work": ("drwxr-xr-x", b""),
         **{f"work/{name}": file for name, file in before.items()},
@@ -120,10 +120,10 @@ async def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path, sandb
     bench = bench_in(tmp_path, sandboxed)
     bench.spoil = tmp_path / "work" / "run"
 
-    told = await bench.apply(*ALL)
+    output = await bench.apply(*ALL)
 
-    assert told.startswith(f"{DENIED}stderr: ")
-    assert tree(tmp_path / "work") == {**before, "run": ("-rwxr-x--x", b"somebody else's\n")}
+    assert output.startswith(f"{DENIED}stderr: ")
+    assert tree(tmp_path / "work") == {**before, "run": ("-rwxr-x--x", b"another user's\n")}
 
 
 @LANDLOCK

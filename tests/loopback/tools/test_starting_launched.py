@@ -59,20 +59,20 @@ async def test_files_of_many_megabytes_are_refused(executor: Executor) -> None:
 BEGUN: Final = """echo '{ "child-pid": 4711, "mnt-namespace": 1 }' >&3; """
 
 
-def told(code: int) -> str:
+def reports_exit(code: int) -> str:
     return f"""echo '{{ "exit-code": {code} }}' >&3; """
 
 
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (BEGUN + told(0), Ran(exit_code=0)),
-        (BEGUN + told(3) + "echo said; exit 3", Ran(exit_code=3, stdout=b"said\n")),
-        (BEGUN + told(137) + "exit 137", Ran(exit_code=137)),
-        (BEGUN + told(3) + "kill -9 $$", Ran(exit_code=3)),
+        (BEGUN + reports_exit(0), Ran(exit_code=0)),
+        (BEGUN + reports_exit(3) + "echo said; exit 3", Ran(exit_code=3, stdout=b"said\n")),
+        (BEGUN + reports_exit(137) + "exit 137", Ran(exit_code=137)),
+        (BEGUN + reports_exit(3) + "kill -9 $$", Ran(exit_code=3)),
         (BEGUN + "echo said; kill -9 $$", Ran(signal=signal.SIGKILL, stdout=b"said\n")),
-        (BEGUN + "sleep 1000 & " + told(5) + "exit 5", Ran(exit_code=5)),
-        (BEGUN + "setsid sleep 1000 & " + told(6) + "exit 6", Ran(exit_code=6)),
+        (BEGUN + "sleep 1000 & " + reports_exit(5) + "exit 5", Ran(exit_code=5)),
+        (BEGUN + "setsid sleep 1000 & " + reports_exit(6) + "exit 6", Ran(exit_code=6)),
     ],
 )
 async def test_a_launched_command_ends_as_its_launcher_says(executor: Executor, script: str, expected: Ran) -> None:
@@ -109,7 +109,7 @@ async def test_a_launcher_that_takes_too_long_is_out_of_time_whatever_it_has_sai
 
 
 async def test_a_launcher_reports_on_the_descriptor_after_the_files(executor: Executor) -> None:
-    script = BEGUN.replace(">&3", ">&5") + told(4).replace(">&3", ">&5") + "cat <&3; cat <&4"
+    script = BEGUN.replace(">&3", ">&5") + reports_exit(4).replace(">&3", ">&5") + "cat <&3; cat <&4"
 
     result = await ran(executor, "sh", "-c", script, files=(b"a\n", b"b\n"), reports=True)
 
@@ -137,7 +137,7 @@ async def test_no_descriptor_is_left_of_any_launcher(executor: Executor) -> None
     await ran(executor, "true")
     before = open_descriptors()
     for _ in range(30):
-        await ran(executor, "sh", "-c", BEGUN + told(0), reports=True)
+        await ran(executor, "sh", "-c", BEGUN + reports_exit(0), reports=True)
         with pytest.raises(SandboxUnavailable):
             await ran(executor, "false", reports=True)
 

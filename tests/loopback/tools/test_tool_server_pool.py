@@ -61,9 +61,9 @@ async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayl
     """Return the events of one call without durations, and the output for the model."""
     transcript = RecordingTranscript()
     async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
-        told = await ServerTools(context(transcript), lease).run(call_item(name, arguments))
+        output = await ServerTools(context(transcript), lease).run(call_item(name, arguments))
     assert transcript.shown == []
-    return [without_duration(one) for one in transcript.payloads], told
+    return [without_duration(one) for one in transcript.payloads], output
 
 
 def without_duration(event: LogPayload) -> LogPayload:
@@ -196,26 +196,26 @@ def test_a_server_is_waited_for_ten_seconds_left_alone_for_thirty_and_kept_for_t
 
 
 async def test_a_result_is_shown_whole_and_the_model_reads_its_content_as_json(pool: ServerPool) -> None:
-    events, told = await run(pool, "x__add", '{"a": 1, "b": 2}')
+    events, output = await run(pool, "x__add", '{"a": 1, "b": 2}')
 
     result = {"content": [{"type": "text", "text": "3"}], "structuredContent": {"sum": 3}}
     assert events == shown("add", {"a": 1, "b": 2}, ToolCallOutcome(ok=result))
-    assert told == '[{"text":"3","type":"text"}]'
+    assert output == '[{"text":"3","type":"text"}]'
 
 
 async def test_a_tool_that_reports_a_failure_has_a_result_all_the_same(pool: ServerPool) -> None:
-    events, told = await run(pool, "x__fail", "{}")
+    events, output = await run(pool, "x__fail", "{}")
 
     result = {"content": [{"type": "text", "text": "it failed"}], "isError": True}
     assert events == shown("fail", {}, ToolCallOutcome(ok=result))
-    assert told == '[{"text":"it failed","type":"text"}]'
+    assert output == '[{"text":"it failed","type":"text"}]'
 
 
 async def test_a_json_rpc_error_is_a_failed_call(pool: ServerPool) -> None:
-    events, told = await run(pool, "x__rpc_error", "{}")
+    events, output = await run(pool, "x__rpc_error", "{}")
 
     failure = "tool call error: tool call failed for `x/rpc_error`"
-    assert (events, told) == (shown("rpc_error", {}, ToolCallOutcome(err=failure)), failure)
+    assert (events, output) == (shown("rpc_error", {}, ToolCallOutcome(err=failure)), failure)
 
 
 @pytest.mark.parametrize(
@@ -235,19 +235,19 @@ async def test_arguments_that_are_no_json_object_leave_no_events(
 
 @pytest.mark.parametrize("arguments", ["", "  ", "null"])
 async def test_empty_arguments_mean_none(pool: ServerPool, arguments: str) -> None:
-    events, told = await run(pool, "x__env", arguments)
+    events, output = await run(pool, "x__env", arguments)
 
     result = {"content": [{"type": "text", "text": "EXTRA,HOME,LANG,PATH"}]}
     assert events == shown("env", None, ToolCallOutcome(ok=result))
-    assert told == '[{"text":"EXTRA,HOME,LANG,PATH","type":"text"}]'
+    assert output == '[{"text":"EXTRA,HOME,LANG,PATH","type":"text"}]'
 
 
 async def test_the_model_reads_an_image_as_json_too(pool: ServerPool) -> None:
-    events, told = await run(pool, "x__image", '{"mode": "a"}')
+    events, output = await run(pool, "x__image", '{"mode": "a"}')
 
     result = {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]}
     assert events == shown("image", {"mode": "a"}, ToolCallOutcome(ok=result))
-    assert told == '[{"data":"AAAA","mimeType":"image/png","type":"image"}]'
+    assert output == '[{"data":"AAAA","mimeType":"image/png","type":"image"}]'
 
 
 async def test_arguments_reach_the_tool_as_the_model_gave_them(pool: ServerPool) -> None:
@@ -265,34 +265,34 @@ async def test_arguments_reach_the_tool_as_the_model_gave_them(pool: ServerPool)
 
 async def test_a_result_over_one_mebibyte_is_cut_for_the_model_alone(pool: ServerPool) -> None:
     size = 1024 * 1024
-    events, told = await run(pool, "x__big", json.dumps({"size": size}))
+    events, output = await run(pool, "x__big", json.dumps({"size": size}))
 
     result = {"content": [{"type": "text", "text": "x" * size}]}
     whole = f'[{{"text":"{"x" * size}","type":"text"}}]'
     assert events == shown("big", {"size": size}, ToolCallOutcome(ok=result))
-    assert told == whole[:size] + f"\n[The result is too long: 27 of {size + 27} bytes are left out.]"
+    assert output == whole[:size] + f"\n[The result is too long: 27 of {size + 27} bytes are left out.]"
 
 
 async def test_a_result_over_four_mebibytes_is_left_out_of_the_event(pool: ServerPool) -> None:
     size = 4 * 1024 * 1024
-    events, told = await run(pool, "x__big", json.dumps({"size": size}))
+    events, output = await run(pool, "x__big", json.dumps({"size": size}))
 
     sentence = f"The result is too long to be shown: {size + 39} bytes, of {size} at most."
     result = {"content": [{"type": "text", "text": sentence}]}
     assert events == shown("big", {"size": size}, ToolCallOutcome(ok=result))
-    assert len(told) < 1024 * 1024 + 100
+    assert len(output) < 1024 * 1024 + 100
 
 
 # --- progress ----------------------------------------------------------------------------
 
 
 async def test_progress_becomes_background_events_few_enough_to_read(pool: ServerPool) -> None:
-    events, told = await run(pool, "x__steps", '{"count": 1000}')
+    events, output = await run(pool, "x__steps", '{"count": 1000}')
 
     begin, *progress, end = events
     assert isinstance(begin, McpToolCallBegin)
     assert isinstance(end, McpToolCallEnd)
-    assert told == '[{"text":"done","type":"text"}]'
+    assert output == '[{"text":"done","type":"text"}]'
     assert progress[-1] == BackgroundEvent(message="Progress of x/steps: 1000 of 1000 (step 1000)")
     assert all(isinstance(one, BackgroundEvent) for one in progress)
     assert len(progress) < 100
@@ -468,7 +468,7 @@ async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, 
         transcript = RecordingTranscript()
         tools = ServerTools(context(transcript), lease)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = [
+            output = [
                 await tools.run(call_item("o__add", '{"a": 1, "b": 2}')),
                 await tools.run(call_item("o__steps", '{"count": 3}')),
                 await tools.run(call_item("o__picture", "{}")),
@@ -479,7 +479,7 @@ async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, 
             await transcript.until(12)
             waiting.cancel()
             await asyncio.wait([waiting])
-            told.append(await tools.run(call_item("o__add", '{"a": 3, "b": 4}')))
+            output.append(await tools.run(call_item("o__add", '{"a": 3, "b": 4}')))
 
         assert [spec.name for spec in lease.specs()] == [
             "o__add",
@@ -489,7 +489,7 @@ async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, 
             "o__steps",
             "o__wait",
         ]
-        assert told == [
+        assert output == [
             '[{"text":"3","type":"text"}]',
             '[{"text":"done","type":"text"}]',
             '[{"data":"AAAA","mimeType":"image/png","type":"image"}]',
@@ -513,10 +513,10 @@ async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> N
         async with pool.lease([server]) as lease:
             tools = ServerTools(context(transcript), lease)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                told = await tools.run(call_item("far__add", '{"a": 1, "b": 2}'))
+                output = await tools.run(call_item("far__add", '{"a": 1, "b": 2}'))
                 await tools.run(call_item("far__steps", '{"count": 2}'))
 
-    assert told == '[{"text":"3","type":"text"}]'
+    assert output == '[{"text":"3","type":"text"}]'
     assert BackgroundEvent(message="Progress of far/steps: 2 of 2 (step 2)") in transcript.payloads
     assert set(loopback.seen_tokens) == {"Bearer t0p-secret"}
     assert (loopback.sessions, loopback.farewells) == (1, 1)

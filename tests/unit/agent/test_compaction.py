@@ -159,11 +159,11 @@ async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it(
     await room_made(transcript, model, chosen)
     transcript.write(model_asked())
 
-    compacted, told, _ = transcript.payloads
+    compacted, notice, _ = transcript.payloads
     assert compacted == history_compacted(f"{FOREWORD}In short.", replaced=4)
-    assert isinstance(told, BackgroundEvent)
-    number = int(told.message.split()[2])
-    assert told == background_event(f"Context compacted: {number} of 10000 tokens")
+    assert isinstance(notice, BackgroundEvent)
+    number = int(notice.message.split()[2])
+    assert notice == background_event(f"Context compacted: {number} of 10000 tokens")
     assert abs(number - used) <= 2  # the parts of the estimate are rounded
     assert transcript.history.items == [user(f"{FOREWORD}In short."), *recent, user("four")]
 
@@ -434,11 +434,11 @@ async def test_only_the_successful_attempt_is_the_summary_and_its_tokens_are_cou
     transcript, model = long_talk(), Summaries(ModelStreamBroken("gone"), whole, max_retries=1)
     await room_made(transcript, model)
 
-    notice, *rest, told = transcript.payloads
+    notice, *rest, error = transcript.payloads
     assert isinstance(notice, BackgroundEvent)
     assert notice.message.startswith("stream error: stream disconnected before completion: gone; retrying 1/1 in ")
     assert rest == [spent, history_compacted(f"{FOREWORD}In short.", replaced=5)]
-    assert isinstance(told, BackgroundEvent)
+    assert isinstance(error, BackgroundEvent)
     assert model.records[0] == model.records[1]
 
 

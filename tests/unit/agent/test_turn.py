@@ -122,12 +122,12 @@ def asked_to_go() -> RecordingTranscript:
     return RecordingTranscript(turn_started(), task_started(), user_message("go"))
 
 
-async def nobody_to_ask(reached: LimitReached) -> bool:
+async def refuse_limit(reached: LimitReached) -> bool:
     raise AssertionError(f"{reached} without a limit")
 
 
 async def turn_of(transcript: RecordingTranscript, model: Model, clock: Clock) -> TurnEnded:
-    return await run_turn(transcript, model, NoTools(), SETTINGS, clock, TokenMeter(), nobody_to_ask)
+    return await run_turn(transcript, model, NoTools(), SETTINGS, clock, TokenMeter(), refuse_limit)
 
 
 def says(text: str) -> list[Sequence[Chunk]]:
@@ -230,9 +230,9 @@ async def test_permanent_errors_are_not_retried() -> None:
     model = Replies([UnexpectedStatus(400, "Bad Request", "no")], max_retries=5)
     await turn_of(transcript, model, clock)
 
-    told = "unexpected status 400 Bad Request: no"
+    expected = "unexpected status 400 Bad Request: no"
     code = "unexpected_status"
-    failed = error(told, "failed", code), task_complete(), turn_ended("failed", told, code)
+    failed = error(expected, "failed", code), task_complete(), turn_ended("failed", expected, code)
     assert transcript.payloads == [model_asked(1), *failed]
     assert clock.seconds == []
 

@@ -53,7 +53,7 @@ def test_the_modules_of_other_programs_are_not_loaded(loaded: set[str]) -> None:
 
 
 def test_a_module_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preloading, "_IMPORTED_LATE", ("parley_of_nobody", "colorsys"))
+    monkeypatch.setattr(preloading, "_IMPORTED_LATE", ("parley_missing", "colorsys"))
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
 
     load_all_modules()

@@ -45,7 +45,7 @@ def chosen_by(loader: Loader, *calls: SettingsOverrides) -> ResolvedSettings:
 
 
 def after(home: Home, *calls: SettingsOverrides, config: str = CONFIG) -> Settings:
-    """Return the settings after these calls."""
+    """Return the settings of a conversation after calls with these overrides, in this order."""
     home.write(config)
     return chosen_by(home.loader(), *calls).settings
 
@@ -202,7 +202,7 @@ def test_instructions_of_a_profile_take_the_place_of_those_given_before(home: Ho
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kind", "told"),
+    ("wanted", "kind", "expected"),
     [
         (
             SettingsOverrides(approval_policy="ask"),
@@ -222,7 +222,7 @@ def test_instructions_of_a_profile_take_the_place_of_those_given_before(home: Ho
     ],
 )
 def test_invalid_overrides_are_refused_and_earlier_ones_stay(
-    home: Home, wanted: SettingsOverrides, kind: type[ConfigError], told: str
+    home: Home, wanted: SettingsOverrides, kind: type[ConfigError], expected: str
 ) -> None:
     home.write(CONFIG)
     loader = home.loader()
@@ -231,7 +231,7 @@ def test_invalid_overrides_are_refused_and_earlier_ones_stay(
     with pytest.raises(kind) as refused:
         loader.choose(wanted, before)
 
-    assert str(refused.value) == told
+    assert str(refused.value) == expected
     assert loader.choose(SettingsOverrides(sandbox="read-only"), before).settings == after(
         home, OPENED, config(model_context_window=1000), SettingsOverrides(sandbox="read-only")
     )

@@ -54,7 +54,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     },
     "an address of a server": {"mcp_servers.s.url": f"https://{SECRET}@localhost/mcp"},
     "a key in the address of a server": {"mcp_servers.s.url": f"https://localhost/mcp?key={SECRET}"},
-    "a key behind the address of a server": {"mcp_servers.s.url": f"https://localhost/mcp#{SECRET}"},
+    "a key after the address of a server": {"mcp_servers.s.url": f"https://localhost/mcp#{SECRET}"},
     "a key in an address": {
         **P,
         "model_providers.p": {**PROVIDER, "base_url": f"http://localhost:1/v1?key={SECRET}"},

@@ -38,16 +38,16 @@ def turn(number: int, *, parent: str | None = None, also: tuple[LogPayload, ...]
 
 def seen(*payloads: LogPayload) -> list[str]:
     """Return the texts of the next request."""
-    told: list[str] = []
+    shown: list[str] = []
     for item in history_of(*payloads).items:
         match item:
             case UserItem(content=(part,)):
-                told.append(getattr(part, "text", "") or getattr(part, "image_url", ""))
+                shown.append(getattr(part, "text", "") or getattr(part, "image_url", ""))
             case OutputItem(call_id=call_id, output=output):
-                told.append(f"{call_id}: {output}")
+                shown.append(f"{call_id}: {output}")
             case other:
-                told.append(getattr(other, "text", "") or getattr(other, "call_id", ""))
-    return told
+                shown.append(getattr(other, "text", "") or getattr(other, "call_id", ""))
+    return shown
 
 
 def test_a_branch_begins_after_the_turn_of_its_parent() -> None:

@@ -38,11 +38,13 @@ from parley.wire.ids import START, Seq
 
 def said(log: Log, cursor: Cursor) -> list[str]:
     """Return everything that the reader lacks: an entry by its type, a delta as `item@offset:text`."""
-    told: list[str] = []
+    shown: list[str] = []
     while (thing := cursor.next(log)) is not None:
         assert not isinstance(thing, Earlier)
-        told.append(thing.type if isinstance(thing, Entry) else f"{thing.item.id}@{thing.offset}:{words_of(thing)}")
-    return told
+        shown.append(
+            thing.type if isinstance(thing, Entry) else f"{thing.item.id}@{thing.offset}:{words_of(thing)}"
+        )
+    return shown
 
 
 def open_text(log: Log) -> dict[str, str]:

@@ -135,14 +135,14 @@ def end(log: Log, call: CallId = CALL) -> Seq:
 
 
 def handed(log: Log, cursor: Cursor) -> list[str]:
-    told: list[str] = []
+    shown: list[str] = []
     while (step := cursor.next(log)) is not None:
         if isinstance(step, Entry):
-            told.append(step.type)
+            shown.append(step.type)
         else:
             assert isinstance(step, OutputDelta)
-            told.append(f"{step.item.id}@{step.offset}:{step.data.decode()}")
-    return told
+            shown.append(f"{step.item.id}@{step.offset}:{step.data.decode()}")
+    return shown
 
 
 def running() -> Log:

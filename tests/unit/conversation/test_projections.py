@@ -156,7 +156,7 @@ def _approval(what: str, number: int) -> tuple[LogPayload, LogPayload]:
             return limit_approval(number)
 
 
-def told(projections: Projections) -> dict[str, Any]:
+def contents_of(projections: Projections) -> dict[str, Any]:
     """Return everything that can be read from the projections."""
     state, history, approvals, settings_history = (
         projections.state,
@@ -198,14 +198,17 @@ def test_replaying_a_stored_log_gives_the_same_projections(script: list[tuple[An
     again = Projections()
     again.replay(stored(entry) for entry in log.entries)
 
-    assert told(again) == told(live)
+    assert contents_of(again) == contents_of(live)
 
 
-def told_after_a_checkpoint(projections: Projections) -> dict[str, Any]:
-    """Return the result of `told` without messages and settlements before the checkpoint, which the store finds."""
+def contents_after_checkpoint(projections: Projections) -> dict[str, Any]:
+    """Return the result of `contents_of` without the messages and settlements before the checkpoint.
+
+    The store finds those.
+    """
     state, settings_history = projections.state, projections.settings_history
     by_key = ("inputs", "messages")
-    return told(projections) | {
+    return contents_of(projections) | {
         "state": {name: getattr(state, name) for name in state.__slots__ if name not in by_key},
         "questions": projections.approvals.open,
         "wanted": [chain(one) for one in (settings_history.first, settings_history.now, settings_history.of_turn)],
@@ -236,7 +239,7 @@ def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list
         restored.supply(log.entries[seq - 1])
     live.replay(log.entries[at:])
 
-    assert told_after_a_checkpoint(restored) == told_after_a_checkpoint(live)
+    assert contents_after_checkpoint(restored) == contents_after_checkpoint(live)
 
 
 def test_dropped_texts_can_be_supplied_again() -> None:
@@ -246,12 +249,12 @@ def test_dropped_texts_can_be_supplied_again() -> None:
     projections, log = Projections(), Log()
     log.append(scribe.log, at=AT)
     projections.replay(log.entries)
-    before = told(projections)
+    before = contents_of(projections)
     projections.history.drop_texts()
     for seq in projections.history.missing:
         projections.supply(log.entries[seq - 1])
 
-    assert (told(projections), projections.history.missing) == (before, [])
+    assert (contents_of(projections), projections.history.missing) == (before, [])
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(b"\x90"), zlib.compress(b"\x91\x02")])
@@ -295,14 +298,14 @@ def test_a_copy_is_independent_and_says_the_same(script: list[tuple[Any, ...]], 
         assert any(isinstance(one, UserMessage) and one.parent_message_id for one in scribe.log[at:])
     else:
         whole.replay(log.entries)
-        assert told_after_a_checkpoint(live) == told_after_a_checkpoint(whole)
+        assert contents_after_checkpoint(live) == contents_after_checkpoint(whole)
     assert copied.checkpoint() == before
     copied.replay(log.entries[at:])
     for seq in copied.history.missing:
         copied.supply(log.entries[seq - 1])
     whole = Projections()
     whole.replay(log.entries)
-    assert told(copied) == told(whole)
+    assert contents_of(copied) == contents_of(whole)
 
 
 @pytest.mark.parametrize("is_event", [True, False])
@@ -316,7 +319,7 @@ def test_entries_of_a_newer_version_change_no_projection(is_event: bool) -> None
 
     assert projections.state.updated_at == AT + 9
     projections.state.skip(Seq(3), at=AT)
-    assert told(projections) == told(before)
+    assert contents_of(projections) == contents_of(before)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"record":"turn_ended"}'])

@@ -21,8 +21,8 @@ from kit.builders.logs import history_of, state_of
 from kit.builders.records import call_output, message, model_asked, model_said, turn_ended, turn_started
 from kit.builders.rollouts import (
     SESSION,
+    SHELL_OUTPUT,
     STATE,
-    TOLD,
     assistant,
     function_call,
     function_call_output,
@@ -87,7 +87,7 @@ def test_a_session_with_a_command_becomes_a_turn_with_all_that_a_turn_has() -> N
         user_message("go", message_id=said.message_id),
         model_asked(),
         model_said(shell_call("call1")),
-        call_output("call1", TOLD),
+        call_output("call1", SHELL_OUTPUT),
         model_asked(),
         agent_message("Done"),
         model_said(message("Done")),

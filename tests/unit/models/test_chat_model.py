@@ -409,16 +409,16 @@ MANY_VALUES = [
 @pytest.mark.parametrize(("before", "value", "after"), MANY_VALUES)
 def test_an_event_of_very_many_values_is_refused(before: bytes, value: bytes, after: bytes, size: int) -> None:
     data = event_of(before, value, after, size)
-    times, told = [], set[str]()
+    times, errors = [], set[str]()
     for _ in range(3):
         began_at = time.perf_counter()
         with pytest.raises(ReplyTooLarge) as refused:
             decoded(data)
         times.append(time.perf_counter() - began_at)
-        told |= {str(refused.value), str(refused.value.of_provider("local"))}
+        errors |= {str(refused.value), str(refused.value.of_provider("local"))}
         assert not refused.value.worth_repeating
 
-    assert told == {"the model sent an event with more than 50000 JSON values"}
+    assert errors == {"the model sent an event with more than 50000 JSON values"}
     assert min(times) < 0.05 + 0.01 * (size / 1e6 - 1)
 
 
@@ -522,7 +522,7 @@ def test_an_image_makes_parts_of_the_message_it_stands_in_and_of_no_other() -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (b'{"a":1}', '{"a":1}'),
         (b'{"a":1e999}', '{"a":1e999}'),
@@ -531,13 +531,13 @@ def test_an_image_makes_parts_of_the_message_it_stands_in_and_of_no_other() -> N
         (b"7", "7"),
     ],
 )
-def test_arguments_of_any_kind_are_passed_on_as_text(arguments: bytes, told: str) -> None:
+def test_arguments_of_any_kind_are_passed_on_as_text(arguments: bytes, expected: str) -> None:
     piece = b'{"index":0,"id":"c1","function":{"name":"shell","arguments":%b}}' % arguments
     data = b'data: {"choices":[{"delta":{"tool_calls":[%b]}}]}\n\ndata: [DONE]\n\n' % piece
 
     done, _ = decoded(data)
 
-    assert done == CallDone(CallItem(call_id=CallId("c1"), name="shell", arguments=told))
+    assert done == CallDone(CallItem(call_id=CallId("c1"), name="shell", arguments=expected))
 
 
 # --- differences between providers in calls, characters and errors -----------------------------------

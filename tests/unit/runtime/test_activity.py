@@ -9,12 +9,12 @@ ONE = ConversationId("one")
 
 
 def test_each_watcher_is_notified_until_it_ends() -> None:
-    activity, told = Activity(), list[tuple[str, ConversationId, bool, str | None]]()
+    activity, notified = Activity(), list[tuple[str, ConversationId, bool, str | None]]()
     assert not activity.is_watched
-    activity.watch("a", lambda one, changes_list, read_by: told.append(("a", one, changes_list, read_by)))
+    activity.watch("a", lambda one, changes_list, read_by: notified.append(("a", one, changes_list, read_by)))
 
     def leave(one: ConversationId, changes_list: bool, read_by: str | None) -> None:
-        told.append(("b", one, changes_list, read_by))
+        notified.append(("b", one, changes_list, read_by))
         activity.unwatch("b")
 
     activity.watch("b", leave)
@@ -24,5 +24,5 @@ def test_each_watcher_is_notified_until_it_ends() -> None:
     activity.unwatch("a")
     activity.notify(ONE, True)
 
-    assert told == [("a", ONE, True, None), ("b", ONE, True, None), ("a", ONE, False, "reader")]
+    assert notified == [("a", ONE, True, None), ("b", ONE, True, None), ("a", ONE, False, "reader")]
     assert not activity.is_watched

@@ -92,7 +92,7 @@ async def test_an_approval_for_the_session_counts_once_if_the_directory_is_repla
 async def test_a_timeout_that_cannot_be_stored_leaves_the_approval_open_and_comes_again() -> None:
     store, clock = SlowStore(), StandingClock()
     approvals = await approvals_in(store, clock)
-    approvals.register_reader("somebody", principal=LOCAL, can_be_asked=False, knows_limits=True)
+    approvals.register_reader("reader", principal=LOCAL, can_be_asked=False, knows_limits=True)
     shown, asked = command_approval(1, "touch", "a")
     answer = asyncio.create_task(approvals.ask(shown, asked, Approvals(timeout_seconds=30)))
     await until(lambda: approvals.open is not None and clock.is_waited_for)

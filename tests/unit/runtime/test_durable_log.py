@@ -184,11 +184,11 @@ async def test_a_contradicting_entry_is_refused_and_changes_nothing() -> None:
 async def test_a_failed_write_and_later_writes_are_rolled_back() -> None:
     store = SlowStore()
     durable_log = await log_with_entries(store)
-    client, told = Client(durable_log), []
+    client, notified = Client(durable_log), []
     failing = asyncio.create_task(durable_log.append(user_message("a", message_id="a"), turn_ended()))
-    behind = asyncio.create_task(durable_log.append(renamed("Foxes")))
+    after = asyncio.create_task(durable_log.append(renamed("Foxes")))
     await asyncio.sleep(0)
-    durable_log.write(turn_started("2"), on_durable=lambda: told.append("shown"))
+    durable_log.write(turn_started("2"), on_durable=lambda: notified.append("shown"))
     await store.fail()
 
     assert (durable_log.projections.state.phase, durable_log.projections.state.title) == (Phase.RUNNING, "go")
@@ -199,8 +199,8 @@ async def test_a_failed_write_and_later_writes_are_rolled_back() -> None:
     with pytest.raises(StoreFailed, match=DISK_FULL):
         await failing
     with pytest.raises(StoreFailed):
-        await behind
-    assert (client.did, told, durable_log.log.last) == ([], [], 4)
+        await after
+    assert (client.did, notified, durable_log.log.last) == ([], [], 4)
 
 
 async def test_when_there_is_room_again_it_continues() -> None:

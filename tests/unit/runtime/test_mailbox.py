@@ -39,9 +39,9 @@ class LastFirst(SlowStore):
 
     async def head(self, conversation_id: ConversationId) -> Head:
         if self.is_held:
-            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.looking.append(told)
-            await told
+            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.looking.append(answered)
+            await answered
         return await super().head(conversation_id)
 
 
@@ -202,7 +202,7 @@ async def test_interrupts_and_answers_do_not_wait_for_a_slow_message(home: str) 
         store.slow = True
         sending = asyncio.create_task(life.send(conversation, "say two"))
         await store.until_waiting()
-        behind = asyncio.create_task(life.send(conversation, "say three"))
+        after = asyncio.create_task(life.send(conversation, "say three"))
         answering = conversation.answer(approval.approval_id, "approved", by="client", principal=LOCAL)
         await store.until_waiting(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -212,7 +212,7 @@ async def test_interrupts_and_answers_do_not_wait_for_a_slow_message(home: str) 
         store.slow = False
         while store.waiting:
             await store.write()
-        await all_of(_waited(sending), _waited(behind), _waited(answering))
+        await all_of(_waited(sending), _waited(after), _waited(answering))
 
     assert cut_short == "interrupted"
     assert said(conversation) == ["run a", "say two", "say three"]

@@ -35,11 +35,11 @@ ends = pytest.mark.parametrize("how", ["stopped", "killed"])
 
 @ends
 @pytest.mark.parametrize(
-    ("decision", "told", "ran"),
+    ("decision", "output", "ran"),
     [("approved", "a has run", ["a"]), ("denied", "denied: no", [])],
 )
 async def test_an_approval_from_before_is_answered_later_and_the_turn_continues(
-    home: str, how: str, decision: Settlement, told: str, ran: list[str]
+    home: str, how: str, decision: Settlement, output: str, ran: list[str]
 ) -> None:
     store = SlowStore()
     first, second = Life(home, store), Life(home, store)
@@ -54,7 +54,7 @@ async def test_an_approval_from_before_is_answered_later_and_the_turn_continues(
         await second.until(found, Phase.IDLE)
 
         assert (first.ran, second.ran) == ([], ran)
-        assert found._log.history.items[-2:-1] == [OutputItem(CallId("call a"), told)]
+        assert found._log.history.items[-2:-1] == [OutputItem(CallId("call a"), output)]
         assert types(found, "turn_started", "question_asked", "question_settled", "turn_ended") == [
             "turn_started",
             "question_asked",

@@ -121,12 +121,12 @@ async def test_a_change_is_announced_once_by_its_own_process_and_once_to_others(
     store = SlowStore()
     async with Life(home, store, peers=Owner("")) as life, Life(home, store, peers=Owner("")) as other:
         conversation = await life.create()
-        told: dict[str, list[ConversationId]] = {"own": [], "other": []}
-        await life.conversations.watch("own", lambda one, changes_list, read_by: told["own"].append(one))
-        await other.conversations.watch("other", lambda one, changes_list, read_by: told["other"].append(one))
+        notified: dict[str, list[ConversationId]] = {"own": [], "other": []}
+        await life.conversations.watch("own", lambda one, changes_list, read_by: notified["own"].append(one))
+        await other.conversations.watch("other", lambda one, changes_list, read_by: notified["other"].append(one))
         await pass_time(life, 3)
         await conversation.rename("New")
         await pass_time(life, 3)
         await pass_time(other, 3)
 
-        assert told == {"own": [conversation.id], "other": [conversation.id]}
+        assert notified == {"own": [conversation.id], "other": [conversation.id]}

@@ -54,7 +54,7 @@ class Owner(FakeLink):
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
-        self.told: list[str] = []
+        self.methods: list[str] = []
         self.is_there = True
         self._answered: Callable[[Message], None] = lambda message: None
 
@@ -70,7 +70,7 @@ class Owner(FakeLink):
         self.asked.put_nowait((method, msgspec.json.decode(params)))
 
     def notify(self, method: str, params: bytes) -> None:
-        self.told.append(method)
+        self.methods.append(method)
 
     async def next(self) -> tuple[str, Any]:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -84,7 +84,7 @@ class Owner(FakeLink):
 
     def tells(self, *entries: Entry) -> None:
         for one in entries:
-            told = PeerEntry(
+            params = PeerEntry(
                 conversation_id=CONVERSATION,
                 seq=one.seq,
                 at=one.at,
@@ -92,13 +92,13 @@ class Owner(FakeLink):
                 is_event=one.is_event,
                 body=Raw(one.body),
             )
-            self.on_notification(told.METHOD, Raw(encode(told)))
+            self.on_notification(params.METHOD, Raw(encode(params)))
 
     def says(self, offset: int, text: str) -> None:
-        told = PeerDelta(
+        params = PeerDelta(
             conversation_id=CONVERSATION, item=ItemId("i1"), type=ItemKind.MESSAGE, offset=offset, text=text
         )
-        self.on_notification(told.METHOD, Raw(encode(told)))
+        self.on_notification(params.METHOD, Raw(encode(params)))
 
 
 class GatedStore(SlowStore):
@@ -193,7 +193,7 @@ async def test_it_continues_from_what_is_known_until_the_turn_is_over() -> None:
     assert asked == (Follow.METHOD, {"conversation_id": CONVERSATION, "after": 4})
     assert (open_text, before) == ("Hello", (False, {}))
     assert two.here.log.entries == two.there.log.entries
-    assert (elsewhere.is_over, two.ended, two.owner.told) == (True, 1, [Unfollow.METHOD])
+    assert (elsewhere.is_over, two.ended, two.owner.methods) == (True, 1, [Unfollow.METHOD])
 
 
 async def test_the_end_of_an_earlier_turn_does_not_end_following() -> None:

@@ -198,7 +198,7 @@ def test_expected_mounts_are_in_the_order_of_the_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "expected"),
     [
         (
             ResolvedPolicy(roots=("/",)),
@@ -218,9 +218,9 @@ def test_expected_mounts_are_in_the_order_of_the_options() -> None:
     ],
 )
 def test_of_the_permanent_mounts_the_visible_ones_are_listed(
-    policy: ResolvedPolicy, told: list[tuple[str, str | None, bool]]
+    policy: ResolvedPolicy, expected: list[tuple[str, str | None, bool]]
 ) -> None:
-    assert laid_upon(policy) == told
+    assert laid_upon(policy) == expected
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ INSTALLED = ResolvedPolicy(roots=("/project",), installed=("/project/.venv",))
 FAILED = CommandResult(exit_code=1, seconds=0.1)
 
 
-def told(
+def explained(
     *said: bytes, policy: ResolvedPolicy = INSTALLED, ended: CommandResult = FAILED
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the output of a command that writes this output, and the remarks in its result."""
@@ -33,7 +33,7 @@ def told(
 def test_the_output_of_a_command_that_could_not_write_says_where_parley_is_installed(
     said: tuple[bytes, ...],
 ) -> None:
-    assert told(*said) == (b"".join(said) + f"{WHY}\n".encode(), (WHY,))
+    assert explained(*said) == (b"".join(said) + f"{WHY}\n".encode(), (WHY,))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_output_of_a_command_that_could_not_write_says_where_parley_is_insta
 def test_the_output_of_any_other_command_says_nothing_about_it(
     said: bytes, policy: ResolvedPolicy, ended: CommandResult
 ) -> None:
-    assert told(said, policy=policy, ended=ended) == (said, ())
+    assert explained(said, policy=policy, ended=ended) == (said, ())
 
 
 def test_a_command_works_in_the_roots_that_are_left_and_in_no_other() -> None:

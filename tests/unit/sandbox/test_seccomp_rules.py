@@ -102,7 +102,10 @@ def may_control(mode: Mode, command: int) -> bool:
 
 
 def creates(flags: int) -> bool:
-    """Return whether `open` reads a mode: O_CREAT, or the bit that O_TMPFILE adds to O_DIRECTORY."""
+    """Return whether `open` with these flags creates a file and uses its mode argument.
+
+    The flags contain O_CREAT, or the bit that O_TMPFILE adds to O_DIRECTORY.
+    """
     return bool(flags & 0o100 or flags & 0o20000000)
 
 

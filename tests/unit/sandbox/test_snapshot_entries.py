@@ -1,4 +1,5 @@
-"""The entries of a snapshot, by descriptor; `test_snapshot.py` tests which of them are protected."""
+"""Reading and restoring the entries of a snapshot through descriptors. `test_snapshot.py` tests which entries are
+protected."""
 
 from __future__ import annotations
 

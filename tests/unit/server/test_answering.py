@@ -22,7 +22,7 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
         for foreign in (1, 7, "0", -1):
             client.answer(foreign, YES)
         await server.settle_down()
-        assert server.told == []
+        assert server.decisions == []
 
         client.answer(0, NO)
         client.answer(0, YES)
@@ -30,11 +30,11 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
         client.answer(0, YES)
         other.answer(1, YES)
         await server.settle_down()
-        assert server.told == [(1, "denied")]
+        assert server.decisions == [(1, "denied")]
         other.answer(3, NO)
         await client.hears("task_complete")
 
-        assert server.told == [(1, "denied"), (2, "denied")]
+        assert server.decisions == [(1, "denied"), (2, "denied")]
         assert [one["id"] for one in client.asked] == [0, 2]
         assert settlements(server, conversation) == [*SETTLED, *SETTLED, "turn_ended"]
 
@@ -56,7 +56,7 @@ async def test_a_client_that_comes_back_cannot_settle_another_approval_by_a_late
         await back.hears("task_complete")
 
         assert (first["id"], second["id"]) == (0, 1)
-        assert server.told == [(1, "denied"), (2, "denied")]
+        assert server.decisions == [(1, "denied"), (2, "denied")]
 
 
 @pytest.mark.promises("framing.too-long", "approvals.answers")
@@ -79,7 +79,7 @@ async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: st
         client.send_frame(answer)
         await client.hears("task_complete")
 
-        assert server.told == [(1, "denied")]
+        assert server.decisions == [(1, "denied")]
         data = {"code": "message_too_large"}
         refused = {"code": -32600, "message": "message is longer than 64 MB", "data": data}
         assert [one for one in client.messages if "error" in one] == [{"jsonrpc": "2.0", "id": 0, "error": refused}]
@@ -106,11 +106,11 @@ async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_i
         for line in (b'{"id":0,"method":"ping","params":{"more":NaN}}', b'{"id":0,"method":5}', b'{"id":0'):
             client.send_frame(line)
         await server.settle_down()
-        told_before = list(server.told)
+        decisions_before = list(server.decisions)
         client.send_frame(answer)
         await client.hears("task_complete")
 
-        assert (told_before, server.told) == ([], [(1, "denied")])
+        assert (decisions_before, server.decisions) == ([], [(1, "denied")])
         assert [one for one in client.messages if "error" in one] == []
 
 
@@ -129,7 +129,7 @@ async def test_an_answer_that_cannot_be_stored_is_tried_again(home: str, caplog:
         server.clock.passes(BETWEEN_TRIES_SECONDS)
         await client.hears("task_complete")
 
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
         assert client.taken_back == []
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
         assert caplog.messages[-1].startswith("the answer to an approval is not stored yet: ")
@@ -147,12 +147,12 @@ async def test_clients_do_not_see_an_answer_before_it_is_durable(home: str) -> N
         await server.settle_down()
         other.answer(1, NO)
         await server.settle_down()
-        assert (server.told, other.taken_back, other.number_of("approval_settled")) == ([], [], 0)
+        assert (server.decisions, other.taken_back, other.number_of("approval_settled")) == ([], [], 0)
 
         store.slow = False
         await store.write()
         await other.hears("task_complete")
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
 
 
@@ -168,7 +168,7 @@ async def test_an_answer_after_an_interrupt_in_the_same_read_is_ignored(home: st
         client.answer(0, YES)
         await client.hears("error")
 
-        assert server.told == []
+        assert server.decisions == []
         assert client.taken_back == [taken_back(0, "dropped", by="interrupt")]
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
         assert client.event("approval_settled") == {
@@ -213,7 +213,7 @@ async def test_the_tool_answers_any_approval_and_requests_to_clients_are_cancell
 
         assert again == {"status": "error", "message": "Question is settled: denied"}
         assert client.taken_back == [taken_back(0, "denied", by="tool")]
-        assert server.told == [(1, "denied: no\\x1b[2J")]
+        assert server.decisions == [(1, "denied: no\\x1b[2J")]
         assert (await other.value_of(other.call("approvalsList"))) == {"approvals": []}
 
 
@@ -225,7 +225,7 @@ async def test_an_abort_ends_the_turn_and_requests_to_other_clients_are_cancelle
         client.answer(0, {"action": "cancel"})
         await client.hears("error")
 
-        assert server.told == []
+        assert server.decisions == []
         assert (client.taken_back, other.taken_back) == ([], [taken_back(1, "abort", by="client")])
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
 
@@ -246,7 +246,7 @@ async def test_an_older_client_sees_the_answer_of_another_client_and_no_dropped_
 
         assert older.taken_back == [taken_back(1, "approved")]
         assert client.taken_back == [taken_back(2, "dropped", by="interrupt")]
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
 
 
 async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
@@ -258,4 +258,4 @@ async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
         client.send({"jsonrpc": "2.0", "id": 1})
         await client.hears("task_complete")
 
-        assert server.told == [(1, "denied"), (2, "denied")]
+        assert server.decisions == [(1, "denied"), (2, "denied")]

@@ -31,12 +31,12 @@ async def test_an_approval_without_recipients_times_out_and_the_model_reads_why(
     async with LocalServer(home) as server:
         client, conversation = await unheard(server)
         await server.after(29)
-        assert server.told == []
+        assert server.decisions == []
 
         server.clock.passes(1)
         await client.hears("task_complete")
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED
         assert client.event("approval_settled") == {
             "type": "approval_settled",
             "approval_id": approval_id(1),
@@ -54,7 +54,7 @@ async def test_after_a_while_the_turn_may_end_instead(home: str) -> None:
         server.clock.passes(30)
         await client.hears("error")
 
-        assert server.told == []
+        assert server.decisions == []
         settled = client.event("approval_settled")
         assert (settled["decision"], settled["by"]) == ("abort", "timeout")
 
@@ -81,16 +81,16 @@ async def test_the_time_for_an_approval_restarts_when_the_last_recipient_leaves(
         able.cancel(stream)  # the client may still answer
         await server.settle_down()
         await server.after(1_000)
-        assert server.told == []
+        assert server.decisions == []
 
         able.leave()
         await server.settle_down()
         await server.after(29)
-        assert server.told == []
+        assert server.decisions == []
         server.clock.passes(1)
         await client.hears("task_complete")
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED
 
 
 async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
         server.clock.passes(30)
         await client.hears("task_complete")
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -115,7 +115,7 @@ async def test_time_does_not_run_without_readers(home: str) -> None:
         client.leave()
         await server.after(1_000_000)
 
-        assert (server.told, conversation.state.phase.value) == ([], "asking")
+        assert (server.decisions, conversation.state.phase.value) == ([], "asking")
 
 
 async def test_a_polling_client_counts_as_a_reader(home: str) -> None:
@@ -129,7 +129,7 @@ async def test_a_polling_client_counts_as_a_reader(home: str) -> None:
             await server.settle_down()
             await server.after(30)
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -146,7 +146,7 @@ async def test_an_approval_of_a_rarely_polling_client_times_out(home: str) -> No
                 server.clock.passes(seconds)
             await server.settle_down()
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -158,13 +158,13 @@ async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: 
         for _ in range(3):
             stream = await client.stream(conversation.id)
             await server.settle_down()
-            assert server.told == []
+            assert server.decisions == []
             server.clock.passes(10)
             client.cancel(stream)
             await server.settle_down()
             server.clock.passes(1_000)
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED
 
 
 @pytest.mark.promises("approvals.nobody")
@@ -177,7 +177,7 @@ async def test_an_approval_waits_for_a_client_that_cannot_take_its_snapshot_yet(
         slow.call("conversationStream", conversation_id=conversation.id)
         await server.settle_down()
         await server.after(1_000)
-        assert server.told == []
+        assert server.decisions == []
 
         slow.leave()
         stream = fickle.call("conversationStream", conversation_id=conversation.id)
@@ -185,11 +185,11 @@ async def test_an_approval_waits_for_a_client_that_cannot_take_its_snapshot_yet(
         server.clock.passes(1_000)
         fickle.cancel(stream)
         await server.settle_down()
-        assert server.told == []
+        assert server.decisions == []
         server.clock.passes(30)
         await client.hears("task_complete")
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED
 
 
 async def test_a_client_that_polled_once_is_not_waited_for(home: str) -> None:
@@ -202,7 +202,7 @@ async def test_a_client_that_polled_once_is_not_waited_for(home: str) -> None:
         for _ in range(10):
             await server.after(30)
 
-        assert (server.told, conversation.state.phase.value) == ([], "asking")
+        assert (server.decisions, conversation.state.phase.value) == ([], "asking")
 
 
 async def test_a_polling_client_that_may_answer_counts_however_another_one_polls_after_it(home: str) -> None:
@@ -214,10 +214,10 @@ async def test_a_polling_client_that_may_answer_counts_however_another_one_polls
         conversation.note_poll(can_answer=True)
         conversation.note_poll(can_answer=False)
         await server.after(3)
-        assert server.told == []
+        assert server.decisions == []
 
         await server.after(60)  # neither client polls any more
         conversation.note_poll(can_answer=False)
         await server.after(3)
 
-        assert server.told == REFUSED
+        assert server.decisions == REFUSED

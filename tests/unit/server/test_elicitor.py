@@ -26,7 +26,7 @@ async def test_all_streaming_clients_are_asked_and_the_first_answer_counts(home:
         for client in clients:
             await client.hears("task_complete")
 
-        assert server.told == [(1, "denied: not today")]
+        assert server.decisions == [(1, "denied: not today")]
         assert [client.taken_back for client in clients] == [
             [taken_back(0, "denied", by="client")],
             [],
@@ -46,8 +46,8 @@ async def test_the_approval_stands_directly_after_its_event_and_the_settlement_b
         other.answer(1, YES)
         await client.hears("task_complete")
 
-        told = ("exec_approval_request", "elicitation/create", "approval_settled", "notifications/cancelled")
-        assert client.heard(*told, "task_complete") == [*told, "task_complete"]
+        types = ("exec_approval_request", "elicitation/create", "approval_settled", "notifications/cancelled")
+        assert client.heard(*types, "task_complete") == [*types, "task_complete"]
 
 
 @pytest.mark.promises("approvals.event-first")
@@ -59,12 +59,12 @@ async def test_a_joining_client_is_asked_after_its_snapshot_and_others_are_not_a
         await second.stream(conversation.id)
         await second.approval_request()
 
-        told = ("exec_approval_request", "notifications/initial_state", "elicitation/create")
-        assert second.heard(*told) == ["notifications/initial_state", "elicitation/create"]
+        types = ("exec_approval_request", "notifications/initial_state", "elicitation/create")
+        assert second.heard(*types) == ["notifications/initial_state", "elicitation/create"]
         assert len(first.asked) == 1
         second.answer(1, YES)
         await first.hears("task_complete")
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
 
 
 @pytest.mark.promises("approvals.held")
@@ -82,7 +82,7 @@ async def test_without_a_stream_an_approval_waits_for_the_next_client(home: str)
         client.answer(0, YES)
         await client.hears("task_complete")
 
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
 
 
 async def paused(server: LocalServer) -> tuple[LocalClient, Conversation]:
@@ -105,7 +105,7 @@ async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home:
         assert len(client.asked) == 1
         client.answer(0, YES)
         await client.hears("task_complete")
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
 
 
 async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> None:
@@ -115,7 +115,7 @@ async def test_a_client_that_paused_its_stream_may_still_answer(home: str) -> No
         client.answer(0, YES)
         await server.settle_down()
 
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
 
 
 @pytest.mark.promises("approvals.held")
@@ -126,14 +126,14 @@ async def test_the_next_streaming_client_is_asked_after_the_asked_clients_left(h
         first.leave()
         first.answer(0, YES)
         await server.settle_down()
-        assert server.told == []
+        assert server.decisions == []
 
         await second.stream(conversation.id)
         await second.approval_request()
         second.answer(1, NO)
         await second.hears("task_complete")
 
-        assert server.told == [(1, "denied")]
+        assert server.decisions == [(1, "denied")]
         assert second.taken_back == []
 
 
@@ -153,7 +153,7 @@ async def test_a_call_is_asked_too_and_so_is_a_reply_that_joins_while_the_turn_w
         assert asked["params"]["codex_mcp_tool_call_id"] == str(reply)
         assert caller.asked[0]["params"]["codex_mcp_tool_call_id"] == str(call)
         assert caller.taken_back == [taken_back(0, "approved", by="client")]
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
 
 
 async def test_a_client_that_calls_and_streams_one_conversation_is_asked_once(home: str) -> None:
@@ -228,7 +228,7 @@ async def test_a_client_that_initializes_after_its_stream_is_asked_from_then_on(
         late.answer(1, YES)
         await client.hears("task_complete")
 
-        assert server.told == [(1, "approved"), (2, "approved")]
+        assert server.decisions == [(1, "approved"), (2, "approved")]
         assert late.asked[0]["params"]["codex_call_id"] == "call2"
 
 
@@ -278,8 +278,8 @@ async def test_a_slow_client_is_asked_only_for_the_open_approval(home: str) -> N
 
         slow.outbox.read_on()
 
-        told = ("exec_approval_request", "approval_settled", "elicitation/create")
-        assert slow.heard(*told) == [
+        types = ("exec_approval_request", "approval_settled", "elicitation/create")
+        assert slow.heard(*types) == [
             "exec_approval_request",
             "approval_settled",
             "exec_approval_request",
@@ -288,7 +288,7 @@ async def test_a_slow_client_is_asked_only_for_the_open_approval(home: str) -> N
         assert slow.asked[0]["params"]["codex_call_id"] == "call2"
         slow.answer(2, YES)
         await quick.hears("task_complete")
-        assert server.told == [(1, "approved"), (2, "approved")]
+        assert server.decisions == [(1, "approved"), (2, "approved")]
 
 
 async def test_a_slow_client_is_asked_after_its_snapshot(home: str) -> None:
@@ -350,7 +350,7 @@ async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_continu
         client.answer(1, NO)
         await client.hears("task_complete")
 
-        assert server.told == [(1, "approved"), (2, "denied")]
+        assert server.decisions == [(1, "approved"), (2, "denied")]
         assert client.number_of("task_started") == 1
 
 
@@ -371,5 +371,5 @@ async def test_an_answer_that_comes_a_moment_too_late_is_nothing_to_warn_of(
         for client in clients:
             await client.hears("task_complete")
 
-    assert server.told == [(1, "approved")]
+    assert server.decisions == [(1, "approved")]
     assert caplog.messages == []

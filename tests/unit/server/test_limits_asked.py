@@ -42,9 +42,9 @@ async def test_only_newer_clients_are_asked_and_their_approval_counts_for_all(ho
         newer.answer(asked["id"], YES)
         await older.hears("task_complete")
 
-        told = ("limit_reached", "elicitation/create", "approval_settled", "task_complete")
-        assert newer.heard(*told) == [*told]
-        assert older.heard(*told, "error") == ["task_complete"]
+        types = ("limit_reached", "elicitation/create", "approval_settled", "task_complete")
+        assert newer.heard(*types) == [*types]
+        assert older.heard(*types, "error") == ["task_complete"]
 
 
 @pytest.mark.promises("limits.plain")
@@ -60,9 +60,16 @@ async def test_a_turn_with_only_older_clients_ends_at_its_limit_at_once(
         await older.say(conversation.id, 0)
         await older.hears("task_complete")
 
-        told = ("task_started", "limit_reached", "elicitation/create", "approval_settled", "error", "task_complete")
-        assert older.heard(*told) == ["task_started", "error", "task_complete"]
-        assert deaf.heard(*told) == ["task_started", "limit_reached", "approval_settled", "error", "task_complete"]
+        types = (
+            "task_started",
+            "limit_reached",
+            "elicitation/create",
+            "approval_settled",
+            "error",
+            "task_complete",
+        )
+        assert older.heard(*types) == ["task_started", "error", "task_complete"]
+        assert deaf.heard(*types) == ["task_started", "limit_reached", "approval_settled", "error", "task_complete"]
         assert errors(older) == errors(deaf) == [LIMIT]
 
 

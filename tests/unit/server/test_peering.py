@@ -56,7 +56,7 @@ class Peer:
     def leave(self) -> None:
         self._left.set()
 
-    async def is_told(self, method: str, params: Struct) -> int | None:
+    async def error_code_of(self, method: str, params: Struct) -> int | None:
         """Return the error code of a refused request; None if it succeeds."""
         error = await self.error_of(method, params)
         return error["code"] if error else None
@@ -77,16 +77,16 @@ async def test_after_a_not_owner_refusal_nothing_is_executed_before_the_next_fol
         follow = Follow(conversation_id=conversation.id, after=Seq(0))
         interrupt = InterruptTurn(conversation_id=conversation.id)
         rename = RenameConversation(conversation_id=conversation.id, title="Foxes")
-        told = [await peer.is_told(request.METHOD, request) for request in (follow, interrupt)]
+        codes = [await peer.error_code_of(request.METHOD, request) for request in (follow, interrupt)]
         await client.hears("error")
-        told.append(await peer.is_told(rename.METHOD, rename))
+        codes.append(await peer.error_code_of(rename.METHOD, rename))
         await client.say(conversation.id, 1)
         await client.approval_request(2)
-        told += [await peer.is_told(request.METHOD, request) for request in (interrupt, follow, rename)]
+        codes += [await peer.error_code_of(request.METHOD, request) for request in (interrupt, follow, rename)]
         phase = conversation.state.phase
         peer.leave()
 
-    assert told == [None, None, NOT_OWNER, NOT_OWNER, None, None]
+    assert codes == [None, None, NOT_OWNER, NOT_OWNER, None, None]
     assert phase is Phase.ASKING
 
 
@@ -97,7 +97,7 @@ async def test_commands_fail_while_nothing_can_be_stored(home: str) -> None:
         conversation = await server.asking(await server.client())
         follow = Follow(conversation_id=conversation.id, after=Seq(0))
         rename = RenameConversation(conversation_id=conversation.id, title="Foxes")
-        await peer.is_told(follow.METHOD, follow)
+        await peer.error_code_of(follow.METHOD, follow)
         store.slow = True
         asking = asyncio.create_task(peer.error_of(rename.METHOD, rename))
         await store.until_waiting()

@@ -101,7 +101,7 @@ def test_nothing_that_is_shown_is_a_control_character(argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "expected"),
     [
         ("", None),
         (" \n\t ", None),
@@ -112,5 +112,5 @@ def test_nothing_that_is_shown_is_a_control_character(argv: list[str]) -> None:
         ("x" * 2001, "x" * 2000 + "…"),
     ],
 )
-def test_control_characters_are_removed_from_a_reason(said: str, told: str | None) -> None:
-    assert escape_for_display(said) == told
+def test_control_characters_are_removed_from_a_reason(said: str, expected: str | None) -> None:
+    assert escape_for_display(said) == expected

@@ -145,7 +145,7 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
         assert len(clients.connections) == 1
         second.send({"jsonrpc": "2.0", "id": approval["id"], "result": {"decision": "approved"}})
         await second.hears("task_complete")
-        assert clients.server.told == [(1, "approved")]
+        assert clients.server.decisions == [(1, "approved")]
 
 
 def subscriptions_of(conversation: Conversation) -> list[weakref.ref[Subscription]]:

@@ -1,4 +1,4 @@
-"""The positions of chunks in a file, and the unchanged lines."""
+"""The positions at which the chunks of a patch match a file, and the errors if they do not match."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_unchanged_lines_stay_as_the_file_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "expected"),
     [
         (["-nothing like this", "+x"], '["nothing like this"] in /work/a.txt'),
         ([" a", '-say "é"\t', "+x"], '["a", "say \\"é\\"\\t"] in /work/a.txt'),
     ],
 )
-def test_lines_that_are_not_there_are_named(lines: list[str], told: str) -> None:
-    assert refusal("a\nb\n", *lines) == f"error: Failed to find expected lines {told}"
+def test_lines_that_are_not_there_are_named(lines: list[str], expected: str) -> None:
+    assert refusal("a\nb\n", *lines) == f"error: Failed to find expected lines {expected}"
 
 
 def test_of_many_lines_that_are_not_there_the_first_are_named() -> None:
@@ -127,9 +127,9 @@ def test_of_many_lines_that_are_not_there_the_first_are_named() -> None:
 
 
 def test_a_context_that_is_not_there_is_named() -> None:
-    told = refusal("a\n", "@@ no such context", "-a", "+b")
+    message = refusal("a\n", "@@ no such context", "-a", "+b")
 
-    assert told == "error: Failed to find context 'no such context' in /work/a.txt"
+    assert message == "error: Failed to find context 'no such context' in /work/a.txt"
 
 
 # --- unchanged lines -----------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_a_file_may_be_moved_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", "error: invalid patch: The first line of the patch must be '*** Begin Patch'"),
         (
@@ -128,8 +128,8 @@ def test_a_file_may_be_moved_as_it_is() -> None:
         ),
     ],
 )
-def test_the_markers_must_be_there(text: str, told: str) -> None:
-    assert refusal(text) == told
+def test_the_markers_must_be_there(text: str, expected: str) -> None:
+    assert refusal(text) == expected
 
 
 HEADERS = "Valid hunk headers: '*** Add File: {path}', '*** Delete File: {path}', '*** Update File: {path}'"
@@ -137,7 +137,7 @@ EVERY_LINE = "Every line should start with ' ' (context line), '+' (added line),
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "expected"),
     [
         (
             ["*** Rename File: old.txt"],
@@ -164,5 +164,5 @@ EVERY_LINE = "Every line should start with ' ' (context line), '+' (added line),
         ),
     ],
 )
-def test_a_line_that_does_not_fit_is_named(lines: list[str], told: str) -> None:
-    assert refusal(patch(*lines)) == f"error: {told}"
+def test_a_line_that_does_not_fit_is_named(lines: list[str], expected: str) -> None:
+    assert refusal(patch(*lines)) == f"error: {expected}"

@@ -325,9 +325,9 @@ def test_a_path_does_not_go_back_from_what_is_no_directory(
 def test_a_call_must_be_in_a_directory(work: Path, elsewhere: Path, workdir: str, why: str) -> None:
     (work / "circle").symlink_to("circle")
 
-    told = refusal(work, "*** Update File: ../f", "-x", "+y", workdir=work / workdir)
+    message = refusal(work, "*** Update File: ../f", "-x", "+y", workdir=work / workdir)
 
-    assert told == f"error: invalid working directory {work}/{workdir}: {why}"
+    assert message == f"error: invalid working directory {work}/{workdir}: {why}"
 
 
 @pytest.mark.parametrize(
@@ -354,9 +354,9 @@ def test_a_call_must_be_in_a_directory(work: Path, elsewhere: Path, workdir: str
 def test_git_is_refused_in_every_spelling(work: Path, header: str, path: str) -> None:
     plant(work, a="x\n")
 
-    told = refusal(work, header.format(path))
+    message = refusal(work, header.format(path))
 
-    assert told == f"error: {work}/{path} must not be changed: .git is protected"
+    assert message == f"error: {work}/{path} must not be changed: .git is protected"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_no_refusal_shows_whether_a_file_exists_in_a_hidden_directory(work: Path
     (keys / "link").symlink_to(work)
     (work / "way").symlink_to(keys)
     back = "../" * (name.count("/") + 2)
-    told = {
+    expected = {
         (str(work), f"keys/{name}"): f"error: {keys}/{name} must not be changed: {keys} is protected",
         (str(work), f"keys/{name}/{back}x"): f"error: invalid path 'keys/{name}/{back}x': {keys} is protected",
         (str(work), f"way/{name}/{back}x"): f"error: invalid path 'way/{name}/{back}x': {keys} is protected",
@@ -420,7 +420,7 @@ def test_no_refusal_shows_whether_a_file_exists_in_a_hidden_directory(work: Path
         (f"{work}/way/{name}", "x"): f"error: invalid working directory {work}/way/{name}: {keys} is protected",
     }
 
-    for (workdir, path), text in told.items():
+    for (workdir, path), text in expected.items():
         with pytest.raises(PatchRefused) as refused:
             verify(patch(f"*** Add File: {path}", "+x"), workdir=workdir, cwd=str(work), hidden=(str(keys),))
         assert str(refused.value) == text
@@ -458,9 +458,9 @@ def test_a_git_file_that_makes_no_sense_prevents_nothing(work: Path, content: by
 def test_git_is_refused_from_within(work: Path) -> None:
     (work / ".git").mkdir()
 
-    told = refusal(work, "*** Add File: config", "+x", workdir=work / ".git")
+    message = refusal(work, "*** Add File: config", "+x", workdir=work / ".git")
 
-    assert told == f"error: {work}/.git/config must not be changed: .git is protected"
+    assert message == f"error: {work}/.git/config must not be changed: .git is protected"
 
 
 def test_a_working_directory_below_such_a_name_is_like_any_other(tmp_path: Path) -> None:
@@ -552,9 +552,9 @@ def test_a_read_only_file_is_left_alone(work: Path, lines: list[str]) -> None:
 def test_a_second_file_that_does_not_match_leaves_the_first_as_it_was(work: Path) -> None:
     plant(work, a="x\n", b="y\n")
 
-    told = refusal(work, "*** Update File: a", "-x", "+z", "*** Update File: b", "-nothing like this")
+    message = refusal(work, "*** Update File: a", "-x", "+z", "*** Update File: b", "-nothing like this")
 
-    assert told == f'error: Failed to find expected lines ["nothing like this"] in {work}/b'
+    assert message == f'error: Failed to find expected lines ["nothing like this"] in {work}/b'
 
 
 def test_a_missing_file_is_named(work: Path) -> None:
@@ -582,7 +582,7 @@ def test_a_file_in_place_of_a_directory_is_named(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("a\x00b", 'invalid path "a\\u0000b": it has control characters'),
         ("a\x1bb", 'invalid path "a\\u001bb": it has control characters'),
@@ -593,8 +593,8 @@ def test_a_file_in_place_of_a_directory_is_named(work: Path) -> None:
         ("x/" * 2100 + "a", f"invalid path '{'x/' * 2100}a': it is too long"),
     ],
 )
-def test_a_path_must_be_the_name_of_a_file(work: Path, path: str, told: str) -> None:
-    assert refusal(work, f"*** Add File: {path}", "+x") == f"error: {told}"
+def test_a_path_must_be_the_name_of_a_file(work: Path, path: str, expected: str) -> None:
+    assert refusal(work, f"*** Add File: {path}", "+x") == f"error: {expected}"
 
 
 def test_a_name_that_the_system_does_not_take_is_refused(work: Path) -> None:

@@ -106,7 +106,7 @@ class Bench:
         """The `covers` of each approval request."""
         self.spoil: Path | None = None
         """A file that another process changes directly after the patch has begun; None if there is none."""
-        self.spoil_with = b"somebody else's\n"
+        self.spoil_with = b"another user's\n"
         self.asked_again: Callable[[], object] = lambda: None
         """A function that is called at the second approval request."""
         commands = commands or Sandboxes()
@@ -118,8 +118,8 @@ class Bench:
 
     async def apply(self, *lines: str, workdir: Path | None = None) -> str:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await self.patches.apply(CALL, patch(*lines), workdir=str(workdir or self.work))
-        return without_seconds(told)
+            output = await self.patches.apply(CALL, patch(*lines), workdir=str(workdir or self.work))
+        return without_seconds(output)
 
     async def call(self, arguments: str, name: str = "apply_patch") -> str:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -147,12 +147,12 @@ def stored_output(shown: OutputShown, *, item: str = "i1") -> CommandOutput:
     return command_output(CALL, shown.data, stream=shown.stream, item=item)
 
 
-def without_seconds(told: str) -> str:
+def without_seconds(output: str) -> str:
     """Return the event without its duration."""
     try:
-        answer = json.loads(told)
+        answer = json.loads(output)
     except ValueError:
-        return told
+        return output
     assert answer["metadata"].pop("duration_seconds") >= 0
     return json.dumps(answer)
 
@@ -189,7 +189,7 @@ def action(work: Path) -> ApplyPatch:
 async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: Path, by_person: bool) -> None:
     bench = Bench(work, Granted(by_person=by_person))
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
     said = "Success. Updated the following files:\nM old.txt\n"
     shown = OutputShown(CALL, "stdout", said.encode())
@@ -200,7 +200,7 @@ async def test_a_patch_is_verified_permitted_announced_written_and_shown(work: P
     )
     begin = PatchApplyBegin(call_id=CALL, auto_approved=not by_person, changes=updated(work))
     end = PatchApplyEnd(call_id=CALL, stdout=said, stderr="", success=True)
-    assert told == ran(said, 0)
+    assert output == ran(said, 0)
     assert bench.did == [
         action(work),
         Appended((begin,)),
@@ -224,10 +224,10 @@ async def test_the_diff_of_a_turn_goes_over_all_its_patches(work: Path) -> None:
 async def test_a_moved_file_is_shown_once_with_both_names(work: Path) -> None:
     bench = Bench(work)
 
-    told = await bench.apply("*** Update File: old.txt", "*** Move to: new.txt", "-alpha", "+ALPHA")
+    output = await bench.apply("*** Update File: old.txt", "*** Move to: new.txt", "-alpha", "+ALPHA")
 
     assert isinstance(diff := bench.transcript.payloads[-1], TurnDiff)
-    assert told == ran("Success. Updated the following files:\nM new.txt\n", 0)
+    assert output == ran("Success. Updated the following files:\nM new.txt\n", 0)
     assert diff.unified_diff.splitlines()[0] == f"diff --git a/{work}/old.txt b/{work}/new.txt"
 
 
@@ -268,9 +268,9 @@ async def test_a_patch_whose_diff_cannot_be_shown_is_written_all_the_same(
 ) -> None:
     bench = Bench(work, touched=Unreadable(str(work)))
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
-    assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
+    assert output == ran("Success. Updated the following files:\nM old.txt\n", 0)
     assert [type(one) for one in bench.transcript.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
     assert [one.getMessage() for one in caplog.records] == ["failed to compute the diff of a turn"]
@@ -287,9 +287,9 @@ async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
 async def test_a_patch_that_does_not_match_fails_without_events(work: Path) -> None:
     bench = Bench(work)
 
-    told = await bench.apply("*** Update File: old.txt", "-nothing like this", "+x")
+    output = await bench.apply("*** Update File: old.txt", "-nothing like this", "+x")
 
-    assert told == f'error: Failed to find expected lines ["nothing like this"] in {work}/old.txt'
+    assert output == f'error: Failed to find expected lines ["nothing like this"] in {work}/old.txt'
     assert bench.did == []
 
 
@@ -313,20 +313,20 @@ async def test_a_patch_that_does_not_match_fails_without_events(work: Path) -> N
 async def test_the_error_for_a_refused_patch_has_only_a_part_of_it(
     work: Path, lines: tuple[str, ...], beginning: str, end: str
 ) -> None:
-    told = await Bench(work).apply(*lines)
+    output = await Bench(work).apply(*lines)
 
-    assert told.startswith(beginning)
-    assert told.endswith(end)
-    assert "bytes truncated ...]\n" in told
-    assert len(told) <= MAX_BYTES + 100
+    assert output.startswith(beginning)
+    assert output.endswith(end)
+    assert "bytes truncated ...]\n" in output
+    assert len(output) <= MAX_BYTES + 100
 
 
 async def test_a_patch_in_our_own_home_is_refused(work: Path) -> None:
     bench = Bench(work)
 
-    told = await bench.apply("*** Add File: /nonexistent/config.toml", "+x")
+    output = await bench.apply("*** Add File: /nonexistent/config.toml", "+x")
 
-    assert told == "error: /nonexistent/config.toml must not be changed: Parley's home is protected"
+    assert output == "error: /nonexistent/config.toml must not be changed: Parley's home is protected"
     assert bench.did == []
 
 
@@ -343,24 +343,26 @@ async def test_a_patch_of_what_is_hidden_is_refused_before_anything_of_it_is_rea
     (work / "link").symlink_to("keys")
     bench = Bench(work, sandbox=Sandbox(hidden_paths=(f"{work}/link",)))
 
-    told = await bench.apply("*** Update File: keys/id", "-guess", "+x")
+    output = await bench.apply("*** Update File: keys/id", "-guess", "+x")
 
-    assert told == f"error: {work}/keys/id must not be changed: {work}/link is protected"
+    assert output == f"error: {work}/keys/id must not be changed: {work}/link is protected"
     assert bench.did == []
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"),
+    ("verdict", "expected"),
     [
         (RejectedByPolicy(why="no sandbox is available"), "patch rejected: no sandbox is available"),
         (RejectedByUser(), "patch rejected by user"),
         (RejectedByUser(reason="not this file"), "patch rejected by user: not this file"),
     ],
 )
-async def test_a_patch_that_must_not_be_written_changes_nothing(work: Path, verdict: Verdict, told: str) -> None:
+async def test_a_patch_that_must_not_be_written_changes_nothing(
+    work: Path, verdict: Verdict, expected: str
+) -> None:
     bench = Bench(work, verdict)
 
-    assert await bench.apply(*UPDATE) == told
+    assert await bench.apply(*UPDATE) == expected
     assert bench.did == [action(work)]
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
 
@@ -378,20 +380,20 @@ async def test_clients_and_the_model_see_a_failure_while_writing(work: Path) -> 
     bench = Bench(work)
     bench.spoil = work / "old.txt"
 
-    told = await bench.apply("*** Add File: sub/new.txt", "+x", *UPDATE)
+    output = await bench.apply("*** Add File: sub/new.txt", "+x", *UPDATE)
 
     said = "Failed to write file old.txt: changed meanwhile\n"
     shown = OutputShown(CALL, "stderr", said.encode())
     end = PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False)
     changes = {f"{work}/sub/new.txt": OtherChange(add=AddedFile(content="x\n")), **updated(work)}
     begin = PatchApplyBegin(call_id=CALL, auto_approved=True, changes=changes)
-    assert told == ran(said, 1)
+    assert output == ran(said, 1)
     assert bench.did[1:] == [
         Appended((begin,)),
         Files({"old.txt": b"alpha\nbeta\n"}),
         shown,
         Appended((stored_output(shown), end)),
-        Files({"old.txt": b"somebody else's\n"}),
+        Files({"old.txt": b"another user's\n"}),
     ]
     assert tree(work).keys() == {"old.txt"}
 
@@ -416,9 +418,9 @@ def odd(work: Path) -> Path:
 async def test_a_directory_whose_name_is_not_text_can_be_worked_in(work: Path, odd: Path) -> None:
     bench = Bench(odd)
 
-    told = await bench.apply("*** Add File: a", "+a", "*** Add File: b", "+b")
+    output = await bench.apply("*** Add File: a", "+a", "*** Add File: b", "+b")
 
-    assert told == ran("Success. Updated the following files:\nA a\nA b\n", 0)
+    assert output == ran("Success. Updated the following files:\nA a\nA b\n", 0)
     assert isinstance(asked := bench.did[0], ApplyPatch)
     assert asked.changes.keys() == {f"{work}/?/a", f"{work}/?/b"}
     assert asked.paths == (f"{odd}/a", f"{odd}/b")
@@ -517,9 +519,9 @@ def failed(work: Path, said: str = SPOILED, *, by: Sequence[object] = (IN_THREAD
 async def test_a_patch_is_written_by_a_thread_under_the_policy_that_was_granted(work: Path) -> None:
     bench = Bench(work, CONFINED)
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
-    assert told == ran(WRITTEN, 0)
+    assert output == ran(WRITTEN, 0)
     assert seen(bench) == [action(work), *written(work)]
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
 
@@ -528,9 +530,9 @@ async def test_a_patch_that_fails_in_the_sandbox_was_denied_by_the_sandbox(work:
     bench = Bench(work, CONFINED)
     bench.spoil = work / "old.txt"
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
-    assert told == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
+    assert output == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
     assert seen(bench) == [action(work), *failed(work)]
 
 
@@ -538,9 +540,9 @@ async def test_a_patch_that_cannot_be_confined_is_not_written(work: Path) -> Non
     sandboxes = Sandboxes(fails=SandboxUnavailable("/project is not what it was"))
     bench = Bench(work, Granted(policy=POLICY, ask_again=True), commands=sandboxes)
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
-    assert told == "execution error: /project is not what it was"
+    assert output == "execution error: /project is not what it was"
     assert seen(bench) == [action(work), *failed(work, "/project is not what it was")]
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
 
@@ -552,9 +554,9 @@ async def test_a_patch_that_fails_in_the_sandbox_is_written_without_it_when_that
     bench.spoil = work / "old.txt"
     bench.asked_again = lambda: (work / "old.txt").write_bytes(b"alpha\nbeta\n")
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
-    assert told == ran(WRITTEN, 0)
+    assert output == ran(WRITTEN, 0)
     assert seen(bench) == [
         action(work),
         *failed(work),
@@ -567,19 +569,19 @@ async def test_a_patch_that_fails_in_the_sandbox_is_written_without_it_when_that
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"),
+    ("verdict", "expected"),
     [
         (RejectedByUser(), "patch rejected by user"),
         (RejectedByPolicy(why="nobody is there"), "patch rejected: nobody is there"),
     ],
 )
 async def test_a_patch_that_fails_in_the_sandbox_is_not_written_when_that_is_denied(
-    work: Path, verdict: Verdict, told: str
+    work: Path, verdict: Verdict, expected: str
 ) -> None:
     bench = Bench(work, Granted(policy=POLICY, ask_again=True), verdict)
     bench.spoil = work / "old.txt"
 
-    assert await bench.apply(*UPDATE) == told
+    assert await bench.apply(*UPDATE) == expected
     assert seen(bench) == [
         action(work),
         *failed(work),
@@ -591,9 +593,9 @@ async def test_a_patch_that_fails_in_the_sandbox_is_not_written_when_that_is_den
 async def test_a_patch_is_written_by_descriptor_alone_where_no_thread_can_be_confined(work: Path) -> None:
     bench = Bench(work, CONFINED, commands=Sandboxes(has_landlock=False))
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
-    assert told == ran(WRITTEN, 0)
+    assert output == ran(WRITTEN, 0)
     assert seen(bench) == [action(work), *written(work)]
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
 
@@ -606,9 +608,9 @@ async def test_a_patch_is_written_by_descriptor_alone_where_no_thread_can_be_con
 async def test_the_function_applies_its_argument(work: Path, name: str, argument: str) -> None:
     bench = Bench(work)
 
-    told = await bench.call(json.dumps({argument: f"<<'EOF'\n{patch(*UPDATE)}\nEOF\n", "more": 1}), name)
+    output = await bench.call(json.dumps({argument: f"<<'EOF'\n{patch(*UPDATE)}\nEOF\n", "more": 1}), name)
 
-    assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
+    assert output == ran("Success. Updated the following files:\nM old.txt\n", 0)
     assert bench.files() == {"old.txt": b"ALPHA\nbeta\n"}
 
 
@@ -629,9 +631,9 @@ async def test_arguments_that_do_not_fit_are_explained(work: Path, arguments: st
 
 
 async def test_arguments_that_are_not_json_are_explained(work: Path) -> None:
-    told = await Bench(work).call("*** Begin Patch")
+    output = await Bench(work).call("*** Begin Patch")
 
-    assert told.startswith("failed to parse function arguments: arguments cannot be read: ")
+    assert output.startswith("failed to parse function arguments: arguments cannot be read: ")
 
 
 def test_the_format_is_described_to_the_model_by_an_example_that_can_be_read(work: Path) -> None:
@@ -649,12 +651,12 @@ async def test_a_patch_whose_file_changes_while_it_is_written_needs_another_appr
     bench = Bench(work, *[Granted(by_person=True)] * 2)
     bench.spoil, bench.spoil_with = work / "old.txt", b"zero\nalpha\nbeta\n"
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
     asked = [entry for entry in bench.did if isinstance(entry, ApplyPatch)]
     assert [action.changed for action in asked] == [None, "files"]
     assert len(set(bench.covered)) == 2
-    assert told == ran("Success. Updated the following files:\nM old.txt\n", 0)
+    assert output == ran("Success. Updated the following files:\nM old.txt\n", 0)
     assert bench.files() == {"old.txt": b"zero\nALPHA\nbeta\n"}
 
 
@@ -680,7 +682,7 @@ async def test_a_patch_that_no_longer_matches_fails(work: Path) -> None:
     bench = Bench(work, Granted(by_person=True))
     bench.spoil = work / "old.txt"
 
-    told = await bench.apply(*UPDATE)
+    output = await bench.apply(*UPDATE)
 
-    assert told == f'error: Failed to find expected lines ["alpha"] in {work}/old.txt'
-    assert bench.files() == {"old.txt": b"somebody else's\n"}
+    assert output == f'error: Failed to find expected lines ["alpha"] in {work}/old.txt'
+    assert bench.files() == {"old.txt": b"another user's\n"}

@@ -26,15 +26,15 @@ from parley.wire.images import MAX_IMAGE_BYTES, data_url
 from parley.wire.items import ImageItem
 
 
-async def nobody_is_asked(action: Action) -> Verdict:
+async def no_authorization(action: Action) -> Verdict:
     raise AssertionError(f"no need to ask for {action}")
 
 
 def context(transcript: RecordingTranscript, **changes: Any) -> ToolContext:
-    return ToolContext(settings=settings(**changes), transcript=transcript, authorize=nobody_is_asked)
+    return ToolContext(settings=settings(**changes), transcript=transcript, authorize=no_authorization)
 
 
-async def told(tool: Tool, arguments: str) -> str:
+async def output_of(tool: Tool, arguments: str) -> str:
     """Return the output for the model, which is a result or an error."""
     async with asyncio.timeout(90):
         try:
@@ -49,7 +49,7 @@ async def told(tool: Tool, arguments: str) -> str:
 async def test_a_plan_is_shown_with_its_explanation() -> None:
     transcript = RecordingTranscript()
 
-    answer = await told(
+    answer = await output_of(
         UpdatePlan(context(transcript)),
         '{"explanation": "why", "plan": [{"step": "one", "status": "completed"},'
         ' {"step": "two", "status": "in_progress"}, {"step": "three", "status": "pending"}]}',
@@ -68,7 +68,7 @@ async def test_a_plan_is_shown_with_its_explanation() -> None:
 async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
     transcript = RecordingTranscript()
 
-    assert await told(UpdatePlan(context(transcript)), arguments) == "Plan updated"
+    assert await output_of(UpdatePlan(context(transcript)), arguments) == "Plan updated"
     assert transcript.did == [Appended((PlanUpdate(explanation=None, plan=()),))]
 
 
@@ -98,7 +98,7 @@ async def test_a_plan_needs_no_explanation_and_no_steps(arguments: str) -> None:
 async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: str, detail: str) -> None:
     transcript = RecordingTranscript()
 
-    answer = await told(UpdatePlan(context(transcript)), arguments)
+    answer = await output_of(UpdatePlan(context(transcript)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
     assert transcript.did == []
@@ -107,7 +107,7 @@ async def test_a_plan_that_does_not_fit_is_explained_and_not_shown(arguments: st
 async def test_half_a_surrogate_pair_in_a_step_is_shown_as_a_replacement_character() -> None:
     transcript = RecordingTranscript()
 
-    await told(UpdatePlan(context(transcript)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
+    await output_of(UpdatePlan(context(transcript)), '{"plan": [{"step": "\\udc00", "status": "pending"}]}')
 
     assert transcript.did == [
         Appended((PlanUpdate(explanation=None, plan=(PlanStep(step="�", status="pending"),)),))
@@ -138,7 +138,7 @@ async def test_an_image_is_given_to_the_model_as_input(tmp_path: Path) -> None:
     (tmp_path / "shot.dat").write_bytes(PNG)
     transcript = RecordingTranscript()
 
-    answer = await told(ViewImage(context(transcript, cwd=str(tmp_path))), path_argument("shot.dat"))
+    answer = await output_of(ViewImage(context(transcript, cwd=str(tmp_path))), path_argument("shot.dat"))
 
     assert answer == "The image shot.dat is attached."
     assert transcript.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
@@ -149,7 +149,7 @@ async def test_an_image_may_lie_anywhere_and_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("shot.png")
     transcript = RecordingTranscript()
 
-    await told(ViewImage(context(transcript, cwd="/nonexistent")), path_argument(tmp_path / "link"))
+    await output_of(ViewImage(context(transcript, cwd="/nonexistent")), path_argument(tmp_path / "link"))
 
     assert transcript.did == [Appended((InputRead(content=(ImageItem(image_url=data_url(PNG)),)),))]
 
@@ -159,9 +159,11 @@ async def test_an_image_may_be_exactly_as_large_as_the_limit(tmp_path: Path) -> 
     large.write_bytes(large_png(MAX_IMAGE_BYTES))
     transcript = RecordingTranscript()
 
-    assert await told(ViewImage(context(transcript)), path_argument(large)) == f"The image {large} is attached."
+    assert (
+        await output_of(ViewImage(context(transcript)), path_argument(large)) == f"The image {large} is attached."
+    )
     os.truncate(large, MAX_IMAGE_BYTES + 1)
-    assert await told(ViewImage(context(transcript)), path_argument(large)) == f"{large}: larger than 20 MiB"
+    assert await output_of(ViewImage(context(transcript)), path_argument(large)) == f"{large}: larger than 20 MiB"
 
     assert len(transcript.did) == 1
 
@@ -176,7 +178,7 @@ async def test_a_file_that_is_not_an_image_is_not_sent_to_the_model(tmp_path: Pa
     tool = ViewImage(context(transcript, cwd=str(tmp_path)))
 
     answers = {
-        name: await told(tool, path_argument(name))
+        name: await output_of(tool, path_argument(name))
         for name in ("notes.png", "empty.png", "half.png", "folder.png", "pipe.png", "gone.png", "a\0b", "x" * 300)
     }
 
@@ -209,11 +211,11 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     tool = ViewImage(context(transcript, cwd=str(work), sandbox=sandbox))
 
     for name in (*map(str, hidden), *by_detour):
-        assert await told(tool, path_argument(name)) == f"{name}: may not be read"
+        assert await output_of(tool, path_argument(name)) == f"{name}: may not be read"
     assert transcript.did == []
 
     for path in open_to_all:
-        assert await told(tool, path_argument(path)) == f"The image {path} is attached."
+        assert await output_of(tool, path_argument(path)) == f"The image {path} is attached."
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
 async def test_arguments_that_name_no_image_are_explained(arguments: str, detail: str) -> None:
     transcript = RecordingTranscript()
 
-    answer = await told(ViewImage(context(transcript)), arguments)
+    answer = await output_of(ViewImage(context(transcript)), arguments)
 
     assert answer == f"failed to parse function arguments: {detail}"
     assert transcript.did == []

@@ -163,9 +163,9 @@ async def test_a_command_begins_says_what_it_says_and_ends() -> None:
         ends=CommandResult(exit_code=0, seconds=1.26),
     )
 
-    told = await bench.call(command=["echo", "hi"])
+    output = await bench.call(command=["echo", "hi"])
 
-    assert told == '{"output":"out\\nmore\\n","metadata":{"exit_code":0,"duration_seconds":1.3}}'
+    assert output == '{"output":"out\\nmore\\n","metadata":{"exit_code":0,"duration_seconds":1.3}}'
     assert bench.did == [
         RunCommand(call_id=CALL, argv=("echo", "hi"), cwd="/project", search_path="/bin"),
         Appended(
@@ -203,9 +203,9 @@ async def test_a_command_begins_says_what_it_says_and_ends() -> None:
 async def test_a_silent_command_leaves_its_two_events_alone() -> None:
     bench = Bench()
 
-    told = await bench.call(command=["true"])
+    output = await bench.call(command=["true"])
 
-    assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
+    assert output == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
     assert [entry for entry in bench.did if isinstance(entry, Appended)] == [
         Appended((ExecCommandBegin(call_id=CALL, command=("true",), cwd="/project", parsed_cmd=()),)),
         Appended((ExecCommandEnd(call_id=CALL, stdout="", stderr="", exit_code=0, duration=ZERO),)),
@@ -213,7 +213,7 @@ async def test_a_silent_command_leaves_its_two_events_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "expected"),
     [
         ([("stdout", b"out\n"), ("stderr", b"err\n")], "out\\nerr\\n"),
         ([("stderr", b"err\n")], "err\\n"),
@@ -223,12 +223,12 @@ async def test_a_silent_command_leaves_its_two_events_alone() -> None:
     ],
 )
 async def test_of_a_command_that_failed_the_model_reads_stdout_and_then_stderr(
-    says: list[tuple[OutputStream, bytes]], told: str
+    says: list[tuple[OutputStream, bytes]], expected: str
 ) -> None:
     bench = Bench(says=says, ends=CommandResult(exit_code=3, seconds=0.04))
 
     assert await bench.call(command=["make"]) == (
-        f'{{"output":"{told}","metadata":{{"exit_code":3,"duration_seconds":0.0}}}}'
+        f'{{"output":"{expected}","metadata":{{"exit_code":3,"duration_seconds":0.0}}}}'
     )
     assert (bench.end.exit_code, bench.end.duration) == (3, Duration(secs=0, nanos=40_000_000))
 
@@ -237,9 +237,9 @@ async def test_a_program_that_cannot_be_started_has_a_beginning_and_an_end() -> 
     detail = "Permission denied (os error 13)"
     bench = Bench(ends=CommandNotStarted(detail))
 
-    told = await bench.call(command=["no-such-program"])
+    output = await bench.call(command=["no-such-program"])
 
-    assert told == f"execution error: {detail}"
+    assert output == f"execution error: {detail}"
     assert [entry for entry in bench.did if isinstance(entry, Appended)] == [
         Appended(
             (
@@ -258,9 +258,9 @@ async def test_a_program_that_cannot_be_started_has_a_beginning_and_an_end() -> 
 async def test_an_empty_command_cannot_be_started_and_needs_no_approval() -> None:
     bench = Bench(ends=CommandNotStarted("command args are empty"), approval_policy="untrusted")
 
-    told = await bench.call(command=[])
+    output = await bench.call(command=[])
 
-    assert told == "execution error: command args are empty"
+    assert output == "execution error: command args are empty"
     assert bench.did[0] == Appended(
         (ExecCommandBegin(call_id=CALL, command=(), cwd="/project", parsed_cmd=(unknown(),)),)
     )
@@ -270,7 +270,7 @@ async def test_an_empty_command_cannot_be_started_and_needs_no_approval() -> Non
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "expected"),
     [
         ("never", "failed in sandbox None with execution error: command timed out"),
         ("on-request", "failed in sandbox None with execution error: command timed out"),
@@ -278,12 +278,12 @@ async def test_an_empty_command_cannot_be_started_and_needs_no_approval() -> Non
         ("untrusted", "command timed out after 300 milliseconds"),
     ],
 )
-async def test_a_command_that_took_too_long_keeps_what_it_said(policy: str, told: str) -> None:
+async def test_a_command_that_took_too_long_keeps_what_it_said(policy: str, expected: str) -> None:
     bench = Bench(
         says=[("stdout", b"begun\n")], ends=CommandResult(timed_out=True, seconds=0.3), approval_policy=policy
     )
 
-    assert await bench.call(command=["sleep", "20"], timeout=300) == told
+    assert await bench.call(command=["sleep", "20"], timeout=300) == expected
     assert bench.did[-1] == Appended(
         (
             CommandOutput(call_id=CALL, streams=(stored_stream("stdout", b"begun\n"),)),
@@ -302,9 +302,9 @@ async def test_a_command_that_took_too_long_keeps_what_it_said(policy: str, told
 async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) -> None:
     bench = Bench(ends=CommandResult(signal=9, seconds=0.5), approval_policy=policy)
 
-    told = await bench.call(command=["kill", "-9", "0"])
+    output = await bench.call(command=["kill", "-9", "0"])
 
-    assert told == "failed in sandbox None with execution error: command was killed by a signal"
+    assert output == "failed in sandbox None with execution error: command was killed by a signal"
     assert bench.end == ExecCommandEnd(
         call_id=CALL,
         stdout="",
@@ -315,7 +315,7 @@ async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) 
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"),
+    ("ends", "expected"),
     [
         (
             CommandResult(timed_out=True, seconds=0.3, remarks=("one", "two")),
@@ -327,10 +327,12 @@ async def test_a_command_killed_by_a_signal_did_not_run_to_its_end(policy: str) 
         ),
     ],
 )
-async def test_restored_files_are_reported_also_if_the_output_is_withheld(ends: CommandResult, told: str) -> None:
+async def test_restored_files_are_reported_also_if_the_output_is_withheld(
+    ends: CommandResult, expected: str
+) -> None:
     bench = Bench(ends=ends, approval_policy="untrusted")
 
-    assert await bench.call(command=["sleep", "20"], timeout=300) == f"{told}\none\ntwo"
+    assert await bench.call(command=["sleep", "20"], timeout=300) == f"{expected}\none\ntwo"
     assert bench.end.stderr.splitlines()[1:] == ["one", "two"]
 
 
@@ -341,8 +343,8 @@ async def test_a_working_directory_that_cannot_be_resolved_is_an_error(
     bench = Bench(cwd=str(tmp_path))
     monkeypatch.setattr(os, "readlink", not_a_link)
 
-    told = await bench.call(command=["true"], workdir="link")
-    assert (told, bench.did) == ("execution error: link cannot be resolved: Invalid argument (os error 22)", [])
+    output = await bench.call(command=["true"], workdir="link")
+    assert (output, bench.did) == ("execution error: link cannot be resolved: Invalid argument (os error 22)", [])
 
 
 async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_event() -> None:
@@ -350,20 +352,20 @@ async def test_long_output_is_cut_for_the_model_and_shorter_still_in_the_end_eve
         says=[("stdout", b"x" * 60_000), ("stderr", b"e\n" * 300)], ends=CommandResult(exit_code=1, seconds=0)
     )
 
-    told = msgspec.json.decode(await bench.call(command=["noisy"]))
+    output = msgspec.json.decode(await bench.call(command=["noisy"]))
 
     stdout = "x" * 4820 + "\n[... 0 lines, 50360 bytes truncated ...]\n" + "x" * 4820
     stderr = "e\n" * 127 + "[... 46 lines, 92 bytes truncated ...]\n" + "e\n" * 127
-    assert told["output"] == f"{stdout}\n{stderr}"
+    assert output["output"] == f"{stdout}\n{stderr}"
     assert (bench.end.stdout, bench.end.stderr) == ("x" * 5120, "e\n" * 256)
 
 
 async def test_output_that_is_not_utf_8_has_replacement_characters() -> None:
     bench = Bench(says=[("stdout", b"a\xff\xfeb\x00c\xc3")])
 
-    told = msgspec.json.decode(await bench.call(command=["printf"]))
+    output = msgspec.json.decode(await bench.call(command=["printf"]))
 
-    assert told["output"] == bench.end.stdout == "a��b\x00c�"
+    assert output["output"] == bench.end.stdout == "a��b\x00c�"
 
 
 async def test_a_command_that_is_cancelled_is_left_for_the_caller_to_end() -> None:
@@ -411,7 +413,7 @@ async def test_both_names_of_the_function_take_the_same_arguments(name: str) -> 
 async def test_a_local_shell_call_is_run_without_the_variables_and_the_user_that_it_names() -> None:
     bench = Bench()
 
-    told = await bench.call(
+    output = await bench.call(
         "local_shell",
         type="exec",
         command=["ls"],
@@ -421,7 +423,7 @@ async def test_a_local_shell_call_is_run_without_the_variables_and_the_user_that
         user="root",
     )
 
-    assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
+    assert output == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
     assert bench.command == Command(argv=("ls",), cwd="/", env={"PATH": "/bin"}, timeout_seconds=5.0)
 
 
@@ -510,9 +512,9 @@ async def test_arguments_that_do_not_fit_are_explained_and_nothing_happens(
 ) -> None:
     bench = Bench()
 
-    told = await bench.run_call(call(CALL, arguments, name=name))
+    output = await bench.run_call(call(CALL, arguments, name=name))
 
-    assert told == f"failed to parse function arguments: {detail}"
+    assert output == f"failed to parse function arguments: {detail}"
     assert bench.did == []
 
 
@@ -527,9 +529,9 @@ async def test_half_a_surrogate_pair_in_the_arguments_is_read_as_a_replacement_c
 async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be() -> None:
     bench = Bench(ends=CommandNotStarted("/caf\udce9 is gone"), cwd="/caf\udce9")
 
-    told = await bench.call(command=["pwd"])
+    output = await bench.call(command=["pwd"])
 
-    assert told == "execution error: /caf? is gone"
+    assert output == "execution error: /caf? is gone"
     assert bench.command.cwd == "/caf\udce9"
     assert bench.did[1] == Appended(
         (ExecCommandBegin(call_id=CALL, command=("pwd",), cwd="/caf?", parsed_cmd=(unknown("pwd"),)),)
@@ -540,7 +542,7 @@ async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be(
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"),
+    ("verdict", "expected"),
     [
         (
             RejectedByPolicy(why="no sandbox is available: none"),
@@ -551,11 +553,11 @@ async def test_a_working_directory_that_is_no_text_is_shown_as_far_as_it_can_be(
     ],
 )
 async def test_the_model_reads_why_a_command_must_not_run_and_there_are_no_events(
-    verdict: Verdict, told: str
+    verdict: Verdict, expected: str
 ) -> None:
     bench = Bench(verdict=verdict)
 
-    assert await bench.call(command=["ls"]) == told
+    assert await bench.call(command=["ls"]) == expected
     assert bench.did == [RunCommand(call_id=CALL, argv=("ls",), cwd="/project", search_path="/bin")]
 
 
@@ -572,9 +574,9 @@ async def test_a_patch_is_applied_and_not_run() -> None:
     patch = "*** Begin Patch\n*** Delete File: a\n*** End Patch\n"
     bench = Bench()
 
-    told = await bench.call(command=["apply_patch", patch], workdir="sub")
+    output = await bench.call(command=["apply_patch", patch], workdir="sub")
 
-    assert told == "patched"
+    assert output == "patched"
     assert bench.did == [Patch(CALL, patch, "/project/sub")]
 
 
@@ -614,9 +616,9 @@ DENIED_END = ExecCommandEnd(call_id=CALL, stdout="", stderr="a: Permission denie
 async def test_a_command_that_fails_in_the_sandbox_was_denied_by_the_sandbox(policy: str) -> None:
     bench = Bench(says=SAYS, ends=CommandResult(exit_code=1, seconds=2.0), verdict=CONFINED, approval_policy=policy)
 
-    told = await bench.call(command=["make"])
+    output = await bench.call(command=["make"])
 
-    assert told == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
+    assert output == f"failed in sandbox {SANDBOX} with execution error: {DENIED}"
     assert bench.transcript.payloads[-1] == DENIED_END
     assert bench.transcript.payloads[-2] == CommandOutput(
         call_id=CALL,
@@ -639,20 +641,20 @@ async def test_the_sandbox_is_not_blamed_for_what_happens_without_it_too(verdict
         says=[("stdout", b"out\n")], ends=CommandResult(exit_code=exit_code, seconds=2.0), verdict=verdict
     )
 
-    told = await bench.call(command=["make"])
+    output = await bench.call(command=["make"])
 
-    assert told == f'{{"output":"out\\n","metadata":{{"exit_code":{exit_code},"duration_seconds":2.0}}}}'
+    assert output == f'{{"output":"out\\n","metadata":{{"exit_code":{exit_code},"duration_seconds":2.0}}}}'
     assert (bench.end.exit_code, bench.end.stdout, bench.end.duration.secs) == (exit_code, "out\n", 2)
 
 
 async def test_the_text_of_a_denied_command_is_truncated_like_output() -> None:
     bench = Bench(says=[("stderr", b"x" * 60_000)], ends=CommandResult(exit_code=9, seconds=0), verdict=CONFINED)
 
-    told = await bench.call(command=["noisy"])
+    output = await bench.call(command=["noisy"])
 
     half = "x" * 5120
     stderr = f"{half}\n[... 0 lines, 49760 bytes truncated ...]\n{half}"
-    assert told == (
+    assert output == (
         f"failed in sandbox {SANDBOX} with execution error: "
         f"sandbox denied exec error, exit code: 9, stdout: , stderr: {stderr}"
     )
@@ -660,7 +662,7 @@ async def test_the_text_of_a_denied_command_is_truncated_like_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"),
+    ("ends", "expected"),
     [
         (CommandResult(timed_out=True, seconds=0.3), "command timed out after 300 milliseconds"),
         (
@@ -671,11 +673,11 @@ async def test_the_text_of_a_denied_command_is_truncated_like_output() -> None:
     ],
 )
 async def test_a_command_that_did_not_run_to_its_end_is_not_run_again(
-    ends: CommandResult | CommandNotStarted, told: str
+    ends: CommandResult | CommandNotStarted, expected: str
 ) -> None:
     bench = Bench(ends=ends, verdict=Granted(policy=POLICY, ask_again=True), approval_policy="on-failure")
 
-    assert await bench.call(command=["make"], timeout=300) == told
+    assert await bench.call(command=["make"], timeout=300) == expected
     assert [type(entry) for entry in bench.did] == [RunCommand, Appended, Command, Appended]
     assert bench.command.policy == POLICY
 
@@ -735,9 +737,9 @@ async def test_a_command_that_fails_in_the_sandbox_runs_again_without_it_when_th
 ) -> None:
     bench = failing(Granted(by_person=True), then_ends=CommandResult(exit_code=exit_code, seconds=1.0))
 
-    told = await bench.call(command=["make"])
+    output = await bench.call(command=["make"])
 
-    assert told == f'{{"output":"","metadata":{{"exit_code":{exit_code},"duration_seconds":1.0}}}}'
+    assert output == f'{{"output":"","metadata":{{"exit_code":{exit_code},"duration_seconds":1.0}}}}'
     assert bench.did == [
         *FAILED,
         Appended((BackgroundEvent(message="retrying command without sandbox"),)),
@@ -756,7 +758,7 @@ async def test_a_command_that_fails_in_the_sandbox_runs_again_without_it_when_th
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"),
+    ("verdict", "expected"),
     [
         (RejectedByUser(), "exec command rejected by user"),
         (RejectedByUser(reason="no"), "exec command rejected by user: no"),
@@ -764,11 +766,11 @@ async def test_a_command_that_fails_in_the_sandbox_runs_again_without_it_when_th
     ],
 )
 async def test_a_command_that_fails_in_the_sandbox_does_not_run_again_when_that_is_denied(
-    verdict: Verdict, told: str
+    verdict: Verdict, expected: str
 ) -> None:
     bench = failing(verdict)
 
-    assert await bench.call(command=["make"]) == told
+    assert await bench.call(command=["make"]) == expected
     assert bench.did == FAILED
 
 
@@ -862,9 +864,9 @@ async def test_a_command_whose_directory_is_replaced_while_it_starts_needs_anoth
         ends=CommandReplaced("directory"), verdict=yes, then=yes, cwd=str(tmp_path), approval_policy="untrusted"
     )
 
-    told = await bench.call(command=["make"])
+    output = await bench.call(command=["make"])
 
-    assert told == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
+    assert output == '{"output":"","metadata":{"exit_code":0,"duration_seconds":0.0}}'
     asked = [entry for entry in bench.did if isinstance(entry, RunCommand)]
     assert [action.changed for action in asked] == [None, "directory"]
     ends = [event for event in bench.transcript.payloads if isinstance(event, ExecCommandEnd)]
@@ -877,9 +879,9 @@ async def test_a_command_whose_program_is_replaced_at_each_start_is_refused_in_t
         ends=replaced, then_ends=replaced, verdict=yes, then=yes, cwd=str(tmp_path), approval_policy="untrusted"
     )
 
-    told = await bench.call(command=["make"])
+    output = await bench.call(command=["make"])
 
-    assert told == (
+    assert output == (
         "exec command rejected: its program, directory or files were replaced after each of 3 approvals"
     )
     assert len([entry for entry in bench.did if isinstance(entry, RunCommand)]) == 3

@@ -137,7 +137,7 @@ async def test_a_closed_pipe_closes_the_outbox_and_sending_has_no_effect(pipe: t
     outbox = DescriptorOutbox(writing, on_closed=gone.set)
     os.close(reading)
 
-    outbox.send(b"anybody?")
+    outbox.send(b"hello?")
     async with asyncio.timeout(PATIENCE_SECONDS):
         await gone.wait()
         outbox.send(b"nobody")

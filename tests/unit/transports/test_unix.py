@@ -108,7 +108,7 @@ async def test_no_other_user_may_enter_whatever_the_umask_is(directory: str, uma
     listener.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the sockets of everybody")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the sockets of all processes")
 async def test_a_process_that_cannot_read_the_directory_does_not_learn_the_name(directory: str) -> None:
     listener = listen(directory, on_connection=Connection.close)
 
@@ -150,7 +150,7 @@ async def test_a_directory_of_another_user_is_refused(directory: str) -> None:
 
 
 async def test_the_name_of_a_dead_process_is_removed_by_the_process_that_finds_it(directory: str) -> None:
-    dead = _left_behind(directory)
+    dead = _orphaned_socket(directory)
 
     assert connect(directory, dead) is None
     assert os.listdir(directory) == []
@@ -307,7 +307,7 @@ def _mode(*path: str) -> int:
     return stat.S_IMODE(os.lstat(os.path.join(*path)).st_mode)
 
 
-def _left_behind(directory: str) -> str:
+def _orphaned_socket(directory: str) -> str:
     """Create a socket name without a listening process."""
     os.mkdir(directory)
     with socket.socket(socket.AF_UNIX) as dead:

@@ -1,4 +1,4 @@
-"""Envelopes: lenient decoding, exact encoding."""
+"""JSON-RPC messages: lenient decoding, exact encoding."""
 
 from __future__ import annotations
 

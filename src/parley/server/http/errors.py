@@ -136,7 +136,7 @@ class StreamEndNotSaved(HttpRefused):
 
 
 class Unauthorized(HttpRefused):
-    """The error for a request without a valid token. It does not say why the token is not valid."""
+    """Raised when a request has no valid token. The text does not say why the token is invalid."""
 
     code, status = "unauthorized", HTTPStatus.UNAUTHORIZED
 

@@ -43,7 +43,9 @@ class SessionCursors(Struct, frozen=True, array_like=True):
 
 
 _UUID, _TEXT = b"u", b"t"
-"""The first byte of the short form of a conversation id, which is a uuid or another text."""
+"""The first byte of the short form of a conversation id. `_UUID` is followed by the 16 bytes of a uuid, `_TEXT` by
+the id as UTF-8.
+"""
 
 
 class _Content(Struct, frozen=True, array_like=True):

@@ -77,7 +77,9 @@ class HttpSession:
         that were not open yet.
         """
         self.opening: list[StreamState] = []
-        """The streams that are saved now and opened then."""
+        """The streams that the client has requested and that are not open yet. They are stored with the session
+        before they are opened.
+        """
         self.saved_state: SessionState | None = None
         """The state that the store contains; None if this is not known."""
         self.stored_streams: set[ConversationId] = set()

@@ -37,7 +37,7 @@ from parley.wire.jsonrpc import decode_lenient, encode
 from parley.wire.principals import LOCAL
 from parley.wire.text import quoted, unseen
 
-__all__ = ["SHOWN_EVENTS", "section", "transcript_head"]
+__all__ = ["section", "transcript_head"]
 
 TEXT_LENGTH: Final = 20_000
 """The maximum number of characters of each text in the transcript."""
@@ -64,8 +64,6 @@ _SHOWN: Final[tuple[type[EventBase], ...]] = (
     LimitReached,
 )
 _DECODERS: Final = {event_type(cls): msgspec.json.Decoder(cls) for cls in _SHOWN}
-SHOWN_EVENTS: Final = frozenset(_DECODERS)
-"""The event types that a transcript shows."""
 
 _STEPS: Final = {"pending": "[ ]", "in_progress": "[~]", "completed": "[x]"}
 

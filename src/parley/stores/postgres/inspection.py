@@ -30,7 +30,7 @@ async def describe(db: Connection) -> list[str]:
 
 
 def durability_of(*, fsync: str, commit: str, names: str) -> str:
-    """Describe what survives of acknowledged writes, by the settings of the server."""
+    """Describe which failures acknowledged writes survive, according to the settings of the database server."""
     if fsync == "off":
         return "unsafe: fsync is off, so a crash of the server's computer can destroy the database"
     if commit == "off":

@@ -21,7 +21,7 @@ MIGRATIONS: Final[list[Callable[[Connection], Awaitable[None]]]] = []
 
 
 class NewerFormat(Exception):
-    """A newer version of Parley has migrated the database."""
+    """Raised when a newer version of Parley has migrated the database."""
 
     def __init__(self, found: int) -> None:
         super().__init__(

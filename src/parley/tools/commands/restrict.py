@@ -75,7 +75,7 @@ class _Program(ctypes.Structure):
 
 
 class StepFailed(Exception):
-    """A step of a restriction could not be applied."""
+    """Raised when a step of a restriction could not be applied."""
 
     def __init__(self, step: int, number: int) -> None:
         super().__init__(f"{STEPS[step]}: {os.strerror(number)}")

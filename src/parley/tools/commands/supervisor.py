@@ -228,7 +228,7 @@ def _start_first_found(request: Request, start: Callable[[bytes], int]) -> int:
 
 
 class _Replaced(Exception):
-    """The working directory or the program is not the approved one."""
+    """Raised when the working directory or the program is not the approved one."""
 
     def __init__(self, index: int) -> None:
         super().__init__(REPLACEABLE[index])

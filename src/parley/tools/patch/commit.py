@@ -439,7 +439,7 @@ def _refuse_sticky(folder: int, found: os.stat_result) -> None:
 
 
 class _AttributeLost(OSError):
-    """The server is not permitted to give the new file an attribute of the old file."""
+    """Raised when the server is not permitted to give the new file an attribute of the old file."""
 
     def __init__(self, what: str) -> None:
         super().__init__(0, f"its {what} cannot be kept")

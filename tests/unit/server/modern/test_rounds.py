@@ -34,7 +34,7 @@ async def test_the_stream_of_a_driver_counts_as_one_that_cannot_be_asked(home: s
         await server.after(30)
         await client.hears("task_complete")
 
-        assert server.told == [(1, "denied: nobody could be asked")]
+        assert server.decisions == [(1, "denied: nobody could be asked")]
 
 
 @pytest.mark.promises("roles.approvals")
@@ -51,4 +51,4 @@ async def test_a_state_does_not_replace_the_role(home: str) -> None:
         refused = (await observer.answer_to(stream(observer, conversation.id, **more)))["result"]
 
         assert (refused["isError"], refused["structuredContent"]["code"]) == (True, "role_too_low")
-        assert server.told == []
+        assert server.decisions == []

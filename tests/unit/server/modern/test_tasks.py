@@ -92,7 +92,7 @@ async def test_an_approval_is_part_of_the_task_and_is_answered_by_its_key(home: 
         assert (unable["inputRequests"], watched["inputRequests"]) == ({}, {})
         assert refused == -32600
         assert ignored == accepted == again == {"resultType": "complete"}
-        assert server.told == [(1, "approved")]
+        assert server.decisions == [(1, "approved")]
         assert "inputRequests" not in done
 
 

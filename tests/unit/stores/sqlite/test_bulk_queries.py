@@ -151,10 +151,10 @@ async def test_appends_to_logs_that_another_process_has_taken_are_refused(store:
 
 
 async def test_a_lost_lease_is_found_by_a_single_append_and_reported(store: SqliteStore) -> None:
-    told = asyncio.Event()
+    lost = asyncio.Event()
     name = ConversationId("0000")
     await store.create(name, [], summary())
-    lease = await store.acquire(name, address="here", on_lost=told.set)
+    lease = await store.acquire(name, address="here", on_lost=lost.set)
     opened = store._writer.opened
     assert opened is not None
     with opened.lock:
@@ -163,7 +163,7 @@ async def test_a_lost_lease_is_found_by_a_single_append_and_reported(store: Sqli
         await store.append(lease, [said(1, "text")], summary())
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await told.wait()
+        await lost.wait()
 
 
 async def test_a_missing_conversation_does_not_fail_other_leases(store: SqliteStore) -> None:

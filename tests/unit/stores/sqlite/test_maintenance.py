@@ -43,7 +43,7 @@ def test_two_copies_to_one_name_at_once_are_one_copy_and_one_refusal(tmp_path: P
             return copy_to(db, str(tmp_path / "copy"), Event())
 
     with ThreadPoolExecutor() as pool:
-        told = [task.result() for task in [pool.submit(copied) for _ in range(8)]]
+        results = [task.result() for task in [pool.submit(copied) for _ in range(8)]]
 
-    assert sorted(told) == [False] * 7 + [True]
+    assert sorted(results) == [False] * 7 + [True]
     assert sorted(os.listdir(tmp_path)) == ["copy", "parley.db"]
