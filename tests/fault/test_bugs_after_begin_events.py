@@ -98,7 +98,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 # --- tool servers ------------------------------------------------------------------------
 
 
-class Forgetful(RecordingTranscript):
+class FailingTranscript(RecordingTranscript):
     """A transcript that fails when a call reports its progress."""
 
     async def append(self, *payloads: LogPayload) -> None:
@@ -121,7 +121,7 @@ def without_duration(event: LogPayload) -> LogPayload:
 
 
 async def test_a_call_of_a_tool_server_that_breaks_down_by_our_own_mistake_is_seen_to_end() -> None:
-    transcript = Forgetful()
+    transcript = FailingTranscript()
     async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([program("x")]) as lease:
         async with asyncio.timeout(PATIENCE_SECONDS):
             output = await ServerTools(context(transcript), lease).run(call_item("x__steps", '{"count": 1}', CALL))

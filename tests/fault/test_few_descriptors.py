@@ -35,7 +35,7 @@ def sockets(pid: int) -> int:
     return found
 
 
-def last_words(request: RecordedRequest) -> Any:
+def last_message(request: RecordedRequest) -> Any:
     return request.body["messages"][-1]
 
 
@@ -67,12 +67,14 @@ async def test_commands_run_under_a_limit_of_64_files_after_many_turns_at_once(
         assert sockets(client.raw.pid) <= FEW // 8
 
         def run(request: RecordedRequest) -> Reply:
-            return Says(("Ran.",)) if last_words(request)["role"] == "tool" else Says((sh("call-1", "echo fine"),))
+            return (
+                Says(("Ran.",)) if last_message(request)["role"] == "tool" else Says((sh("call-1", "echo fine"),))
+            )
 
         client.model.set_handler(run)
         client.message(conversations[0], "run")
         await client.until_method("task_complete")
-        assert "fine" in last_words(client.model.requests[-1])["content"]
+        assert "fine" in last_message(client.model.requests[-1])["content"]
 
 
 async def test_an_error_names_the_limit_of_open_files(parley_model: ScriptedModel) -> None:
@@ -86,12 +88,12 @@ async def test_an_error_names_the_limit_of_open_files(parley_model: ScriptedMode
         resource.prlimit(client.raw.pid, resource.RLIMIT_NOFILE, (used, FEW * 4))
 
         def run(request: RecordedRequest) -> Reply:
-            return Says(("Oh.",)) if last_words(request)["role"] == "tool" else Says((sh("call-1", "echo fine"),))
+            return Says(("Oh.",)) if last_message(request)["role"] == "tool" else Says((sh("call-1", "echo fine"),))
 
         client.model.set_handler(run)
         client.message(conversation, "run")
         await client.until_method("task_complete")
-        output = last_words(client.model.requests[-1])["content"]
+        output = last_message(client.model.requests[-1])["content"]
 
         assert "Too many open files" in output
         assert f"{used} files and connections open (RLIMIT_NOFILE" in output

@@ -35,7 +35,7 @@ class Racer:
         self._decision, self._uses_tool = DECISIONS[number % 2], number % 4 >= 2
 
     async def asked(self) -> Any:
-        return await self._stream.hears("elicitation/create")
+        return await self._stream.wait_for_message("elicitation/create")
 
     async def answer(self, approval: Any) -> bool | None:
         """Answer through the elicitation or a tool.
@@ -52,10 +52,10 @@ class Racer:
         return not answered.get("isError")
 
     async def settlement(self) -> Any:
-        return (await self._stream.hears("approval_settled"))["params"]["msg"]
+        return (await self._stream.wait_for_message("approval_settled"))["params"]["msg"]
 
     async def turn_ended(self) -> None:
-        await self._stream.hears("task_complete")
+        await self._stream.wait_for_message("task_complete")
 
 
 async def race(model: ScriptedModel, home: Path, *, rounds: int) -> None:

@@ -237,7 +237,7 @@ async def test_after_the_first_command_a_server_with_http_loads_no_module_from_a
             async with session.stream() as stream:
                 await session.call("conversationStream", conversation_id=conversation)
                 await session.say(conversation, "go")
-                await stream.hears("task_complete")
+                await stream.wait_for_message("task_complete")
             await receiver.wait_for(2)
             uri = f"parley://conversations/{conversation}"
             for client in (session, modern):

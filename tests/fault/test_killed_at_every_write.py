@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from kit.clients.crash_story import AGAIN, RESTARTED, RUN, Story
-from kit.servers.self_killing import MOMENTS, Doomed, Fate, Moment
+from kit.servers.self_killing import MOMENTS, KillPoint, Moment, SelfKillingParley
 
 
 async def killed(directory: Path, moment: Moment, number: int) -> bool:
     """Return whether a server reached the write with this number. In any case, check that the next server
     continues."""
-    fate = Fate(moment, number, directory / "notes")
+    kill_point = KillPoint(moment, number, directory / "notes")
     async with Story(directory) as story:
-        exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)
+        exit_code = await story.live(SelfKillingParley(story.model, kill_point, home=story.home), RUN, AGAIN)
         await story.goes_on(RESTARTED)
     assert exit_code in (0, -signal.SIGKILL)
     return exit_code != 0

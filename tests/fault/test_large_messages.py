@@ -220,12 +220,12 @@ async def post_and_read(model: ScriptedModel, home: Path, content: list[dict[str
             async with session.stream() as stream:
                 await session.call("conversationStream", conversation_id=conversation)
                 await session.say(conversation, "First, load what is loaded once.")
-                await stream.hears("task_complete")
+                await stream.wait_for_message("task_complete")
                 peak = Peak(resident.process.pid)
                 arguments = {"conversation_id": conversation, "content": content}
                 sent = await session.send("POST", encode(tool(99, "conversationSendMessage", arguments)))
-                said = await stream.hears("user_message")
-                await stream.hears("task_complete")
+                said = await stream.wait_for_message("user_message")
+                await stream.wait_for_message("task_complete")
                 costs["sending"] = peak.bytes / size
             page = await session.post(tool(100, "conversationRead", {"conversation_id": conversation}))
             costs["a page"] = peak.bytes / len(page.body)

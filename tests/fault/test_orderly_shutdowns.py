@@ -36,17 +36,17 @@ class Stopped:
             await story.goes_on(STOPPED)
         return ends_in(found)
 
-    def _react(self, teller: RepeatingClient, message: Any) -> None:
+    def _react(self, recorder: RepeatingClient, message: Any) -> None:
         if self.has_come:
             return
         if not self._at(message):
-            teller.react(message)
+            recorder.react(message)
             return
-        self.has_come = teller.is_leaving = True
+        self.has_come = recorder.is_leaving = True
         if self._way == "SIGTERM":
-            teller.raw.terminate()
+            recorder.raw.terminate()
         else:
-            teller.raw.close_stdin()
+            recorder.raw.close_stdin()
 
 
 def the(number: int) -> Callable[[Any], bool]:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from kit.clients.crash_story import AGAIN, RESTARTED, RUN, Story
-from kit.servers.self_killing import Doomed, Fate
+from kit.servers.self_killing import KillPoint, SelfKillingParley
 
 MOST_RUBBISH = 9000
 """The maximum number of arbitrary bytes after the synced part.
@@ -24,13 +24,13 @@ async def loses_power(directory: Path, commit: int) -> bool:
 
     Return False if the run has no commit with this number.
     """
-    fate = Fate("after a commit", commit, directory / "notes")
+    kill_point = KillPoint("after a commit", commit, directory / "notes")
     async with Story(directory) as story:
-        exit_code = await story.live(Doomed(story.model, fate, home=story.home), RUN, AGAIN)
+        exit_code = await story.live(SelfKillingParley(story.model, kill_point, home=story.home), RUN, AGAIN)
         if exit_code == 0:
             return False
         assert exit_code == -signal.SIGKILL
-        forget_what_was_not_synced(story.home, fate.lengths(), Random(commit))
+        forget_what_was_not_synced(story.home, kill_point.lengths(), Random(commit))
         await story.goes_on(RESTARTED)
     return True
 

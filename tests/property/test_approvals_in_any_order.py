@@ -125,7 +125,7 @@ class Party:
         self.first.setdefault(asked["params"]["parley_approval_id"], (decision, client))
         client.answer(asked["id"], {"decision": decision})
 
-    async def see_to_the_end(self) -> None:
+    async def approve_remaining(self) -> None:
         """Approve everything that is still open, with a new client."""
         last = await self.server.client()
         self.answered[last] = set()
@@ -196,7 +196,7 @@ async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
                 await party.do(step)
                 if breathe:
                     await server.settle_down()
-            await party.see_to_the_end()
+            await party.approve_remaining()
 
             decisions = check_log(party.conversation.log, party.first)
             assert STALE not in decisions

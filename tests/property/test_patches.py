@@ -55,7 +55,7 @@ class Edited(NamedTuple):
     """The edit of one line, and the lines that are inserted before it."""
 
     added: tuple[str, ...]
-    fate: Literal["kept", "removed"]
+    kill_point: Literal["kept", "removed"]
 
 
 class File(NamedTuple):
@@ -87,9 +87,9 @@ class Edit(NamedTuple):
         """The index of the first of the removed lines directly before this step."""
         waiting: list[str] = []
         steps = [*self.script, Edited(self.at_end, "kept")]
-        for at, (added, fate) in enumerate(steps):
+        for at, (added, kill_point) in enumerate(steps):
             waiting += added
-            if fate == "removed":
+            if kill_point == "removed":
                 continue
             removed = old[group_start:at]
             like = removed or old[at - 1 : at] if at else removed or old[:1]
@@ -125,9 +125,9 @@ def edits(draw: st.DrawFn, *, texts: st.SearchStrategy[str] = odd_text) -> Edit:
 def as_lines(edit: Edit) -> list[str]:
     """Return the whole file as lines of one chunk."""
     lines: list[str] = []
-    for old, (added, fate) in zip(edit.file.lines, edit.script, strict=True):
+    for old, (added, kill_point) in zip(edit.file.lines, edit.script, strict=True):
         lines += [f"+{text}" for text in added]
-        lines.append(f"{' ' if fate == 'kept' else '-'}{old.text}")
+        lines.append(f"{' ' if kill_point == 'kept' else '-'}{old.text}")
     return lines + [f"+{text}" for text in edit.at_end]
 
 

@@ -163,9 +163,9 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder, self._env = folder / "project", {"PATH": SEARCH_PATH, "HOME": str(folder), "LC_ALL": "C.UTF-8"}
         self.record = folder / "record"
-        teller = folder / "teller"
-        teller.write_text(f'#!/bin/sh\necho "$@" >>{self.record}\n')
-        teller.chmod(0o755)
+        recorder = folder / "recorder"
+        recorder.write_text(f'#!/bin/sh\necho "$@" >>{self.record}\n')
+        recorder.chmod(0o755)
         (self.folder / "deep").mkdir(parents=True)
         for name in ("a.txt", "b.txt", "deep/c.txt"):
             (self.folder / name).write_text("a\nb\nc\n")
@@ -174,7 +174,7 @@ class Project:
         self.run("git", *identity, "add", ".")
         self.run("git", *identity, "commit", "--quiet", "--message=first")
         for key in ("core.pager", "core.editor", "core.sshCommand", "gpg.program", "alias.status", "pager.log"):
-            self.run("git", "config", key, str(teller))
+            self.run("git", "config", key, str(recorder))
         (self.folder / "a.txt").write_text("a\nchanged\n")
         self._env["GIT_OPTIONAL_LOCKS"] = "0"
 

@@ -54,7 +54,7 @@ async def watching(client: HttpClient, conversation: str) -> AsyncIterator[SseRe
     """Stream a conversation to a client that can be asked."""
     async with client.stream() as stream:
         await client.call("conversationStream", conversation_id=conversation)
-        await stream.hears("notifications/initial_state")
+        await stream.wait_for_message("notifications/initial_state")
         yield stream
 
 
@@ -100,13 +100,13 @@ async def test_a_designated_principal_is_the_one_that_began_the_turn(
         ):
             await local.open_stream(conversation)
             await ada.say(conversation, "go")
-            asked = await to_ada.hears("elicitation/create")
+            asked = await to_ada.wait_for_message("elicitation/create")
             approval = asked["params"]["parley_approval_id"]
             refused = await refusal(bob, approval)
             number = local.call("approvalAnswer", approval_id=approval, decision="approved")
             by_local = (await local.until_answer(number))[-1]["result"]["structuredContent"]
             await ada.post({"jsonrpc": "2.0", "id": asked["id"], "result": {"decision": "approved"}})
-            settled = (await to_bob.hears("approval_settled"))["params"]["msg"]
+            settled = (await to_bob.wait_for_message("approval_settled"))["params"]["msg"]
             heard = await local.until_method("task_complete")
 
             message = 'Only ada, which began the turn, may answer this approval (approvals.from = "designated")'
@@ -134,8 +134,8 @@ async def test_only_local_clients_answer_if_the_setting_says_so(
             asked = (await local.until_asked())[-1]
             refused = await refusal(ada, asked["params"]["parley_approval_id"])
             local.answer(asked["id"], {"decision": "denied"})
-            settled = (await to_ada.hears("approval_settled"))["params"]["msg"]
-            await to_ada.hears("task_complete")
+            settled = (await to_ada.wait_for_message("approval_settled"))["params"]["msg"]
+            await to_ada.wait_for_message("task_complete")
 
             assert refused == (
                 "may_not_answer",
@@ -159,7 +159,7 @@ async def test_a_client_that_may_not_answer_does_not_stop_the_timeout(
             parley_model.says("Done.")
             async with watching(ada, conversation) as to_ada:
                 await local.say(conversation, "go")
-                settled = (await to_ada.hears("approval_settled"))["params"]["msg"]
+                settled = (await to_ada.wait_for_message("approval_settled"))["params"]["msg"]
 
     assert (settled["decision"], settled["by"]) == ("timed_out", "timeout")
     assert not is_asked(to_ada)
@@ -349,9 +349,9 @@ async def test_an_older_client_that_may_not_answer_does_not_end_a_held_turn(
         reader = await client_of(server, "eve", role, version="2025-06-18")
         async with reader.stream() as events:
             await reader.post(tool(5, "conversationStream", {"conversation_id": conversation}))
-            await events.hears("notifications/initial_state")
+            await events.wait_for_message("notifications/initial_state")
             if is_denied:
-                await events.hears("task_complete")
+                await events.wait_for_message("task_complete")
             code = (await refusal(ada, approval))[0]
 
     assert code == ("approval_settled" if is_denied else "")
@@ -373,7 +373,7 @@ async def test_an_observer_does_not_start_the_timeout(parley_model: ScriptedMode
         async with watching(eve, observed):
             await eve.call("conversationRead", conversation_id=observed)
             async with watching(bob, driven) as to_bob:  # the timeout of the other approval ends earlier
-                settled = (await to_bob.hears("approval_settled"))["params"]["msg"]
+                settled = (await to_bob.wait_for_message("approval_settled"))["params"]["msg"]
             status = await ada.call("conversationStatus", conversation_id=observed)
 
     assert settled["decision"] == "timed_out"

@@ -59,14 +59,14 @@ async def test_an_exclusive_stream_ends_those_of_all_other_clients_of_the_server
         ModernHttpClient(server.url, token=server.token) as modern,
         modern.call_stream("conversationStream", conversation_id=conversation) as third,
     ):
-        await third.hears("notifications/initial_state")
+        await third.wait_for_message("notifications/initial_state")
         await taker.call("conversationStream", conversation_id=conversation, exclusive=True)
-        ends = [(await one.hears(DISCONNECTED))["params"] for one in (first, second, third)]
+        ends = [(await one.wait_for_message(DISCONNECTED))["params"] for one in (first, second, third)]
         answer = (await third.rest())[-1]["result"]["structuredContent"]
         await taker.say(conversation, "only for me")
-        await own.hears("task_complete")
+        await own.wait_for_message("task_complete")
         await taker.say(other, "for the others")
-        await first.hears("task_complete")
+        await first.wait_for_message("task_complete")
 
     meta = {"_meta": {"conversationId": conversation}}
     named = {**meta, "reason": BY_DESK, "code": "taken_over"}
@@ -84,11 +84,11 @@ async def test_a_client_whose_stream_was_taken_over_may_stream_again_beside_the_
     async with first.stream() as here, second.stream() as there:
         await first.call("conversationStream", conversation_id=conversation, exclusive=True)
         await second.call("conversationStream", conversation_id=conversation, exclusive=True)
-        await here.hears(DISCONNECTED)
+        await here.wait_for_message(DISCONNECTED)
         await first.call("conversationStream", conversation_id=conversation)
         await first.say(conversation, "go")
-        await here.hears("task_complete")
-        await there.hears("task_complete")
+        await here.wait_for_message("task_complete")
+        await there.wait_for_message("task_complete")
 
     assert DISCONNECTED not in [event.message.get("method") for event in there.events]
 
@@ -99,7 +99,7 @@ async def test_an_http_client_that_reconnects_does_not_get_the_stream_back(serve
     conversation = await away.create()
     await away.call("conversationStream", conversation_id=conversation)
     async with away.stream() as stream:
-        await stream.hears("notifications/initial_state")
+        await stream.wait_for_message("notifications/initial_state")
     await taker.call("conversationStream", conversation_id=conversation, exclusive=True)
     await taker.say(conversation, "go")
     await until_state(taker, conversation, "idle")
@@ -124,7 +124,7 @@ async def test_an_observer_cannot_take_over(server: HttpServer) -> None:
     reply = await observer.post(tool(9, "conversationStream", {"conversation_id": conversation, "exclusive": True}))
     async with client.stream() as stream:
         await client.say(conversation, "go")
-        await stream.hears("task_complete")
+        await stream.wait_for_message("task_complete")
 
     assert reply.json["result"]["structuredContent"]["code"] == "role_too_low"
     assert DISCONNECTED not in [event.message.get("method") for event in stream.events]
@@ -140,17 +140,17 @@ async def test_open_approvals_go_with_the_streams_and_stay_with_calls(
     parley_model.says("Done")
     settings = {"approval-policy": "untrusted", "sandbox": "workspace-write", "cwd": str(server.work)}
     async with calling.codex("make it", **settings) as call:
-        asked = await call.hears("elicitation/create")
+        asked = await call.wait_for_message("elicitation/create")
         conversation = asked["params"]["_meta"]["parley_conversation_id"]
         for client in (streaming, calling):
             await client.call("conversationStream", conversation_id=conversation)
         async with streaming.stream() as first, calling.stream() as second, taker.stream() as own:
-            approval = await first.hears("elicitation/create")
-            await second.hears("notifications/initial_state")
+            approval = await first.wait_for_message("elicitation/create")
+            await second.wait_for_message("notifications/initial_state")
             await taker.call("conversationStream", conversation_id=conversation, exclusive=True)
-            ends = [(await one.hears(DISCONNECTED))["params"]["reason"] for one in (first, second)]
-            withdrawn = await first.hears("notifications/cancelled")
-            again = await own.hears("elicitation/create")
+            ends = [(await one.wait_for_message(DISCONNECTED))["params"]["reason"] for one in (first, second)]
+            withdrawn = await first.wait_for_message("notifications/cancelled")
+            again = await own.wait_for_message("elicitation/create")
             answer = {"action": "accept", "content": {"decision": "approved"}}
             await taker.post({"jsonrpc": "2.0", "id": again["id"], "result": answer})
             messages = await call.rest()

@@ -207,7 +207,7 @@ async def test_a_cancelled_request_ends_without_an_answer(server: HttpServer, pa
     client = await server.client()
     parley_model.says(HOLD, "Never said.")
     async with client.stream_post(tool(50, "codex", {"prompt": "go"})) as stream:
-        await stream.hears("task_started")
+        await stream.wait_for_message("task_started")
         await parley_model.wait_until_held()
         await client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 50}})
         messages = await stream.rest()
@@ -228,10 +228,10 @@ async def test_the_events_of_streams_come_on_the_get_stream_with_positions(
     conversation = await client.create()
     started = await client.call("conversationStream", conversation_id=conversation)
     async with client.stream() as stream:
-        state = await stream.hears("notifications/initial_state")
+        state = await stream.wait_for_message("notifications/initial_state")
         parley_model.says("Hello", " there")
         await client.say(conversation, "hi")
-        end = await stream.hears("task_complete")
+        end = await stream.wait_for_message("task_complete")
 
     assert started == {}
     assert state["params"]["_meta"]["conversationId"] == end["params"]["_meta"]["conversationId"] == conversation
@@ -250,12 +250,12 @@ async def test_a_message_comes_on_one_stream_only_and_the_newest_get_stream_has_
         await client.call("conversationStream", conversation_id=conversation)
         parley_model.says("Hello")
         await client.say(conversation, "hi")
-        await newer.hears("task_complete")
+        await newer.wait_for_message("task_complete")
         newer.close()
         parley_model.says("Again")
         await until(lambda: server.server.core.clients.copy().pop().out.streams == 1)  # type: ignore[attr-defined]
         await client.say(conversation, "again")
-        again = await older.hears("agent_message")
+        again = await older.wait_for_message("agent_message")
 
     assert again["params"]["msg"]["message"] == "Again"
     assert {one.message["method"] for one in older.events}.isdisjoint({"notifications/initial_state"})
@@ -270,9 +270,9 @@ async def test_an_unread_stream_delays_no_other(server: HttpServer, parley_model
     async with slow.stream() as unread, quick.stream() as stream:
         parley_model.says(*["x" * 50_000] * 60)
         await quick.say(conversation, "go")
-        end = await stream.hears("task_complete")
+        end = await stream.wait_for_message("task_complete")
         pinged = await slow.post(ping(1))
-        await unread.hears("task_complete")
+        await unread.wait_for_message("task_complete")
 
     assert end["params"]["msg"]["last_agent_message"] == "x" * 3_000_000
     assert pinged.json == pong(1)
@@ -286,7 +286,7 @@ async def test_an_unread_stream_delays_no_other(server: HttpServer, parley_model
 
 
 async def settled(reader: SseReader) -> Any:
-    return (await reader.hears("approval_settled"))["params"]["msg"]
+    return (await reader.wait_for_message("approval_settled"))["params"]["msg"]
 
 
 def answer(approval: Any, decision: str = "approved") -> dict[str, Any]:
@@ -302,7 +302,7 @@ async def test_the_approvals_of_a_call_are_requested_on_its_own_stream(
     parley_model.says(sh("c1", "touch made"))
     parley_model.says("Done.")
     async with client.stream() as other, client.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
-        approval = await stream.hears("elicitation/create")
+        approval = await stream.wait_for_message("elicitation/create")
         accepted = await client.post(answer(approval))
         messages = await stream.rest()
         await client.send("DELETE")
@@ -322,11 +322,11 @@ async def test_an_approval_whose_stream_closed_is_requested_again_on_the_get_str
     parley_model.says(sh("c1", "touch made"))
     parley_model.says("Done.")
     async with client.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
-        first = await stream.hears("elicitation/create")
+        first = await stream.wait_for_message("elicitation/create")
     async with client.stream() as lost:
-        second = await lost.hears("elicitation/create")
+        second = await lost.wait_for_message("elicitation/create")
     async with client.stream() as found:
-        third = await found.hears("elicitation/create")
+        third = await found.wait_for_message("elicitation/create")
         await client.post(answer(third))
         await until(lambda: (server.work / "made").exists())
 
@@ -341,7 +341,7 @@ async def test_an_answer_of_another_session_settles_nothing(
     parley_model.says(sh("c1", "touch made"))
     parley_model.says("Done.")
     async with asked.codex("go", cwd=str(server.work), **_codex(ASKS)) as stream:
-        approval = await stream.hears("elicitation/create")
+        approval = await stream.wait_for_message("elicitation/create")
         ignored = await other.post(answer(approval))
         open_ones = await other.call("approvalsList")
         await asked.post(answer(approval, "denied"))
@@ -363,7 +363,7 @@ async def test_a_closed_stream_interrupts_no_turn(server: HttpServer, parley_mod
     client = await server.client()
     parley_model.says("The first half, ", HOLD, "the second half.")
     async with client.codex("go") as stream:
-        await stream.hears("agent_message_delta")
+        await stream.wait_for_message("agent_message_delta")
     parley_model.release()
     (found,) = (await client.call("conversationsList"))["conversations"]
     await until_state(client, found["conversation_id"], "idle")

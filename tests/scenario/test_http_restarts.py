@@ -70,7 +70,7 @@ async def test_streams_go_on_after_a_restart_with_every_event_once(
         parley_model.says("Before.")
         async with client.stream() as stream:
             await client.say(conversations[0], "one")
-            await stream.hears("task_complete")
+            await stream.wait_for_message("task_complete")
             before = list(stream.events)
         parley_model.says("Missed.")
         await client.say(conversations[1], "two")
@@ -285,7 +285,7 @@ async def test_streams_that_the_stored_session_lacks_are_reported(
         conversations, stored = await with_two_streams(client, server)
         async with client.stream() as stream:
             for _ in conversations:
-                await stream.hears("notifications/initial_state")
+                await stream.wait_for_message("notifications/initial_state")
             before = list(stream.events)
     async with serving() as server:
         state = decode_state(stored.data)
@@ -295,16 +295,16 @@ async def test_streams_that_the_stored_session_lacks_are_reported(
         await server.server.store.save_session(replace(stored, data=data))
         client.url = server.url
         async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
-            lost = (await stream.hears("notifications/stream_disconnected"))["params"]
+            lost = (await stream.wait_for_message("notifications/stream_disconnected"))["params"]
             parley_model.says("Now.")
             await client.say(conversations[0], "go")
-            await stream.hears("task_complete")
+            await stream.wait_for_message("task_complete")
             later = last_id_of(stream.events)
             disconnects = [one for one in stream.events if "disconnected" in str(one.message.get("method"))]
         async with client.stream(Last_Event_ID=later) as stream:  # this id names the first stream alone
             parley_model.says("Again.")
             await client.say(conversations[0], "go")
-            await stream.hears("task_complete")
+            await stream.wait_for_message("task_complete")
             repeated = [one for one in stream.events if "disconnected" in str(one.message.get("method"))]
 
     assert (lost["_meta"]["conversationId"], lost["code"]) == (conversations[1], "not_open")
@@ -322,7 +322,7 @@ async def test_a_client_learns_that_the_conversation_of_a_stored_stream_is_gone(
         await server.server.store.save_session(stored)
         client.url = server.url
         async with client.stream() as stream:
-            lost = (await stream.hears("notifications/stream_disconnected"))["params"]
+            lost = (await stream.wait_for_message("notifications/stream_disconnected"))["params"]
 
     assert (lost["_meta"]["conversationId"], lost["code"]) == (conversations[0], "deleted")
 
@@ -342,11 +342,11 @@ async def test_subscriptions_go_on_after_a_restart(serving: Restarted, client: H
         client.url = server.url
         async with client.stream() as stream:
             # for a new stream, the list counts as changed
-            await stream.hears("notifications/resources/list_changed")
+            await stream.wait_for_message("notifications/resources/list_changed")
             stream.events.clear()
             await client.call("conversationRename", conversation_id=conversations[0], title="New")
-            updates = [await stream.hears("notifications/resources/updated")]
-            updates.append(await stream.hears("notifications/resources/list_changed"))
+            updates = [await stream.wait_for_message("notifications/resources/updated")]
+            updates.append(await stream.wait_for_message("notifications/resources/list_changed"))
 
     assert updates[0]["params"]["uri"] == uris[0]
     assert {one.message["params"].get("uri", uris[0]) for one in stream.events} == {uris[0]}
@@ -366,7 +366,7 @@ async def test_a_session_goes_on_after_the_server_was_killed(
         await client.call("conversationStream", conversation_id=conversation)
         async with client.stream() as stream:
             await client.say(conversation, "go")
-            await stream.hears("agent_message_delta")
+            await stream.wait_for_message("agent_message_delta")
             before = list(stream.events)
         resident.process.kill()
         await resident.process.wait()
@@ -385,13 +385,13 @@ async def test_a_call_and_its_approval_go_on_after_a_restart(
     async with serving() as server:
         await begin(client, server)
         async with client.codex("go", cwd=str(server.work), **{"approval-policy": "untrusted"}) as stream:
-            asked = await stream.hears("elicitation/create")
+            asked = await stream.wait_for_message("elicitation/create")
             last_id = last_id_of(stream.events)
     parley_model.says("Done.")
     async with serving() as server:
         client.url = server.url
         async with client.stream(Last_Event_ID=last_id) as stream:
-            again = await stream.hears("elicitation/create")
+            again = await stream.wait_for_message("elicitation/create")
             late = await client.post({"jsonrpc": "2.0", "id": asked["id"], "result": {"decision": "denied"}})
             await client.post({"jsonrpc": "2.0", "id": again["id"], "result": {"decision": "approved"}})
             answer = (await stream.rest())[-1]

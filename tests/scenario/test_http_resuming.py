@@ -176,14 +176,14 @@ async def test_open_texts_begin_again_at_offset_0(server: HttpServer, parley_mod
     await client.call("conversationStream", conversation_id=conversation)
     parley_model.says("The first half, ", HOLD, "the second half.")
     async with client.stream() as stream:
-        await stream.hears("notifications/initial_state")
+        await stream.wait_for_message("notifications/initial_state")
         await client.say(conversation, "go")
-        delta = await stream.hears("agent_message_delta")
+        delta = await stream.wait_for_message("agent_message_delta")
         last_id = last_id_of(stream.events, None)
     async with client.stream(Last_Event_ID=last_id) as again:
-        repeated = await again.hears("agent_message_delta")
+        repeated = await again.wait_for_message("agent_message_delta")
         parley_model.release()
-        end = await again.hears("task_complete")
+        end = await again.wait_for_message("task_complete")
 
     assert delta["params"] == repeated["params"]
     assert repeated["params"]["_meta"]["offset"] == 0
@@ -202,12 +202,12 @@ async def test_a_stream_that_replaced_another_begins_with_its_snapshot_whatever_
     conversation = await client.create()
     await client.call("conversationStream", conversation_id=conversation)
     async with client.stream() as stream:
-        first = await stream.hears("notifications/initial_state")
+        first = await stream.wait_for_message("notifications/initial_state")
         last_id = last_id_of(stream.events, None)
     assert last_id is not None
     await client.call("conversationStream", conversation_id=conversation)
     async with client.stream(Last_Event_ID=last_id) as again:
-        second = await again.hears("notifications/initial_state")
+        second = await again.wait_for_message("notifications/initial_state")
 
     assert first["params"]["initial_state"] == second["params"]["initial_state"]
 
@@ -220,10 +220,10 @@ async def test_a_resumed_call_requests_its_approval_again_and_is_answered(
     parley_model.says(sh("c1", "touch made"))
     parley_model.says("Done.")
     async with client.codex("go", cwd=str(server.work), **ASKS) as stream:
-        asked = await stream.hears("elicitation/create")
+        asked = await stream.wait_for_message("elicitation/create")
         last_id = last_id_of(stream.events, None)
     async with client.stream(Last_Event_ID=last_id) as resumed:
-        again = await resumed.hears("elicitation/create")
+        again = await resumed.wait_for_message("elicitation/create")
         await client.post({"jsonrpc": "2.0", "id": again["id"], "result": {"decision": "approved"}})
         messages = await resumed.rest()
 
@@ -239,7 +239,7 @@ async def test_a_call_that_has_ended_is_answered_when_it_is_resumed(
     client = await server.client()
     parley_model.says("Hello", HOLD)
     async with client.codex("hi") as stream:
-        await stream.hears("agent_message_delta")
+        await stream.wait_for_message("agent_message_delta")
         last_id = last_id_of(stream.events, None)
     parley_model.release()
     (found,) = (await client.call("conversationsList"))["conversations"]
@@ -268,7 +268,7 @@ async def test_a_long_snapshot_that_is_cut_is_sent_again(server: HttpServer, par
     await client.call("conversationStream", conversation_id=conversation)
     events, _ = await cut_stream(client, "GET", b"", bytes_read=500_000)
     async with client.stream() as stream:
-        state = await stream.hears("notifications/initial_state")
+        state = await stream.wait_for_message("notifications/initial_state")
 
     assert events == []
     assert positions_in([state], conversation) == await logged(client, conversation)
@@ -290,12 +290,12 @@ async def test_a_second_get_stream_during_a_long_snapshot_leaves_the_client_with
         async with client.stream() as second:
             await second.response.content.readexactly(1000)
         with pytest.raises((EOFError, aiohttp.ClientError)):
-            await first.hears("notifications/initial_state")
+            await first.wait_for_message("notifications/initial_state")
     async with client.stream() as third:
-        state = await third.hears("notifications/initial_state")
+        state = await third.wait_for_message("notifications/initial_state")
         parley_model.says("Later.")
         await client.say(conversation, "go on")
-        end = await third.hears("task_complete")
+        end = await third.wait_for_message("task_complete")
 
     assert positions_in([state], conversation) == (await logged(client, conversation))[:-4]
     assert end["params"]["msg"]["last_agent_message"] == "Later."
@@ -309,7 +309,7 @@ async def test_an_id_of_another_session_or_a_changed_one_is_refused(
     conversation = await client.create()
     await client.call("conversationStream", conversation_id=conversation)
     async with client.stream() as stream:
-        await stream.hears("notifications/initial_state")
+        await stream.wait_for_message("notifications/initial_state")
     good = stream.events[-1].id
     assert good is not None
     changed = [good[:-2] + ("AA" if good[-2:] != "AA" else "BB"), good + "A", good[1:], "x", "==", "é", "A" * 5000]
@@ -369,13 +369,13 @@ async def test_a_client_with_many_streams_and_long_request_ids_resumes(
         assert not (await client.post(opening)).json["result"]["isError"]
     async with client.stream() as stream:
         for _ in conversations:
-            await stream.hears("notifications/initial_state")
+            await stream.wait_for_message("notifications/initial_state")
         last_id = last_id_of(stream.events)
     parley_model.says("While the client was away.")
     await client.say(conversations[-1], "go")
     await until_state(client, conversations[-1], "idle")
     async with client.stream(Last_Event_ID=last_id) as stream:
-        await stream.hears("task_complete")
+        await stream.wait_for_message("task_complete")
     received = [event.message for event in stream.events]
 
     assert last_id is not None

@@ -35,7 +35,7 @@ async def test_a_task_with_a_session(server: HttpServer, parley_model: ScriptedM
     call = {"name": "codex", "arguments": {**CODEX, "cwd": str(server.work)}, "task": {"ttl": 1000}}
     async with client.stream() as stream:
         task = (await client.post(request(1, "tools/call", call))).json["result"]["task"]
-        asked = await stream.hears("elicitation/create")
+        asked = await stream.wait_for_message("elicitation/create")
         asking = (await client.post(request(2, "tasks/get", {"taskId": task["taskId"]}))).json["result"]
         await client.post({"jsonrpc": "2.0", "id": asked["id"], "result": APPROVED})
         result = (await client.post(request(3, "tasks/result", {"taskId": task["taskId"]}))).json["result"]
@@ -92,9 +92,9 @@ async def test_subscriptions_with_a_session(server: HttpServer) -> None:
     async with client.stream() as stream:
         for conversation in conversations:
             await other.call("conversationRename", conversation_id=conversation, title="New")
-        await stream.hears("notifications/resources/updated")
+        await stream.wait_for_message("notifications/resources/updated")
         if not any("list_changed" in one.message["method"] for one in stream.events):
-            await stream.hears("notifications/resources/list_changed")
+            await stream.wait_for_message("notifications/resources/list_changed")
 
     assert {one.message["params"]["uri"] for one in stream.events if one.message["params"]} == {uris[1]}
 

@@ -70,9 +70,9 @@ async def test_eviction_of_a_conversation_is_not_visible_to_clients(
         after = await client.call("conversationStatus", conversation_id=conversation)
         async with client.stream() as stream:
             await client.call("conversationStream", conversation_id=conversation)
-            snapshot = await stream.hears("notifications/initial_state")
+            snapshot = await stream.wait_for_message("notifications/initial_state")
             await client.say(conversation, "second")
-            await stream.hears("task_complete")
+            await stream.wait_for_message("task_complete")
 
         assert after == before
         assert snapshot["params"]["_meta"]["conversationId"] == conversation

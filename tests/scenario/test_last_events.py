@@ -149,20 +149,20 @@ async def test_over_http_the_stream_is_resumed_after_a_cut_and_after_a_restart(
         earlier = (await logged(client, conversation))[:-2]
         await client.call("conversationStream", conversation_id=conversation, last=2)
         async with client.stream() as stream:
-            first = (await stream.hears("notifications/initial_state"))["params"]["_meta"]
+            first = (await stream.wait_for_message("notifications/initial_state"))["params"]["_meta"]
         await client.say(conversation, "three")
         await until_state(client, conversation, "idle")
         async with client.stream(Last_Event_ID=last_id_of(stream.events)) as resumed:
             expected = (await logged(client, conversation))[len(earlier) :]
             await until_seen(resumed, stream.events, conversation, expected)
         async with client.stream() as anew:
-            again = await anew.hears("notifications/initial_state")
+            again = await anew.wait_for_message("notifications/initial_state")
         session = client.session_id
     async with serving() as server:
         client = await server.stranger(token=token)
         client.session_id = session
         async with client.stream() as restarted:
-            after = await restarted.hears("notifications/initial_state")
+            after = await restarted.wait_for_message("notifications/initial_state")
 
     assert first["before"] == expected[0] > earlier[-1]
     for snapshot in (again, after):

@@ -147,7 +147,7 @@ async def test_a_closed_http_stream_ends_the_waiting_and_not_the_turn(
 ) -> None:
     parley_model.says("Hello", HOLD, " there")
     async with http.call_stream("codex", prompt="hi") as stream:
-        await stream.hears("agent_message_delta")
+        await stream.wait_for_message("agent_message_delta")
     await until(lambda: len(server.server.core.clients) == 0)
     parley_model.release()
     [listed] = (await http.call("conversationsList"))["conversations"]
@@ -171,7 +171,7 @@ async def test_a_stream_over_http_has_the_events_of_its_conversation_alone(
     async with http.call_stream("conversationStream", conversation_id=first) as stream:
         assert (await stream.next()).message["method"] == "notifications/initial_state"  # type: ignore[union-attr]
         await http.say(first, "hi")
-        await stream.hears("task_complete")
+        await stream.wait_for_message("task_complete")
         await http.call("conversationDelete", conversation_id=first)
         rest = await stream.rest()
 
@@ -256,7 +256,7 @@ async def test_a_stream_asks_by_its_result_and_goes_on_after_the_approval(
     key, _ = approval_of(asked)
     more = {"inputResponses": accepted(key), "requestState": asked["requestState"]}
     async with http.call_stream("conversationStream", more=more, conversation_id=conversation) as stream:
-        await stream.hears("task_complete")
+        await stream.wait_for_message("task_complete")
         methods = [one.message["method"] for one in stream.events]
 
     assert "notifications/initial_state" not in methods

@@ -243,8 +243,8 @@ async def test_only_approvers_are_asked(server: HttpServer, parley_model: Script
     for client in clients.values():
         await client.call("conversationStream", conversation_id=conversation)
     await clients["driver"].say(conversation, "go")
-    asked = await events["approver"].hears("elicitation/create")
-    await events["admin"].hears("elicitation/create")
+    asked = await events["approver"].wait_for_message("elicitation/create")
+    await events["admin"].wait_for_message("elicitation/create")
     await clients["approver"].post({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}})
     for role in ("observer", "driver"):
         await events[role].until(lambda message: "task_complete" in str(message))
@@ -283,9 +283,9 @@ async def test_only_approvers_are_asked_by_results(server: HttpServer, parley_mo
         ]
         still_open = await clients["admin"].call("approvalsList")
         async with clients["approver"].call_stream("conversationStream", more=more, **arguments) as again:
-            await again.hears("task_complete")
-        await streams["observer"].hears("task_complete")
-        await streams["driver"].hears("task_complete")
+            await again.wait_for_message("task_complete")
+        await streams["observer"].wait_for_message("task_complete")
+        await streams["driver"].wait_for_message("task_complete")
 
     assert [one.json["error"]["code"] for one in refused] == [-32602] * 3
     assert [one["approval_id"] for one in still_open["approvals"]] == [key]

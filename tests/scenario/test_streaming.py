@@ -218,7 +218,7 @@ async def test_reasoning_is_streamed_and_stays_in_its_place(parley_model: Script
 @pytest.mark.promises("stream.only-while-open", "create.silent")
 async def test_nothing_is_sent_without_a_stream(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
-        parley_model.says(Pieces("Nobody hears this.", 2), HOLD, "Nor this.")
+        parley_model.says(Pieces("Nobody wait_for_message this.", 2), HOLD, "Nor this.")
         conversation = await client.create()
         await client.say(conversation, "speak")
         await parley_model.wait_until_held()

@@ -84,44 +84,44 @@ class ServerAndClient:
         """Start the server and do random operations, until the server is ended or the run is over."""
         async with self.process:
             self.note(f"is process {self.process.pid}")
-            fate = asyncio.create_task(self._fate())
+            kill_point = asyncio.create_task(self._kill_point())
             try:
                 while not self.is_over and not self._group.is_over:
                     await self._do(self._random.choice(self._operations()))
                     await asyncio.sleep(self._random.uniform(0, 0.05))
                 if not self.is_over:
-                    fate.cancel()
+                    kill_point.cancel()
                     self.is_quiet.set()
                     await self._group.settled.wait()
             finally:
-                fate.cancel()
+                kill_point.cancel()
                 self.is_quiet.set()
                 self.process.process.send_signal(signal.SIGCONT)
-                await asyncio.gather(fate, return_exceptions=True)
+                await asyncio.gather(kill_point, return_exceptions=True)
         self.note("has ended")
 
-    async def _fate(self) -> None:
+    async def _kill_point(self) -> None:
         await asyncio.sleep(self._random.uniform(0.3, 2.5))
-        fate = self._random.choice(("kill", "kill", "stop", "stop", "terminate"))
-        self.note(fate)
-        if fate == "stop":
+        kill_point = self._random.choice(("kill", "kill", "stop", "stop", "terminate"))
+        self.note(kill_point)
+        if kill_point == "stop":
             os.kill(self.process.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(self._random.uniform(0.1, STOPPED_SECONDS))
             finally:
                 os.kill(self.process.pid, signal.SIGCONT)
             self.note("goes on")
-            await self._fate()
+            await self._kill_point()
             return
         self.is_over = True
-        if fate == "kill":
+        if kill_point == "kill":
             self.process.kill()
         else:
             self.process.terminate()
             if (code := await self.process.exit_code()) != 0:
                 self._group.journal.complain(self.name, f"exit code {code}: {self.process.stderr_text()}")
 
-    async def hear_the_end(self, ends: Mapping[str, int]) -> None:
+    async def wait_for_end(self, ends: Mapping[str, int]) -> None:
         """Wait until all calls are answered and all streams have reached the end of their conversations."""
         for reply in self.replies:
             self.note("waits for a reply")
@@ -260,7 +260,7 @@ class ProcessGroup:
                     }
                     for life in self.lives:
                         if not life.is_over:
-                            await life.hear_the_end(ends)
+                            await life.wait_for_end(ends)
             except TimeoutError:
                 self.journal.complain("all", f"it does not come to rest: {last.stderr_text()}")
                 for life in self.lives:

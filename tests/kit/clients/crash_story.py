@@ -101,10 +101,10 @@ class RepeatingClient(ApprovingClient):
         result = (await self.until_answer(request_id))[-1]["result"]
         if result["isError"]:
             assert self.is_leaving, result
-            await self.hear_to_the_end()
+            await self.read_to_end()
         return result["structuredContent"]
 
-    async def hear_to_the_end(self) -> NoReturn:
+    async def read_to_end(self) -> NoReturn:
         """Read until the server has ended. Raises EOFError then."""
         while True:
             await self.read()
@@ -163,7 +163,7 @@ class Story:
                 await client.initialize(FULL_VERSION)
                 await client.tell(*messages)
                 raw.close_stdin()
-                await client.hear_to_the_end()
+                await client.read_to_end()
             except EOFError:
                 pass
             except msgspec.DecodeError:

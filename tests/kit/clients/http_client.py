@@ -105,7 +105,7 @@ class SseReader:
                 return event.message
         raise EOFError("the stream has ended")
 
-    async def hears(self, method: str) -> Any:
+    async def wait_for_message(self, method: str) -> Any:
         """Read until a request or notification with this method arrives, and return it."""
         return await self.until(lambda message: message.get("method") == method)
 

@@ -54,15 +54,15 @@ class RandomModel:
         if question.endswith(AT_LENGTH):
             return self._at_length(request, question, is_answered)
         luck = Random(f"{self._seed}/mood/{question}")
-        mood = luck.choices(
+        reply_kind = luck.choices(
             ("well", "slowly", "call", "cut", "refused once", "cut for ever", "refused"), (40, 20, 8, 8, 8, 3, 3)
         )[0]
         self._tries[question] += 1
         first = self._tries[question] == 1
-        self.counts[mood] += 1
+        self.counts[reply_kind] += 1
         text = self.answer_to(question)
         how: Ending = luck.choice(("close", "reset", "end"))
-        match mood:
+        match reply_kind:
             case "slowly":
                 middle = len(text) // 2
                 return Says(

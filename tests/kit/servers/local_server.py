@@ -393,5 +393,5 @@ class LocalClient:
         await self.until(lambda: bool(found()))
         return found()[0]
 
-    async def hears(self, method: str, times: int = 1) -> None:
+    async def wait_for_message(self, method: str, times: int = 1) -> None:
         await self.until(lambda: self.number_of(method) >= times)

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, Unpack
 from parley.testing import RawParley, ScriptedModel
 from parley.testing.home import Home, ServerOptions
 
-__all__ = ["MOMENTS", "Doomed", "Fate", "Moment"]
+__all__ = ["MOMENTS", "KillPoint", "Moment", "SelfKillingParley"]
 
 TESTS: Final = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ After a commit, no client has been notified yet. In a write to stdout, only one 
 MOMENTS: Final[tuple[Moment, ...]] = ("before a commit", "after a commit", "in a write")
 
 
-class Fate(NamedTuple):
+class KillPoint(NamedTuple):
     """The write at which a server kills itself."""
 
     moment: Moment
@@ -35,14 +35,14 @@ class Fate(NamedTuple):
         return [int(line) for line in self.notes.read_text().split()]
 
 
-class _DoomedHome(Home):
-    def __init__(self, model: ScriptedModel, fate: Fate, **options: Unpack[ServerOptions]) -> None:
+class _SelfKillingHome(Home):
+    def __init__(self, model: ScriptedModel, kill_point: KillPoint, **options: Unpack[ServerOptions]) -> None:
         super().__init__(model, **options)
-        self._fate = fate
+        self._kill_point = kill_point
 
     @property
     def command(self) -> tuple[str, ...]:
-        moment, number, notes = self._fate
+        moment, number, notes = self._kill_point
         interpreter, _, _, _, *words = super().command  # `python -P -m parley`, and the remaining arguments
         return (interpreter, "-m", "kit.servers.self_killing_program", moment, str(number), str(notes), *words)
 
@@ -51,9 +51,9 @@ class _DoomedHome(Home):
         return {**super().environ, "PYTHONPATH": str(TESTS)}
 
 
-class Doomed(RawParley):
+class SelfKillingParley(RawParley):
     """A server that kills itself at a given write."""
 
-    def __init__(self, model: ScriptedModel, fate: Fate, **options: Unpack[ServerOptions]) -> None:
+    def __init__(self, model: ScriptedModel, kill_point: KillPoint, **options: Unpack[ServerOptions]) -> None:
         super().__init__(model, **options)
-        self._home = _DoomedHome(model, fate, **options)
+        self._home = _SelfKillingHome(model, kill_point, **options)

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from parley.cli.main import main
 
 
-class Fate:
+class KillPoint:
     """Counts writes of one kind, and kills the process at one of them."""
 
     def __init__(self, moment: str, number: int, notes: str) -> None:
@@ -54,23 +54,23 @@ class Fate:
 class Connection(sqlite3.Connection):
     """A connection whose commits are counted."""
 
-    def __init__(self, *arguments: Any, fate: Fate, **options: Any) -> None:
+    def __init__(self, *arguments: Any, kill_point: KillPoint, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._fate = fate
+        self._kill_point = kill_point
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         if sql != "COMMIT":
             return super().execute(sql, *parameters)
-        self._fate.at("before a commit")
+        self._kill_point.at("before a commit")
         done = super().execute(sql)
-        self._fate.at("after a commit")
-        self._fate.note_commit()
+        self._kill_point.at("after a commit")
+        self._kill_point.note_commit()
         return done
 
 
 if __name__ == "__main__":
     _, moment, number, notes, *words = sys.argv
-    fate = Fate(moment, int(number), notes)
-    counted = partial(sqlite3.connect, factory=partial(Connection, fate=fate))
-    with patch("sqlite3.connect", counted), patch("os.write", fate.write):
+    kill_point = KillPoint(moment, int(number), notes)
+    counted = partial(sqlite3.connect, factory=partial(Connection, kill_point=kill_point))
+    with patch("sqlite3.connect", counted), patch("os.write", kill_point.write):
         sys.exit(main(words))

@@ -49,7 +49,7 @@ def all_words(form: Form) -> Iterator[str]:
             yield from all_words(part)
 
 
-class Played:
+class ProfileInterpreter:
     """An interpreter that decides about files as Seatbelt does: the last matching rule of the profile counts."""
 
     def __init__(self, chosen: Profile) -> None:
@@ -134,7 +134,7 @@ WRITES = ("file-write-data", "file-write-create", "file-write-unlink", "file-wri
     ],
 )
 def test_paths_in_a_root_are_writable(path: str) -> None:
-    played = Played(made(PLACES))
+    played = ProfileInterpreter(made(PLACES))
 
     assert {operation: played.allows(operation, path) for operation in WRITES} == dict.fromkeys(WRITES, True)
 
@@ -166,7 +166,7 @@ def test_paths_in_a_root_are_writable(path: str) -> None:
     ],
 )
 def test_paths_outside_and_protected_paths_are_not_writable(path: str) -> None:
-    played = Played(made(PLACES))
+    played = ProfileInterpreter(made(PLACES))
 
     assert {operation: played.allows(operation, path) for operation in WRITES} == dict.fromkeys(WRITES, False)
 
@@ -176,14 +176,14 @@ def test_paths_outside_and_protected_paths_are_not_writable(path: str) -> None:
     ["/private/tmp", PROJECT, "/private/tmp/deep", "/private/tmp/deep/down", "/private/tmp/deep/down/repo"],
 )
 def test_a_root_and_the_way_to_what_is_protected_cannot_be_moved_or_removed(folder: str) -> None:
-    played = Played(made(PLACES))
+    played = ProfileInterpreter(made(PLACES))
 
     assert played.allows("file-write-mode", folder)
     assert not played.allows("file-write-unlink", folder)
 
 
 def test_everything_may_be_read_but_what_is_hidden_and_the_terminals_of_others() -> None:
-    played = Played(made(PLACES))
+    played = ProfileInterpreter(made(PLACES))
     readable = ("/", "/etc/passwd", HOME, f"{HOME}/.zshrc", f"{HOME}/.sshx", f"{PROJECT}/.git/config", "/dev/null")
     hidden = (
         *(f"{HOME}/.ssh", f"{HOME}/.ssh/id_ed25519", f"{HOME}/.SSH/id_ed25519", f"{HOME}/.netrc", f"{HOME}/.NetRC"),
@@ -196,7 +196,7 @@ def test_everything_may_be_read_but_what_is_hidden_and_the_terminals_of_others()
 
 def test_a_root_within_what_is_hidden_can_be_read_and_written() -> None:
     policy = ResolvedPolicy(roots=("/h/.x/root",), hidden_directories=("/h/.x", "/h/.x/root/inner"))
-    played = Played(made(policy))
+    played = ProfileInterpreter(made(policy))
 
     decided = {
         path: (played.allows("file-read-data", path), played.allows("file-write-data", path))
@@ -212,14 +212,14 @@ def test_a_root_within_what_is_hidden_can_be_read_and_written() -> None:
 
 
 def test_a_git_folder_that_is_a_root_itself_may_be_written() -> None:
-    played = Played(made(ResolvedPolicy(roots=("/w", "/w/.git"))))
+    played = ProfileInterpreter(made(ResolvedPolicy(roots=("/w", "/w/.git"))))
 
     assert played.allows("file-write-data", "/w/.git/config")
     assert not played.allows("file-write-unlink", "/w/.git")
 
 
 def test_without_roots_nothing_of_the_disk_may_be_written() -> None:
-    played = Played(made(ResolvedPolicy()))
+    played = ProfileInterpreter(made(ResolvedPolicy()))
     writable = [path for path in ("/", "/private/tmp/x", HOME, PROJECT) if played.allows("file-write-data", path)]
 
     assert writable == []
@@ -227,7 +227,7 @@ def test_without_roots_nothing_of_the_disk_may_be_written() -> None:
 
 
 def test_no_decision_but_about_moving_hangs_on_the_order_of_the_rules() -> None:
-    played = Played(made(PLACES))
+    played = ProfileInterpreter(made(PLACES))
     paths = (PROJECT, f"{PROJECT}/.git", f"{PROJECT}/x", f"{HOME}/.ssh", "/private/tmp/.git/x", "/etc")
 
     contested = {
@@ -309,7 +309,7 @@ def test_no_name_becomes_part_of_the_text_and_its_git_folder_is_protected_all_th
 
     odd = made(ResolvedPolicy(roots=(root,), missing_git=(f"{root}/.git",), hidden_files=(f"/h/{name}",)))
 
-    played = Played(odd)
+    played = ProfileInterpreter(odd)
     assert odd.text == plain.text
     assert played.allows("file-write-create", f"{root}/file")
     assert not played.allows("file-write-create", f"{root}/.git")
@@ -339,7 +339,7 @@ def test_any_places_make_a_text_that_closes_and_names_each_of_its_parameters(
     named = {word.strip('"') for word in all_words(forms(chosen.text)) if re.fullmatch(r'"[A-Z]+_[0-9]+"', word)}
     assert named == set(chosen.parameters)
     assert set(chosen.text) <= set(plain.text) | set("0123456789")
-    played = Played(chosen)
+    played = ProfileInterpreter(chosen)
     for root in roots:
         assert not played.allows("file-write-unlink", root)
         if f"{root}/.git" not in roots:

@@ -32,7 +32,7 @@ async def test_late_doubled_and_foreign_answers_settle_nothing_else(home: str) -
         await server.settle_down()
         assert server.decisions == [(1, "denied")]
         other.answer(3, NO)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "denied"), (2, "denied")]
         assert [one["id"] for one in client.asked] == [0, 2]
@@ -53,7 +53,7 @@ async def test_a_client_that_comes_back_cannot_settle_another_approval_by_a_late
 
         back.answer(first["id"], YES)
         back.answer(second["id"], NO)
-        await back.hears("task_complete")
+        await back.wait_for_message("task_complete")
 
         assert (first["id"], second["id"]) == (0, 1)
         assert server.decisions == [(1, "denied"), (2, "denied")]
@@ -77,7 +77,7 @@ async def test_an_answer_that_is_too_long_is_a_no_and_is_never_answered(home: st
         client.send_frame(Overlong(b'{"id":0,"method":"ping","params":{"more":"aaa'))
         client.send_frame(Overlong(b'{"id":7,"result":{"more":"aaa'))
         client.send_frame(answer)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "denied")]
         data = {"code": "message_too_large"}
@@ -108,7 +108,7 @@ async def test_an_answer_that_cannot_be_read_is_a_no_and_a_request_that_cannot_i
         await server.settle_down()
         decisions_before = list(server.decisions)
         client.send_frame(answer)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert (decisions_before, server.decisions) == ([], [(1, "denied")])
         assert [one for one in client.messages if "error" in one] == []
@@ -127,7 +127,7 @@ async def test_an_answer_that_cannot_be_stored_is_tried_again(home: str, caplog:
         await server.settle_down()
         store.slow = False
         server.clock.passes(BETWEEN_TRIES_SECONDS)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "approved")]
         assert client.taken_back == []
@@ -151,7 +151,7 @@ async def test_clients_do_not_see_an_answer_before_it_is_durable(home: str) -> N
 
         store.slow = False
         await store.write()
-        await other.hears("task_complete")
+        await other.wait_for_message("task_complete")
         assert server.decisions == [(1, "approved")]
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
 
@@ -166,7 +166,7 @@ async def test_an_answer_after_an_interrupt_in_the_same_read_is_ignored(home: st
 
         client.call("conversationInterrupt", conversation_id=conversation.id)
         client.answer(0, YES)
-        await client.hears("error")
+        await client.wait_for_message("error")
 
         assert server.decisions == []
         assert client.taken_back == [taken_back(0, "dropped", by="interrupt")]
@@ -191,7 +191,7 @@ async def test_an_interrupt_after_an_answer_in_the_same_read_leaves_the_answer_a
 
         client.answer(0, YES)
         client.call("conversationInterrupt", conversation_id=conversation.id)
-        await client.hears("error")
+        await client.wait_for_message("error")
 
         assert client.taken_back == []
         assert conversation.open_approval is None
@@ -209,7 +209,7 @@ async def test_the_tool_answers_any_approval_and_requests_to_clients_are_cancell
 
         assert await other.value_of(other.call("approvalAnswer", **answer)) == {"status": "ok"}
         again = await other.value_of(other.call("approvalAnswer", **answer))
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert again == {"status": "error", "message": "Question is settled: denied"}
         assert client.taken_back == [taken_back(0, "denied", by="tool")]
@@ -223,7 +223,7 @@ async def test_an_abort_ends_the_turn_and_requests_to_other_clients_are_cancelle
         conversation = await server.asking(client, other, approvals=2)
 
         client.answer(0, {"action": "cancel"})
-        await client.hears("error")
+        await client.wait_for_message("error")
 
         assert server.decisions == []
         assert (client.taken_back, other.taken_back) == ([], [taken_back(1, "abort", by="client")])
@@ -242,7 +242,7 @@ async def test_an_older_client_sees_the_answer_of_another_client_and_no_dropped_
 
         client.call("conversationInterrupt", conversation_id=conversation.id)
         older.answer(3, YES)
-        await older.hears("error")
+        await older.wait_for_message("error")
 
         assert older.taken_back == [taken_back(1, "approved")]
         assert client.taken_back == [taken_back(2, "dropped", by="interrupt")]
@@ -256,6 +256,6 @@ async def test_an_error_for_an_answer_is_a_no(home: str) -> None:
         client.send({"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "what?"}})
         await client.approval_request(2)
         client.send({"jsonrpc": "2.0", "id": 1})
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "denied"), (2, "denied")]

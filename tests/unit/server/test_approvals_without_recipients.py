@@ -21,7 +21,7 @@ async def unheard(server: LocalServer, **approvals: Any) -> tuple[LocalClient, A
     client = await server.client(capabilities={})
     await client.stream(conversation.id)
     await client.say(conversation.id, 1)
-    await client.hears("exec_approval_request")
+    await client.wait_for_message("exec_approval_request")
     await server.settle_down()
     return client, conversation
 
@@ -34,7 +34,7 @@ async def test_an_approval_without_recipients_times_out_and_the_model_reads_why(
         assert server.decisions == []
 
         server.clock.passes(1)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == REFUSED
         assert client.event("approval_settled") == {
@@ -52,7 +52,7 @@ async def test_after_a_while_the_turn_may_end_instead(home: str) -> None:
     async with LocalServer(home) as server:
         client, _ = await unheard(server, on_timeout="abort")
         server.clock.passes(30)
-        await client.hears("error")
+        await client.wait_for_message("error")
 
         assert server.decisions == []
         settled = client.event("approval_settled")
@@ -88,7 +88,7 @@ async def test_the_time_for_an_approval_restarts_when_the_last_recipient_leaves(
         await server.after(29)
         assert server.decisions == []
         server.clock.passes(1)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == REFUSED
 
@@ -103,7 +103,7 @@ async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
         caller.leave()
         await server.settle_down()
         server.clock.passes(30)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == REFUSED
 
@@ -187,7 +187,7 @@ async def test_an_approval_waits_for_a_client_that_cannot_take_its_snapshot_yet(
         await server.settle_down()
         assert server.decisions == []
         server.clock.passes(30)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == REFUSED
 

@@ -24,7 +24,7 @@ async def test_all_streaming_clients_are_asked_and_the_first_answer_counts(home:
         clients[1].answer(1, {"decision": "denied", "reason": "not today"})
         clients[0].answer(0, YES)
         for client in clients:
-            await client.hears("task_complete")
+            await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "denied: not today")]
         assert [client.taken_back for client in clients] == [
@@ -44,7 +44,7 @@ async def test_the_approval_stands_directly_after_its_event_and_the_settlement_b
         await server.asking(client, other)
 
         other.answer(1, YES)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         types = ("exec_approval_request", "elicitation/create", "approval_settled", "notifications/cancelled")
         assert client.heard(*types, "task_complete") == [*types, "task_complete"]
@@ -63,7 +63,7 @@ async def test_a_joining_client_is_asked_after_its_snapshot_and_others_are_not_a
         assert second.heard(*types) == ["notifications/initial_state", "elicitation/create"]
         assert len(first.asked) == 1
         second.answer(1, YES)
-        await first.hears("task_complete")
+        await first.wait_for_message("task_complete")
         assert server.decisions == [(1, "approved")]
 
 
@@ -80,7 +80,7 @@ async def test_without_a_stream_an_approval_waits_for_the_next_client(home: str)
         await client.stream(conversation.id)
         await client.approval_request()
         client.answer(0, YES)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "approved")]
 
@@ -104,7 +104,7 @@ async def test_a_stream_that_is_paused_and_opened_again_does_not_ask_again(home:
 
         assert len(client.asked) == 1
         client.answer(0, YES)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
         assert server.decisions == [(1, "approved")]
 
 
@@ -131,7 +131,7 @@ async def test_the_next_streaming_client_is_asked_after_the_asked_clients_left(h
         await second.stream(conversation.id)
         await second.approval_request()
         second.answer(1, NO)
-        await second.hears("task_complete")
+        await second.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "denied")]
         assert second.taken_back == []
@@ -194,7 +194,7 @@ async def test_a_client_without_the_form_capability_is_not_asked(home: str, capa
         client = await server.client(capabilities=capabilities)
         await client.stream(conversation.id)
         await client.say(conversation.id, 1)
-        await client.hears("exec_approval_request")
+        await client.wait_for_message("exec_approval_request")
         await server.settle_down()
 
         assert client.asked == []
@@ -218,7 +218,7 @@ async def test_a_client_that_initializes_after_its_stream_is_asked_from_then_on(
         late = server.new_client()
         await late.stream(conversation.id)
         await client.say(conversation.id, 2)
-        await late.hears("exec_approval_request")
+        await late.wait_for_message("exec_approval_request")
         late.introduce()
         await late.answer_to("hello")
         await client.stream(conversation.id)
@@ -226,7 +226,7 @@ async def test_a_client_that_initializes_after_its_stream_is_asked_from_then_on(
         client.answer(0, YES)
         await late.approval_request()
         late.answer(1, YES)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "approved"), (2, "approved")]
         assert late.asked[0]["params"]["codex_call_id"] == "call2"
@@ -260,7 +260,7 @@ async def test_clients_are_not_asked_before_an_approval_is_durable(home: str) ->
             "elicitation/create",
         ]
         client.answer(approval["id"], YES)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
 
 async def test_a_slow_client_is_asked_only_for_the_open_approval(home: str) -> None:
@@ -287,7 +287,7 @@ async def test_a_slow_client_is_asked_only_for_the_open_approval(home: str) -> N
         ]
         assert slow.asked[0]["params"]["codex_call_id"] == "call2"
         slow.answer(2, YES)
-        await quick.hears("task_complete")
+        await quick.wait_for_message("task_complete")
         assert server.decisions == [(1, "approved"), (2, "approved")]
 
 
@@ -348,7 +348,7 @@ async def test_a_message_that_joins_while_the_turn_waits_is_read_when_it_continu
         client.answer(0, YES)
         await client.approval_request(2)
         client.answer(1, NO)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "approved"), (2, "denied")]
         assert client.number_of("task_started") == 1
@@ -369,7 +369,7 @@ async def test_an_answer_that_comes_a_moment_too_late_is_nothing_to_warn_of(
         while store.waiting:
             await store.write()
         for client in clients:
-            await client.hears("task_complete")
+            await client.wait_for_message("task_complete")
 
     assert server.decisions == [(1, "approved")]
     assert caplog.messages == []

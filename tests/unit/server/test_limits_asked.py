@@ -40,7 +40,7 @@ async def test_only_newer_clients_are_asked_and_their_approval_counts_for_all(ho
         await older.say(conversation.id, 0)
         asked = await newer.approval_request()
         newer.answer(asked["id"], YES)
-        await older.hears("task_complete")
+        await older.wait_for_message("task_complete")
 
         types = ("limit_reached", "elicitation/create", "approval_settled", "task_complete")
         assert newer.heard(*types) == [*types]
@@ -58,7 +58,7 @@ async def test_a_turn_with_only_older_clients_ends_at_its_limit_at_once(
         await older.stream(conversation.id)
         await deaf.stream(conversation.id)
         await older.say(conversation.id, 0)
-        await older.hears("task_complete")
+        await older.wait_for_message("task_complete")
 
         types = (
             "task_started",
@@ -84,7 +84,7 @@ async def test_without_readers_the_approval_is_held_until_an_older_client_comes(
         assert conversation.state.phase.value == "asking"
 
         await older.stream(conversation.id)
-        await older.hears("task_complete")
+        await older.wait_for_message("task_complete")
 
         assert (older.asked, errors(older)) == ([], [LIMIT])
 
@@ -101,7 +101,7 @@ async def test_an_older_client_sees_the_turn_end_when_the_clients_with_the_reque
         assert errors(older) == []
 
         newer.leave()
-        await older.hears("task_complete")
+        await older.wait_for_message("task_complete")
 
         assert errors(older) == [LIMIT]
 
@@ -116,7 +116,7 @@ async def test_a_limit_times_out_like_any_approval_if_readers_cannot_be_asked(ho
         await server.after(29)
         assert errors(deaf) == []
         server.clock.passes(1)
-        await deaf.hears("task_complete")
+        await deaf.wait_for_message("task_complete")
 
         assert errors(deaf) == [LIMIT]
 
@@ -124,7 +124,7 @@ async def test_a_limit_times_out_like_any_approval_if_readers_cannot_be_asked(ho
         await server.settle_down()
         assert errors(deaf) == [LIMIT]
         await older.stream(conversation.id)
-        await deaf.hears("task_complete", 2)
+        await deaf.wait_for_message("task_complete", 2)
 
         assert errors(deaf) == [LIMIT, LIMIT]
 
@@ -136,11 +136,11 @@ async def test_anybody_answers_by_the_tool(home: str) -> None:
         deaf = await server.client(capabilities={})
         await deaf.stream(conversation.id)
         await deaf.say(conversation.id, 0)
-        await deaf.hears("limit_reached")
+        await deaf.wait_for_message("limit_reached")
         listed = await deaf.value_of(deaf.call("approvalsList", conversation_id=conversation.id))
         (approval,) = listed["approvals"]
         deaf.call("approvalAnswer", approval_id=approval["approval_id"], decision="approved")
-        await deaf.hears("task_complete")
+        await deaf.wait_for_message("task_complete")
 
         assert errors(deaf) == []
 
@@ -158,7 +158,7 @@ async def test_the_next_call_resumes_or_ends_the_turn(home: str, decision: str, 
         await client.stream(conversation)
         asked = await client.approval_request()
         client.answer(asked["id"], {"decision": decision})
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert errors(client) == ends
         assert [one["params"]["message"].partition(" (")[0] for one in client.asked] == [
@@ -179,6 +179,6 @@ async def test_the_time_in_which_an_approval_waited_is_not_counted(home: str) ->
         await client.approval_request(2)
         server.clock.passes(1_000)
         client.answer(1, YES)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert [one["params"]["codex_elicitation"] for one in client.asked] == ["exec-approval", "exec-approval"]

@@ -78,7 +78,7 @@ async def test_after_a_not_owner_refusal_nothing_is_executed_before_the_next_fol
         interrupt = InterruptTurn(conversation_id=conversation.id)
         rename = RenameConversation(conversation_id=conversation.id, title="Foxes")
         codes = [await peer.error_code_of(request.METHOD, request) for request in (follow, interrupt)]
-        await client.hears("error")
+        await client.wait_for_message("error")
         codes.append(await peer.error_code_of(rename.METHOD, rename))
         await client.say(conversation.id, 1)
         await client.approval_request(2)

@@ -78,7 +78,7 @@ class LocalTransport:
     async def answer_to(self, request_id: int) -> Any:
         return (await self.until(lambda one: one.get("id") == request_id and "method" not in one))["result"]
 
-    async def hears(self, method: str) -> Any:
+    async def wait_for_message(self, method: str) -> Any:
         return await self.until(lambda one: one.get("method") == method)
 
     def methods(self) -> list[str]:
@@ -127,13 +127,13 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
         left = [weakref.ref(one) for one in objects]
         del connection, objects
         first.send(with_progress(tool(2, "codex", {"prompt": "1", "cwd": CWD})))
-        await first.hears("elicitation/create")
+        await first.wait_for_message("elicitation/create")
         (conversation,) = clients.server.conversations
         first.send(tool(3, "conversationStream", {"conversation_id": conversation.id}))
         await first.answer_to(3)
         second, _ = await clients.connect()
         second.send(tool(2, "conversationStream", {"conversation_id": conversation.id}))
-        approval = await second.hears("elicitation/create")
+        approval = await second.wait_for_message("elicitation/create")
 
         first.leave()
         await gone(served)
@@ -144,7 +144,7 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
         assert [reference() for reference in left] == [None, None, None]
         assert len(clients.connections) == 1
         second.send({"jsonrpc": "2.0", "id": approval["id"], "result": {"decision": "approved"}})
-        await second.hears("task_complete")
+        await second.wait_for_message("task_complete")
         assert clients.server.decisions == [(1, "approved")]
 
 
@@ -161,7 +161,7 @@ async def test_a_closed_stream_and_an_answered_call_are_freed_by_reference_count
         async with one_server(home) as clients:
             client, _ = await clients.connect()
             client.send(with_progress(tool(2, "codex", {"prompt": "1", "cwd": CWD})))
-            approval = await client.hears("elicitation/create")
+            approval = await client.wait_for_message("elicitation/create")
             (conversation,) = clients.server.conversations
             client.send(tool(3, "conversationStream", {"conversation_id": conversation.id}))
             await client.answer_to(3)
@@ -191,7 +191,7 @@ async def test_a_message_is_executed_though_its_client_leaves_at_once(home: str)
         leaving.leave()
         await gone(served)
 
-        await watching.hears("task_complete")
+        await watching.wait_for_message("task_complete")
 
 
 async def test_a_client_that_waits_for_events_and_leaves_is_not_waited_for(home: str) -> None:
@@ -220,7 +220,7 @@ async def test_a_shutdown_answers_all_clients_and_ends_their_streams(home: str) 
 
         assert all(transport.outbox.is_gone for transport, _ in served)
         for transport, task in served:
-            end = await transport.hears("notifications/stream_disconnected")
+            end = await transport.wait_for_message("notifications/stream_disconnected")
             assert (end["params"]["reason"], end["params"]["code"]) == (
                 "Server is shutting down",
                 "shutting_down",

@@ -36,7 +36,7 @@ async def test_a_deletion_during_a_long_snapshot_ends_the_snapshot_and_the_clien
         await store.held.wait()
         await other.value_of(other.call("conversationDelete", conversation_id=FIRST))
         store.go_on.set()
-        await client.hears("notifications/initial_state")
+        await client.wait_for_message("notifications/initial_state")
 
         assert client.outbox.writable
         assert client.number_of("notifications/stream_disconnected") == 1

@@ -27,12 +27,12 @@ async def test_the_stream_of_a_driver_counts_as_one_that_cannot_be_asked(home: s
         conversation = await server.create({"approvals": {"timeout_seconds": 30}})
         client, sender = guest(server, Role.DRIVER), await server.client(capabilities={})
         stream(client, conversation.id)
-        await client.hears("notifications/initial_state")
+        await client.wait_for_message("notifications/initial_state")
         await sender.say(conversation.id, 1)
-        await client.hears("exec_approval_request")
+        await client.wait_for_message("exec_approval_request")
         await server.settle_down()
         await server.after(30)
-        await client.hears("task_complete")
+        await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "denied: nobody could be asked")]
 

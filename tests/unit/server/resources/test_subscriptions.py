@@ -54,7 +54,7 @@ async def test_a_turn_is_one_notification_at_once_and_one_later(home: str) -> No
         await turn(server, client, conversation.id)
         assert updates(client) == [uri]
 
-        await client.hears(UPDATED, 2)
+        await client.wait_for_message(UPDATED, 2)
         await turn(server, client, conversation.id)
         assert updates(client) == [uri, uri]
 
