@@ -185,6 +185,13 @@ async def test_a_home_is_copied_completely(tmp_path: Path, databases: Databases)
     await new.close()
 
 
+async def test_the_variable_names_the_database_of_a_migration(tmp_path: Path, databases: Databases) -> None:
+    await fill(tmp_path)
+    done = await parley(tmp_path, "migrate", url=databases.new_url())
+
+    assert done == ("conversations: 2, copied now: 2; tokens: 1\n", "", 0)
+
+
 async def test_a_migration_that_was_interrupted_is_continued(tmp_path: Path, databases: Databases) -> None:
     url = databases.new_url()
     await fill(tmp_path)

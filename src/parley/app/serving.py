@@ -87,7 +87,7 @@ class Server:
         key of the home directory. `prepare_process` is called after the first answer to the client.
 
         Raises:
-            ConfigError: the overrides or the home directory cannot be used.
+            ConfigError: the overrides, the home directory or the URL of the database cannot be used.
         """
         clock = SystemClock()
         loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
-from parley.config.load import Loader
+from parley.config.load import STORE_VARIABLE, Loader
+from parley.config.types import StoreUrl
 from parley.errors import BadSetting, ConfigError
 from parley.ports.store import MaintainedStore, Store
 from parley.stores.sqlite.store import SqliteStore
@@ -20,16 +21,15 @@ def server_store(loader: Loader) -> Store:
 
     If config.toml cannot be read now, the store is in the home. If the file names a database when the store is
     first used, the call that uses the store raises `BadSetting`.
+
+    Raises:
+        BadSetting: the URL of the database is invalid.
     """
-    try:
-        url = loader.store_url()
-    except ConfigError:
-        url = None
-    if url is not None:
+    if (url := _database(loader)) is not None:
         return _postgres_store(url)
 
     def home() -> str:
-        if _named(loader):
+        if _database(loader) is not None:
             raise BadSetting("`store.url` was set after the server started; restart the server")
         return loader.home
 
@@ -57,11 +57,20 @@ def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
         store.listen(callback)
 
 
-def _named(loader: Loader) -> bool:
+def _database(loader: Loader) -> StoreUrl | None:
+    """Return the URL of the database; None if the conversations are in the home, or if config.toml cannot be read.
+
+    Raises:
+        BadSetting: the URL is invalid.
+    """
     try:
-        return loader.store_url() is not None
+        return loader.store_url()
+    except BadSetting as error:
+        if error.source == STORE_VARIABLE or error.key == "store.url":
+            raise
+        return None
     except ConfigError:
-        return False
+        return None
 
 
 def _postgres_store(url: str) -> MaintainedStore:

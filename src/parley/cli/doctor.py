@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from parley.cli.runner import add_config_option
 from parley.cli.settings import refuse_database, settings_loader
 from parley.config.errors import ProviderNotFound
-from parley.config.load import Loader
+from parley.config.load import STORE_VARIABLE, Loader
 from parley.config.types import Settings, SettingsOverrides
-from parley.errors import CommandNotStarted, ConfigError
+from parley.errors import BadSetting, CommandNotStarted, ConfigError
 from parley.version import __version__
 from parley.wire.text import visible
 
@@ -170,8 +170,10 @@ async def _look_at_database(overrides: Sequence[str]) -> bool:
 
     try:
         url = settings_loader(overrides).store_url()
-    except ConfigError:
-        return True  # the error was reported with the other settings
+    except ConfigError as error:
+        if isinstance(error, BadSetting) and error.source == STORE_VARIABLE:
+            _line("database", f"cannot be used: {error}")
+        return False  # an error of config.toml was reported with the other settings
     if url is None:
         return True
     is_usable, sentences = await inspect_postgres(url)

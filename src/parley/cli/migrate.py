@@ -15,8 +15,10 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 DESCRIPTION: Final = """\
 Copy all conversations, tokens and read marks of the home to an empty PostgreSQL
 database. No server may use the home meanwhile. The home is not changed. A migration
-that was interrupted continues when the command is repeated. Then set `[store] url`
-or PARLEY_STORE_URL to the address of the database.
+that was interrupted continues when the command is repeated.
+
+The address of the database comes from PARLEY_STORE_URL or `[store] url`, where servers
+find it too, or from --to.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
@@ -25,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         metavar="URL",
-        help="the database, such as postgresql://user@host/database; `[store] url` by default. Other users of this"
-        " computer may see a password on the command line; put it into PGPASSWORD or ~/.pgpass",
+        help="the database, such as postgresql://user@host/database; PARLEY_STORE_URL or `[store] url` by default."
+        " Other users of this computer may see a password on the command line, but not in the variable",
     )
 
 
@@ -36,7 +38,7 @@ async def run(args: argparse.Namespace) -> int:
     loader = settings_loader()
     url: str | None = args.to or loader.store_url()
     if url is None:
-        raise UsageError("option --to is required, because `[store] url` is not set")
+        raise UsageError("option --to is required, because neither PARLEY_STORE_URL nor `[store] url` is set")
     if not is_database_address(url):
         raise UsageError(f"invalid --to: {DATABASE_ADDRESS}")
     is_watched = sys.stderr.isatty()

@@ -266,20 +266,52 @@ def database_address(value: Any, at: KeyPath) -> str:
     return url
 
 
-DATABASE_ADDRESS: Final = "expected an address such as postgresql://user@host/database"
+DATABASE_ADDRESS: Final = (
+    "expected an address such as postgresql://user@host/database;"
+    " special characters of the password must be percent-encoded"
+)
 
 
 def is_database_address(url: str) -> bool:
-    """Return whether a string is the URL of a PostgreSQL database."""
-    from urllib.parse import urlsplit  # few homes have a database elsewhere
+    """Return whether a string is the URL of a PostgreSQL database.
+
+    A URL whose password contains a special character is refused. Otherwise a part of the password would be taken
+    for the host, the port or the database.
+    """
+    from urllib.parse import parse_qsl, urlsplit  # few homes have a database elsewhere
 
     if not url.isprintable() or " " in url:
         return False
     try:
         parts = urlsplit(url)
+        options = parse_qsl(parts.query, strict_parsing=True) if parts.query else []
     except ValueError:
         return False
-    return parts.scheme in ("postgresql", "postgres") and bool(parts.path.strip("/")) and not parts.fragment
+    login, _, hosts = parts.netloc.rpartition("@")
+    database = parts.path.removeprefix("/")
+    return (
+        parts.scheme in ("postgresql", "postgres")
+        and bool(database)
+        and not parts.fragment
+        and "@" not in login + database + parts.query
+        and "/" not in database
+        and (not hosts or all(_is_database_host(host) for host in hosts.split(",")))
+        and all(_is_port(port) for name, ports in options if name == "port" for port in ports.split(","))
+    )
+
+
+def _is_database_host(host: str) -> bool:
+    """Return whether a string is a host, or a host and a port."""
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, port = host, "1"
+    if name.startswith("["):
+        return name.endswith("]") and len(name) > 2 and _is_port(port)
+    return bool(name) and not set(name) & set(":[]") and _is_port(port)
+
+
+def _is_port(port: str) -> bool:
+    return port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
 
 
 def is_secret(check: Check) -> bool:

@@ -61,7 +61,7 @@ from parley.config.types import (
 from parley.config.unknown_keys import refuse_misspelt, unknown_keys
 from parley.errors import BadSetting
 
-__all__ = ["Loader", "check_overrides"]
+__all__ = ["STORE_VARIABLE", "Loader", "check_overrides"]
 
 _REMEMBERED: Final = 64
 """The maximum number of resolved combinations of settings that are cached. Clients normally use fewer. The limit

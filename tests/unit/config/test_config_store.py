@@ -77,10 +77,43 @@ def test_the_address_of_the_database_is_shown_nowhere(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://a:hidden-in-no-log@b/c", "postgresql://hidden-in-no-log", "hidden-in-no-log"]
+    "url",
+    [
+        "postgresql:///db",
+        "postgresql://ada@/db",
+        "postgresql://ada:p%2Fw%40@db.example.com:5433/db?sslmode=verify-full&sslrootcert=/etc/ca.pem",
+        "postgres://ada@one,two:5433,[::1],[::1]:5433/db",
+        "postgres://ada@%2Fvar%2Frun/db?port=5433",
+    ],
+)
+def test_the_usual_addresses_of_a_database_are_accepted(home: Home, url: str) -> None:
+    assert home.loader(environ={"PARLEY_STORE_URL": url}).store_url() == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://a:hidden-in-no-log@b/c",
+        "postgresql://hidden-in-no-log",
+        "hidden-in-no-log",
+        "postgresql://a:hidden-in-no-log/w@b/c",
+        "postgresql://a:1/hidden-in-no-log@b/c",
+        "postgresql://a:1/c?d=hidden-in-no-log@b/c",
+        "postgresql://a:w@hidden-in-no-log@b/c",
+        "postgresql://a:hidden-in-no-log#@b/c",
+        "postgresql://a:hidden-in-no-log@[b/c",
+        "postgresql://a:hidden-in-no-log@b:port/c",
+        "postgresql://a:hidden-in-no-log@b:70000/c",
+        "postgresql://a:hidden-in-no-log@b,/c",
+        "postgresql://a:hidden-in-no-log@b/c?port=d",
+        "postgresql://a:hidden-in-no-log@b/c?d",
+    ],
 )
 def test_an_address_that_is_not_one_of_postgres_is_refused_without_showing_it(home: Home, url: str) -> None:
-    why = "expected an address such as postgresql://user@host/database"
+    why = (
+        "expected an address such as postgresql://user@host/database;"
+        " special characters of the password must be percent-encoded"
+    )
     home.write(f'[store]\nurl = "{url}"\n')
     with pytest.raises(BadSetting) as caught:
         home.loader().store_url()

@@ -107,9 +107,15 @@ def _discard(attempt: asyncio.Future[Connection], *, unless: Connection | None) 
 async def _connect_to(url: str, seconds: float) -> Connection:
     import asyncpg
 
-    connection: Connection = await asyncpg.connect(
-        url, timeout=seconds, server_settings=SETTINGS, target_session_attrs="read-write"
-    )
+    try:
+        connection: Connection = await asyncpg.connect(
+            url, timeout=seconds, server_settings=SETTINGS, target_session_attrs="read-write"
+        )
+    except ValueError as error:
+        if isinstance(error, (OSError, asyncpg.InterfaceError)):  # an error of TLS, or of asyncpg itself
+            raise
+        # The text of the error may contain a part of the URL.
+        raise asyncpg.ClientConfigurationError("the URL or a variable such as PGPORT is invalid") from None
     connection.add_log_listener(_note_cancelled_wait)
     return connection
 
