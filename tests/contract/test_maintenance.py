@@ -64,6 +64,19 @@ async def test_only_archived_conversations_without_recent_activity_are_removed(
     assert await left(store) == sorted((FIRST, OTHER))
 
 
+async def test_the_size_of_conversations_is_found_without_reading_them(
+    store: MaintainedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [*answers(1, 3), picture(4), picture(5)]
+    await store.create(FIRST, entries, summary(updated_at=DAY), archived=True)
+    await store.create(OTHER, [], summary(updated_at=DAY), archived=True)
+    monkeypatch.setattr(type(store), "read", None)
+    unneeded = await find_unneeded(store, keep_days=30, now=NOW)
+
+    assert unneeded.conversation_bytes == sum(len(entry.body) for entry in entries)
+    assert await store.log_bytes(ConversationId("unknown")) == 0
+
+
 async def test_a_conversation_that_is_used_again_is_kept(store: MaintainedStore) -> None:
     names = [ConversationId(f"{number}") for number in range(4)]
     for name in names:

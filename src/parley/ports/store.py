@@ -597,6 +597,14 @@ class MaintainedStore(Store, Protocol):
         """Count the blobs that `tidy` would remove."""
         ...
 
+    async def log_bytes(self, conversation_id: ConversationId) -> int:
+        """Return the total size of the entries of a log, in bytes. The size of an unknown log is 0.
+
+        Raises:
+            Unreadable: the log is damaged.
+        """
+        ...
+
     async def reclaimable_bytes(self) -> int:
         """Estimate the size of the other data that `tidy` would remove, in bytes."""
         ...

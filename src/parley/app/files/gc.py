@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from parley.errors import OwnedElsewhere, UnknownConversation, Unreadable
 from parley.ports.store import ConversationListing, Freed, MaintainedStore, PageCursor, Query, Store
-from parley.wire.ids import START, ConversationId
+from parley.wire.ids import ConversationId
 
 __all__ = ["Removed", "Unneeded", "find_unneeded", "remove_unneeded"]
 
@@ -39,13 +39,8 @@ async def find_unneeded(store: MaintainedStore, *, keep_days: int, now: float) -
     expired = await _archived_before(store, now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
     for listed in expired:
-        at = START
-        with suppress(
-            Unreadable, UnknownConversation
-        ):  # a damaged conversation is removed too; its size is unknown
-            while page := await store.read(listed.conversation_id, after=at):
-                at = page[-1].seq
-                size += sum(len(entry.body) for entry in page)
+        with suppress(Unreadable):  # a damaged conversation is removed too; its size is unknown
+            size += await store.log_bytes(listed.conversation_id)
     return Unneeded(expired, size, await store.unused_blobs(), await store.reclaimable_bytes())
 
 

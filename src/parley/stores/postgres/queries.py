@@ -34,6 +34,7 @@ __all__ = [
     "find",
     "has_approvals",
     "head",
+    "log_bytes",
     "number_of",
     "position_of",
 ]
@@ -53,6 +54,16 @@ async def number_of(db: Connection, conversation_id: ConversationId) -> int:
     if number is None:
         raise UnknownConversation(conversation_id)
     return number
+
+
+async def log_bytes(db: Connection, conversation_id: ConversationId) -> int:
+    """Return the total size of the entries of a conversation, in bytes. The bodies are not read."""
+    size: int = await db.fetchval(
+        "SELECT coalesce(sum(e.size), 0)::bigint FROM conversations c JOIN entries e ON e.conversation = c.number"
+        " WHERE c.id = $1",
+        conversation_id.encode(),
+    )
+    return size
 
 
 # --- pages of a log ----------------------------------------------------------------------

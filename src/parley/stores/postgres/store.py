@@ -249,6 +249,9 @@ class PostgresStore:
     async def unused_blobs(self) -> Freed:
         return await self._read(drafts.removable_blobs)
 
+    async def log_bytes(self, conversation_id: ConversationId) -> int:
+        return await self._read(lambda db: queries.log_bytes(db, conversation_id))
+
     async def reclaimable_bytes(self) -> int:
         return await self._read(drafts.removable_bytes)
 

@@ -18,7 +18,15 @@ from parley.stores.sqlite.files import DATABASE, AtomicFile, directory_of, sync_
 from parley.stores.sqlite.queries import read_snapshot
 from parley.stores.sqlite.read_only import connect_read_only
 
-__all__ = ["copy_to", "find_damage", "reclaimable_bytes", "remove_unused_blobs", "shrink", "unused_blobs"]
+__all__ = [
+    "copy_to",
+    "find_damage",
+    "log_bytes",
+    "reclaimable_bytes",
+    "remove_unused_blobs",
+    "shrink",
+    "unused_blobs",
+]
 
 # --- free space --------------------------------------------------------------------------
 
@@ -43,6 +51,26 @@ def remove_unused_blobs(db: Connection) -> Freed:
     found = db.execute(f"SELECT hash, length(data) {_UNUSED} LIMIT {BLOBS_A_STEP}").fetchall()
     db.executemany("DELETE FROM blobs WHERE hash = ?", [(digest,) for digest, _ in found])
     return Freed(blobs=len(found), bytes=sum(size for _, size in found))
+
+
+def log_bytes(db: Connection, conversation_id: str) -> int:
+    """Return the total size of the entries of a conversation, in bytes. The bodies are not read.
+
+    Three bytes of a blob are four characters of base64 in the body.
+    """
+    size: int | None
+    (size,) = db.execute(
+        """
+        SELECT sum(size) FROM (
+            SELECT length(e.body) AS size FROM conversations c JOIN entries e ON e.row = c.row WHERE c.id = ?1
+            UNION ALL
+            SELECT b.size / 3 * 4 FROM conversations c JOIN cuts k ON k.row = c.row JOIN blobs b ON b.hash = k.hash
+            WHERE c.id = ?1
+        )
+        """,
+        (conversation_id,),
+    ).fetchone()
+    return size or 0
 
 
 def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:

@@ -449,6 +449,12 @@ class SqliteStore:
 
         return await self._read(maintenance.unused_blobs)
 
+    async def log_bytes(self, conversation_id: ConversationId) -> int:
+        """Return the total size of the entries of a log, in bytes."""
+        from parley.stores.sqlite import maintenance
+
+        return await self._read(partial(maintenance.log_bytes, conversation_id=conversation_id))
+
     async def reclaimable_bytes(self) -> int:
         """Estimate by how many bytes `tidy` would shrink the database, not counting unused blobs."""
         from parley.stores.sqlite import maintenance
