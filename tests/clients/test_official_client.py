@@ -205,6 +205,7 @@ async def test_it_creates_sends_and_reads_until_the_turn_is_done(parley_model: S
                     "cwd": client.cwd,
                     "state": "idle",
                     "unread": True,
+                    "failed": False,
                 }
             ]
         }

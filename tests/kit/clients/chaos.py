@@ -84,37 +84,37 @@ class ServerAndClient:
         """Start the server and do random operations, until the server is ended or the run is over."""
         async with self.process:
             self.note(f"is process {self.process.pid}")
-            kill_point = asyncio.create_task(self._kill_point())
+            action = asyncio.create_task(self._action())
             try:
                 while not self.is_over and not self._group.is_over:
                     await self._do(self._random.choice(self._operations()))
                     await asyncio.sleep(self._random.uniform(0, 0.05))
                 if not self.is_over:
-                    kill_point.cancel()
+                    action.cancel()
                     self.is_quiet.set()
                     await self._group.settled.wait()
             finally:
-                kill_point.cancel()
+                action.cancel()
                 self.is_quiet.set()
                 self.process.process.send_signal(signal.SIGCONT)
-                await asyncio.gather(kill_point, return_exceptions=True)
+                await asyncio.gather(action, return_exceptions=True)
         self.note("has ended")
 
-    async def _kill_point(self) -> None:
+    async def _action(self) -> None:
         await asyncio.sleep(self._random.uniform(0.3, 2.5))
-        kill_point = self._random.choice(("kill", "kill", "stop", "stop", "terminate"))
-        self.note(kill_point)
-        if kill_point == "stop":
+        action = self._random.choice(("kill", "kill", "stop", "stop", "terminate"))
+        self.note(action)
+        if action == "stop":
             os.kill(self.process.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(self._random.uniform(0.1, STOPPED_SECONDS))
             finally:
                 os.kill(self.process.pid, signal.SIGCONT)
             self.note("goes on")
-            await self._kill_point()
+            await self._action()
             return
         self.is_over = True
-        if kill_point == "kill":
+        if action == "kill":
             self.process.kill()
         else:
             self.process.terminate()
