@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from parley.config.search_path import environ_of_programs
 from parley.config.types import Settings
 from parley.wire.ids import EventId
 
@@ -56,7 +57,7 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
                 start_new_session=True,  # the program may outlive the server
                 env={
                     name: value
-                    for name, value in settings.environ.items()
+                    for name, value in environ_of_programs(settings).items()
                     if name not in hidden and not _looks_secret(name)
                 },
             )

@@ -77,7 +77,7 @@ class Roots:
         """Return the existing writable directories of the settings. A directory that is named only in a call by the
         model is never writable.
         """
-        names = self._names(settings)
+        names = settings.writable_directories
         real = {name: path for name in names if (path := _real(name)) is not None}
         self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
@@ -94,15 +94,6 @@ class Roots:
         roots = {root.path: root for name in names if (root := self._found.get(name)) is not None}
         self._granted.update(roots)
         return tuple(roots.values())
-
-    def _names(self, settings: Settings) -> list[str]:
-        chosen = settings.workspace_write
-        names = [settings.cwd, *chosen.writable_roots]
-        if not chosen.exclude_slash_tmp:
-            names.append("/tmp")
-        if not chosen.exclude_tmpdir_env_var and (named := settings.environ.get("TMPDIR", "")).startswith("/"):
-            names.append(named)
-        return names
 
 
 def _real(path: str) -> str | None:

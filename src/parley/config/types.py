@@ -497,6 +497,19 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
             return self.workspace_write.network_access
         return self.sandbox_mode == "danger-full-access"
 
+    @property
+    def writable_directories(self) -> list[str]:
+        """The directories that commands may write to if `sandbox_mode` is `workspace-write`. They may be links, and
+        need not exist.
+        """
+        chosen = self.workspace_write
+        names = [self.cwd, *chosen.writable_roots]
+        if not chosen.exclude_slash_tmp:
+            names.append("/tmp")
+        if not chosen.exclude_tmpdir_env_var and (named := self.environ.get("TMPDIR", "")).startswith("/"):
+            names.append(named)
+        return names
+
 
 _OWN_FILES: Final = ("config.toml", "auth.json")
 """Files in Parley's home that can contain secrets, and that can be links to other places."""

@@ -67,13 +67,15 @@ class AgentTools:
             await asyncio.wait(self._closing)
 
     def _pool(self, settings: Settings) -> ServerPool:
+        from parley.config.search_path import environ_of_programs
         from parley.tools.servers.pool import ServerPool
         from parley.tools.servers.server import Timing
 
-        environ = frozenset(settings.environ.items())
+        variables = environ_of_programs(settings)
+        environ = frozenset(variables.items())
         if environ not in self._pools:
             self._pools[environ] = ServerPool(
-                settings.environ, timing=self._timing or Timing(), on_unused=lambda: self._drop(environ)
+                variables, timing=self._timing or Timing(), on_unused=lambda: self._drop(environ)
             )
         return self._pools[environ]
 
