@@ -169,6 +169,22 @@ async def test_the_options_of_the_command_line_and_a_renewed_certificate(
     assert (second[0], url in second[2], str(resident.process.pid) in second[2]) == (4, True, True)
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+async def test_a_socket_does_not_replace_another_file(home: Path, tmp_path: Path, *, is_link: bool) -> None:
+    home.mkdir(exist_ok=True)
+    path, notes = tmp_path / "other.sock", tmp_path / "notes"
+    notes.write_text("notes")
+    if is_link:
+        path.symlink_to(notes)
+    else:
+        path.write_text("notes")
+
+    code, _, errors = await parley("serve", "--no-http", "--socket", str(path), env={"PARLEY_HOME": str(home)})
+
+    assert (code, path.read_text(), path.is_symlink()) == (1, "notes", is_link)
+    assert f"'{path}' exists and is not a socket" in errors
+
+
 async def status_over_tls(url: str, cert: Path) -> int | None:
     """Return the status of a request without a token; None if the server has another certificate."""
     context = ssl.create_default_context(cafile=str(cert))

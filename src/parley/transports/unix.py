@@ -22,6 +22,7 @@ from typing import Final
 from parley.common.limited_log import LimitedLog
 from parley.common.unix_sockets import is_confined, is_of_same_user, short_path
 from parley.transports.descriptors import STOP_READING_BYTES, DescriptorTransport
+from parley.wire.text import quoted
 
 __all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in", "prepare_directory", "unique_name"]
 
@@ -232,7 +233,14 @@ def _bound(directory: str, name: str) -> socket.socket:
     The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows the name to
     which a socket was bound to every process, but does not show the final name. The final name therefore stays
     hidden from commands that cannot read the directory.
+
+    Raises:
+        FileExistsError: another file than a socket has this name.
+        OSError: the socket cannot be created.
     """
+    final = os.path.join(directory, name)
+    if _is_other_file(final):
+        raise FileExistsError(errno.EEXIST, f"{quoted(final)} exists and is not a socket", final)
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         channel.setblocking(False)
@@ -280,6 +288,14 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _is_other_file(path: str) -> bool:
+    """Return whether a path exists and is not a socket."""
+    try:
+        return not stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _remove(path: str) -> None:
