@@ -173,6 +173,31 @@ async def test_a_session_is_not_stored_while_it_is_restored(serving: Restarted, 
 
 
 @pytest.mark.promises("http.restart")
+async def test_a_session_whose_token_is_revoked_while_it_is_restored_has_ended(
+    serving: Restarted, client: HttpClient
+) -> None:
+    async with serving() as server:
+        client.token = await server.create_token("gone", "admin")
+        conversations, stored = await with_two_streams(client, server)
+    async with serving() as server:
+        client.url = server.url
+        with Failing(server, conversations[1]) as failing:
+            failing.error = None
+            request = asyncio.ensure_future(client.post(ping(1)))
+            await failing.is_asked.wait()
+            await server.revoke_token("gone")
+            failing.goes_on.set()
+            refused = await request
+        sessions, clients = len(server.service.sessions), len(server.server.core.clients)
+        again = await client.post(ping(2))
+    async with serving() as server:
+        kept = await server.server.store.session(stored.digest)
+
+    assert (refused.status, refused.json["error"]["data"]["code"]) == (404, "unknown_session")
+    assert (sessions, clients, again.status, kept) == (0, 0, 401, None)
+
+
+@pytest.mark.promises("http.restart")
 async def test_streams_of_conversations_that_are_gone_do_not_hold_a_session_up(
     serving: Restarted, client: HttpClient
 ) -> None:

@@ -5,6 +5,7 @@ Tests `parley.server.tools.search`.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from kit.clients.messages import failed
 from kit.clients.reading import until_state
 from kit.clients.wire_client import WireClient, speaking
 from kit.servers.http_server import HttpServer
+from parley.ports.store import SearchPage, SearchQuery
 from parley.testing import ParleyProcess, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
@@ -105,6 +107,43 @@ async def test_a_client_with_one_conversation_finds_nothing_in_others(
         assert await ids_of(bound, cursor=everything["next_cursor"]) in ([], [own])
         with pytest.raises(AssertionError, match="unknown_conversation"):
             await ids_of(bound, conversation_id=other)
+
+
+@pytest.mark.promises("http.limits")
+async def test_each_token_runs_two_searches_at_a_time(
+    parley_model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, waiting, go_on = list[str](), asyncio.Semaphore(0), asyncio.Semaphore(0)
+    async with HttpServer(parley_model, tmp_path / "home") as server:
+        context = server.server.core.context
+        search, limit_of = context.conversations.search, context.searches.of
+
+        async def held(query: SearchQuery) -> SearchPage:
+            running.append(query.text)
+            await go_on.acquire()
+            return await search(query)
+
+        def observed(principal: str) -> asyncio.Semaphore:
+            waiting.release()
+            return limit_of(principal)
+
+        monkeypatch.setattr(context.conversations, "search", held)
+        monkeypatch.setattr(context.searches, "of", observed)
+        first, same = await server.client(), await server.client()
+        other = await server.client(token=await server.create_token("other", "observer"))
+        searches = [
+            asyncio.ensure_future(client.call("conversationSearch", text=text))
+            for client, text in ((first, "a"), (same, "a"), (first, "a"), (same, "a"), (other, "b"))
+        ]
+        for _ in searches:
+            await waiting.acquire()
+        begun = sorted(running)
+        for _ in searches:
+            go_on.release()
+        found = await asyncio.gather(*searches)
+
+    assert begun == ["a", "a", "b"]
+    assert (sorted(running), found) == (["a"] * 4 + ["b"], [{"messages": []}] * 5)
 
 
 async def ids_of(client: HttpClient, **arguments: Any) -> list[str]:

@@ -53,6 +53,7 @@ class HttpServer:
             tokens=self._tokens,
         )
         self.url, self.token, self.work = self.service.url, self.service.token or "", self.files.work
+        await self._tokens.reload()
         await self._clients.__aenter__()
         return self
 
