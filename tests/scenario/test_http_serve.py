@@ -170,8 +170,7 @@ async def test_the_options_of_the_command_line_and_a_renewed_certificate(
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-async def test_a_socket_does_not_replace_another_file(home: Path, tmp_path: Path, *, is_link: bool) -> None:
-    home.mkdir(exist_ok=True)
+async def test_a_socket_does_not_replace_another_file(tmp_path: Path, *, is_link: bool) -> None:
     path, notes = tmp_path / "other.sock", tmp_path / "notes"
     notes.write_text("notes")
     if is_link:
@@ -179,7 +178,7 @@ async def test_a_socket_does_not_replace_another_file(home: Path, tmp_path: Path
     else:
         path.write_text("notes")
 
-    code, _, errors = await parley("serve", "--no-http", "--socket", str(path), env={"PARLEY_HOME": str(home)})
+    code, _, errors = await parley("serve", "--no-http", "--socket", str(path), env={"PARLEY_HOME": str(tmp_path)})
 
     assert (code, path.read_text(), path.is_symlink()) == (1, "notes", is_link)
     assert f"{path} exists and is not a socket" in errors
