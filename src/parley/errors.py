@@ -39,6 +39,8 @@ __all__ = [
     "LeaseLost",
     "ModelError",
     "ModelStreamBroken",
+    "NoLink",
+    "NodeIdTaken",
     "NotOwned",
     "OwnedElsewhere",
     "OwnerUnresponsive",
@@ -224,6 +226,12 @@ class BadHome(StoreError):
         self.home, self.detail = home, detail
 
 
+class NodeIdTaken(BadHome):
+    """Another running process has the same node id."""
+
+    code = "node_id_taken"
+
+
 class Unreadable(StoreError):
     """Raised when the stored data of a conversation is damaged. Nothing was changed."""
 
@@ -338,6 +346,15 @@ class ReplyTooLarge(ModelError):
     def of_provider(self, provider: str) -> ReplyTooLarge:
         """Return a copy of this error with the provider's id in the name of the setting."""
         return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
+
+
+class NoLink(ParleyError):
+    """No connection to another server could be opened."""
+
+    def __init__(self, detail: str, *, status: int | None = None) -> None:
+        """Create the error. `status` is the HTTP status of the answer; None if there was no answer."""
+        super().__init__(f"no connection to the server: {detail}")
+        self.detail, self.status = detail, status
 
 
 class BodyTooLarge(ParleyError):

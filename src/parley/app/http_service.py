@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from parley.app.available_memory import why_too_large
 from parley.app.http_choice import TOKEN_VARIABLE, HttpChoice
+from parley.app.node_membership import NodeMembership
 from parley.common.os_errors import os_detail
 from parley.config.tls_files import forget_tls_files, hide_tls_files
 from parley.config.types import ServeSettings
@@ -21,6 +22,7 @@ from parley.server.context import Principal, Role
 from parley.server.http.authentication import Authenticator, RateLimit, new_token
 from parley.server.http.endpoint import PATH, HttpEndpoint, HttpLimits
 from parley.server.http.guard import LOOPBACK_NAMES, Guard
+from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.sessions import HttpSessions
 from parley.server.http.stateless import StatelessRequests
 from parley.server.http.tokens import StoredTokens, token_digest
@@ -50,8 +52,11 @@ class HttpService:
         on_request_ended: Callable[[], None] = lambda: None,
         tokens: StoredTokens | None = None,
         store: Store | None = None,
+        nodes: NodeMembership | None = None,
     ) -> None:
         """Start the service and begin to listen.
+
+        `nodes` is this process among the nodes; None if the server accepts no links of nodes.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
         without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
@@ -69,7 +74,7 @@ class HttpService:
                 token_id = token_digest(token).hex()[:16]
                 self._authenticator.add(token, Principal(name="serve", role=Role.ADMIN, token_id=token_id))
         tls = _tls_context(settings)
-        self._choice, self._tokens = choice, tokens
+        self._choice, self._tokens, self._nodes = choice, tokens, nodes
         self._check_exposure(settings)
         self.sessions = HttpSessions(
             core,
@@ -87,15 +92,18 @@ class HttpService:
         except OSError as error:
             detail = os_detail(error)
             raise BadSetting(f"cannot listen on {settings.host} port {settings.port}: {detail}") from None
+        self.node_url = None if nodes is None else nodes.settings().url or _own_url(settings, port)
+        """The address for other nodes; None if the server accepts no links of nodes."""
         self._endpoint = HttpEndpoint(
             self.sessions,
             self._stateless,
             is_modern=lambda: mcp_settings(core.context.loader).modern,
-            guard=_guard(settings, port),
+            guard=self._guard(settings),
             authenticator=self._authenticator,
             rate=RateLimit(settings.requests_per_second),
             limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
             why_too_large=why_too_large,
+            nodes=None if nodes is None else NodeEndpoint(nodes.token, self._authenticator, nodes.peers.accept),
         )
         self.url = _url(settings, port)
         self._keep_tokens: asyncio.Task[None] | None = None
@@ -135,10 +143,13 @@ class HttpService:
         self.sessions.apply(most=settings.max_sessions, idle_seconds=settings.session_minutes * 60)
         self._listener.apply(_options(settings, tls))
         self._endpoint.apply(
-            guard=_guard(settings, self._port),
+            guard=self._guard(settings),
             rate=RateLimit(settings.requests_per_second),
             limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
         )
+
+    def _guard(self, settings: ServeSettings) -> Guard:
+        return Guard(port=self._port, hosts=_hosts(settings, self.node_url), origins=settings.origins)
 
     def stop_accepting(self) -> None:
         """Stop accepting connections."""
@@ -215,13 +226,9 @@ def _options(settings: ServeSettings, tls: ssl.SSLContext | None) -> HttpListene
     )
 
 
-def _guard(settings: ServeSettings, port: int) -> Guard:
-    return Guard(port=port, hosts=_hosts(settings), origins=settings.origins)
-
-
-def _hosts(settings: ServeSettings) -> list[str]:
-    """Return the accepted values of the Host header besides loopback."""
-    hosts = [] if settings.public_url is None else [urlsplit(settings.public_url).netloc.rpartition("@")[2]]
+def _hosts(settings: ServeSettings, *urls: str | None) -> list[str]:
+    """Return the accepted values of the Host header besides loopback. `urls` are further URLs of the server."""
+    hosts = [urlsplit(url).netloc.rpartition("@")[2] for url in (settings.public_url, *urls) if url is not None]
     if settings.host not in ("", "0.0.0.0", "::"):
         hosts.append(_bracketed(settings.host))
     return hosts
@@ -231,9 +238,14 @@ def _url(settings: ServeSettings, port: int) -> str:
     """Return the URL for clients."""
     if settings.public_url is not None:
         return settings.public_url.rstrip("/") + PATH
+    return _own_url(settings, port) + PATH
+
+
+def _own_url(settings: ServeSettings, port: int) -> str:
+    """Return the URL of the server without a path."""
     scheme = "http" if settings.tls_cert is None else "https"
     host = "127.0.0.1" if settings.host in ("", "0.0.0.0") else "[::1]" if settings.host == "::" else settings.host
-    return f"{scheme}://{_bracketed(host)}:{port}{PATH}"
+    return f"{scheme}://{_bracketed(host)}:{port}"
 
 
 def _bracketed(host: str) -> str:

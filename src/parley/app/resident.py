@@ -178,7 +178,10 @@ class Resident:
             on_request_ended=self._note_use,
             tokens=tokens,
             store=self._server.store,
+            nodes=self._server.nodes,
         )
+        if self._server.nodes is not None and self._http.node_url is not None:
+            await self._server.nodes.join(self._http.node_url)
         self._tokens = tokens
 
     async def reload(self) -> None:

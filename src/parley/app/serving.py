@@ -17,6 +17,7 @@ from parley.app.available_memory import why_too_large
 from parley.app.commands import sandboxed_commands
 from parley.app.garbage_collection import collect_rarely, skip_final_collection
 from parley.app.home_key import home_key
+from parley.app.node_membership import NodeMembership
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.app.stores import on_changes, server_store
 from parley.app.webhook import WebhookSender
@@ -27,10 +28,11 @@ from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.peers import UnixPeers
+from parley.ports.nodes import Nodes
 from parley.ports.store import Store
 from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
-from parley.server.peering import serve_peer
+from parley.server.peering import PeerTransport, serve_peer
 from parley.server.serve import ServerCore, Transport
 from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
@@ -87,7 +89,8 @@ class Server:
         key of the home directory. `prepare_process` is called after the first answer to the client.
 
         Raises:
-            ConfigError: the overrides, the home directory or the URL of the database cannot be used.
+            ConfigError: the overrides, the home directory, the URL of the database or the token of the nodes
+                cannot be used.
         """
         clock = SystemClock()
         loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)
@@ -99,13 +102,18 @@ class Server:
         )
         self._tools = AgentTools(commands=self._commands)
 
-        async def serve_other(transport: Transport) -> None:
+        async def serve_other(transport: PeerTransport) -> None:
             await serve_peer(transport, self._context)
 
         self._webhook = WebhookSender(loader.webhook, self._http, clock, environ)
         self.store: Store = _memory_store() if is_ephemeral else server_store(loader)
+        local = UnixPeers(lambda: loader.home, serve_other)
+        self.nodes: NodeMembership | None = None
+        """This process among the nodes; None if the server has no token or database for nodes."""
+        if isinstance(self.store, Nodes) and (token := loader.node_token()) is not None:
+            self.nodes = NodeMembership(self.store, local, loader, token)
         self.conversations = ConversationRegistry(
-            peers=None if is_ephemeral else UnixPeers(lambda: loader.home, serve_other),
+            peers=None if is_ephemeral else local if self.nodes is None else self.nodes.peers,
             store=self.store,
             choose=loader.choose,
             store_settings=loader.store_settings,
@@ -123,9 +131,13 @@ class Server:
             conversations=self.conversations,
             loader=loader,
             on_initialized=self._on_initialized,
-            find_key=(lambda: home_key(loader.home)) if is_resident else None,
+            find_key=self._find_key if is_resident else None,
         )
         self.core = ServerCore(self._context)
+
+    def _find_key(self) -> bytes:
+        """Return the signing key of the nodes, or of the home if this process cannot be a node."""
+        return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 
     def _on_initialized(self) -> None:
         """Perform the preparations that can wait until after the first answer."""

@@ -43,6 +43,8 @@ from parley.config.types import (
     Environment,
     Limits,
     McpSettings,
+    NodeSettings,
+    NodeToken,
     Provider,
     ResolvedSettings,
     Sandbox,
@@ -73,6 +75,10 @@ _MOST_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
 
 STORE_VARIABLE: Final = "PARLEY_STORE_URL"
 """The environment variable with the URL of the database. It takes precedence over config.toml."""
+
+NODE_VARIABLE: Final = "PARLEY_NODE_TOKEN"
+"""The environment variable with the token that all nodes share."""
+_SHORTEST_NODE_TOKEN: Final = 32
 
 _WEBHOOK_PREFIX: Final = "whsec_"
 """The prefix of a webhook secret that is encoded in base64."""
@@ -180,6 +186,29 @@ class Loader:
         self._look_at_file()
         values = merge(self._overrides.values, into=merge(self._file.values, into={}))
         return ServeSettings(**values.get("serve", {}))
+
+    def node_settings(self) -> NodeSettings:
+        """Return the settings for this server as a node, from config.toml and the command line.
+
+        Raises:
+            BadSetting: the file cannot be read, or a value in it is invalid.
+        """
+        self._look_at_file()
+        values = merge(self._overrides.values, into=merge(self._file.values, into={}))
+        return NodeSettings(**values.get("node", {}))
+
+    def node_token(self) -> NodeToken | None:
+        """Return the token that all nodes share; None if the environment contains no token.
+
+        Raises:
+            BadSetting: the token is too short or has characters that a header cannot contain.
+        """
+        if not (given := self._environ.get(NODE_VARIABLE, "").strip()):
+            return None
+        if len(given) < _SHORTEST_NODE_TOKEN or not given.isascii() or not given.isprintable() or " " in given:
+            detail = f"expected at least {_SHORTEST_NODE_TOKEN} printable ASCII characters without spaces"
+            raise BadSetting(detail, source=NODE_VARIABLE)
+        return NodeToken(given)
 
     def profiles(self) -> dict[str, dict[str, Any]]:
         """Return the settings of each profile, by name, from config.toml and the command line.
@@ -428,7 +457,7 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
     Keys of unused providers are included, because the next conversation may use them.
     """
-    named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", STORE_VARIABLE}
+    named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", STORE_VARIABLE, NODE_VARIABLE}
     for provider in values["model_providers"].values():
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
     for server in values["mcp_servers"].values():

@@ -38,6 +38,8 @@ __all__ = [
     "McpFeatures",
     "McpSettings",
     "Mechanism",
+    "NodeSettings",
+    "NodeToken",
     "OnTimeout",
     "Profile",
     "Provider",
@@ -263,6 +265,15 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """The maximum number of commands that may run at the same time, in all turns together; 0 means no limit."""
 
 
+class NodeSettings(Struct, frozen=True, kw_only=True):
+    """The table `[node]`: this server as one of several nodes that share a PostgreSQL database."""
+
+    id: str | None = None
+    """The name of the node, which no other node has; None means the host name."""
+    url: Address | None = None
+    """The URL at which the other nodes reach this node; None means the address on which the server listens."""
+
+
 class WebhookTable(Struct, frozen=True, kw_only=True):
     """The table `[webhook]`: the receiver that is notified when a conversation needs a person. Only config.toml can
     set it.
@@ -333,6 +344,15 @@ class StoreUrl(str):
 
     def __repr__(self) -> str:
         return "<the URL of a database>"
+
+
+class NodeToken(str):
+    """The token that all nodes share. `repr` does not show it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<the token of the nodes>"
 
 
 class ShellEnvironment(Struct, frozen=True, kw_only=True):
@@ -425,6 +445,7 @@ class ConfigFile(CommonSettings, frozen=True, kw_only=True):
     mcp: McpTable = McpTable()
     store: StoreTable = StoreTable()
     serve: ServeSettings = ServeSettings()
+    node: NodeSettings = NodeSettings()
     webhook: WebhookTable = WebhookTable()
     model_providers: dict[str, ProviderTable] = {}
 

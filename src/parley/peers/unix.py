@@ -90,7 +90,7 @@ class UnixPeers:
             return
         try:
             prepare_directory(self._directory)
-            self._listener = Listener(self._directory, unique_name(), on_channel=self._accepted)
+            self._listener = Listener(self._directory, unique_name(), on_channel=self.accept)
         except OSError as error:
             raise StoreFailed(f"{self._directory}: no socket for other processes: {os_detail(error)}") from error
 
@@ -152,7 +152,11 @@ class UnixPeers:
 
     # --- connections from other processes ------------------------------------------------------------
 
-    def _accepted(self, channel: socket.socket) -> None:
+    def accept(self, channel: socket.socket) -> None:
+        """Serve the process at the other end of a socket."""
+        if self._closed:
+            channel.close()
+            return
         connection = Connection(channel)
         task = asyncio.get_running_loop().create_task(self._have_served(connection))
         self._served[connection] = task
@@ -174,8 +178,12 @@ class UnixPeers:
         self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
     ) -> SocketLink | None:
         connection = connect(self._directory, address)
-        if connection is None:
-            return None
+        return None if connection is None else self.link(connection, on_notification=on_notification, gone=gone)
+
+    def link(
+        self, connection: Connection, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> SocketLink:
+        """Return a link over a connection. The arguments are those of `connect`."""
         link = SocketLink(connection, on_notification=on_notification, gone=gone)
         self._links.add(link)
         task = asyncio.get_running_loop().create_task(link.read())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from parley.ports.outbox import FrameOutbox, OpenFrame
+
+if TYPE_CHECKING:
+    from socket import socket
 
 __all__ = ["HttpRequest", "MessageStream"]
 
@@ -97,6 +100,13 @@ class HttpRequest(Protocol):
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
         """Add headers to the response, in addition to its own headers."""
+        ...
+
+    def open_link(self, protocol: str, accept: Callable[[socket], None]) -> object:
+        """Answer the request with a WebSocket that uses the subprotocol `protocol`, and return the answer.
+
+        `accept` is called with a socket when the WebSocket is open. The WebSocket carries the bytes of the socket.
+        """
         ...
 
     def open_stream(self) -> MessageStream:

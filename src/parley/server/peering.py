@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -27,8 +27,9 @@ from parley.server.errors import InvalidParams, PeerRefusal
 from parley.server.hosts import FULL
 from parley.server.outgoing_requests import OutgoingRequests
 from parley.server.serve import Transport
+from parley.wire.framing import Overlong
 from parley.wire.ids import ConversationId
-from parley.wire.jsonrpc import encode, notification
+from parley.wire.jsonrpc import decode_message, encode, notification
 from parley.wire.peers import (
     NOT_OWNER,
     NOT_WRITTEN,
@@ -52,7 +53,7 @@ from parley.wire.peers import (
     Unfollow,
 )
 
-__all__ = ["PeerEncoder", "serve_peer"]
+__all__ = ["PeerEncoder", "PeerTransport", "serve_peer"]
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,15 @@ _REQUESTS: Final[tuple[type[PeerRequest], ...]] = (
 _NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 
 
-async def serve_peer(transport: Transport, server: ServerContext) -> None:
+class PeerTransport(Transport, Protocol):
+    """The connection to another process."""
+
+    def stop_reading(self) -> None:
+        """Read no further messages."""
+        ...
+
+
+async def serve_peer(transport: PeerTransport, server: ServerContext) -> None:
     """Serve another process until it disconnects. The turns of this process continue."""
     out = transport.outbox
     peer = _Peer(out, server)
@@ -90,11 +99,24 @@ async def serve_peer(transport: Transport, server: ServerContext) -> None:
                 tasks=tasks,
                 notices=peer.notices,
             )
-            await transport.read(dispatch.take)
+            await transport.read(partial(_take, transport, dispatch))
             dispatch.abandon()
     finally:
         peer.close()
         out.close()
+
+
+def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong) -> None:
+    """Handle a message. An invalid message ends the connection, because the content of that message is lost."""
+    try:
+        if isinstance(frame, Overlong):
+            raise msgspec.DecodeError(frame.why)
+        decode_message(frame)
+    except msgspec.DecodeError as error:
+        log.warning("closed the connection of another process, which sent an invalid message: %s", error)
+        transport.stop_reading()
+    else:
+        dispatch.take(frame)
 
 
 class _Peer:

@@ -20,6 +20,7 @@ VARIABLES = [
     "PARLEY_HOME",
     "CODEX_HOME",
     "HOME",
+    "PARLEY_NODE_TOKEN",
     "PARLEY_STORE_URL",
     "PARLEY_LOG",
     "OPENAI_API_KEY",

@@ -76,7 +76,7 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         internal_originator="codex_cli_rs",
         mcp_servers=(),
         shell_environment=ShellEnvironment(),
-        key_variables=frozenset({"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", "PARLEY_STORE_URL"}),
+        key_variables=frozenset({"OPENAI_API_KEY", "PARLEY_NODE_TOKEN", "PARLEY_SERVE_TOKEN", "PARLEY_STORE_URL"}),
         model_context_window=None,
         include_plan_tool=False,
     )
@@ -225,7 +225,15 @@ def test_a_file_may_set_everything(home: Home) -> None:
             include_only=("PATH",),
         ),
         key_variables=frozenset(
-            {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", "PARLEY_STORE_URL", "P_KEY", "D", "WEB_TOKEN"}
+            {
+                "OPENAI_API_KEY",
+                "PARLEY_NODE_TOKEN",
+                "PARLEY_SERVE_TOKEN",
+                "PARLEY_STORE_URL",
+                "P_KEY",
+                "D",
+                "WEB_TOKEN",
+            }
         ),
         model_context_window=1000,
         include_plan_tool=False,

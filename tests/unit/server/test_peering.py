@@ -53,6 +53,9 @@ class Peer:
 
     def close(self) -> None: ...
 
+    def stop_reading(self) -> None:
+        self._left.set()
+
     def leave(self) -> None:
         self._left.set()
 

@@ -16,7 +16,7 @@ from parley.server.http.messages import refusal
 from parley.server.http.tokens import StoredTokens, token_digest
 from parley.wire.http import HttpAnswer
 
-__all__ = ["UNAUTHORIZED", "Authenticator", "RateLimit", "new_token"]
+__all__ = ["UNAUTHORIZED", "Authenticator", "RateLimit", "bearer_token", "new_token"]
 
 FAILURES_PER_MINUTE: Final = 10
 """The number of wrong tokens within a minute after which answers to further wrong tokens are delayed."""
@@ -40,6 +40,13 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
+def bearer_token(request: HttpRequest) -> str:
+    """Return the token of a request; an empty string if there is none."""
+    values = request.header("Authorization")
+    given = values[0] if len(values) == 1 else ""
+    return given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
+
+
 class Authenticator:
     """Checks tokens. It holds the hashes of the tokens of this process, which are valid until the process ends."""
 
@@ -56,9 +63,7 @@ class Authenticator:
         """Return the sender of a request; None if its token is missing or wrong. The check takes the same time for
         every wrong token.
         """
-        values = request.header("Authorization")
-        given = values[0] if len(values) == 1 else ""
-        token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
+        token = bearer_token(request)
         digest, found = token_digest(token), None
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):

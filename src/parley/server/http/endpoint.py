@@ -36,12 +36,14 @@ from parley.server.http.errors import (
 from parley.server.http.event_ids import SessionCursors
 from parley.server.http.guard import Guard
 from parley.server.http.messages import JSON, RETRY_SECONDS, PostedMessage, read_messages, refusal
+from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.replies import JsonReply, first_of
 from parley.server.http.sessions import HttpSession, HttpSessions
 from parley.server.http.stateless import StatelessRequests
 from parley.wire.http import LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID, HttpAnswer
 from parley.wire.mcp import KNOWN_VERSIONS, Cancelled
 from parley.wire.modern import MODERN_VERSION, SERVED_VERSIONS
+from parley.wire.nodes import NODE_PATH
 
 __all__ = ["PATH", "HttpEndpoint", "HttpLimits"]
 
@@ -93,15 +95,18 @@ class HttpEndpoint:
         rate: RateLimit,
         limits: HttpLimits,
         why_too_large: Callable[[int], str | None] = lambda size: None,
+        nodes: NodeEndpoint | None = None,
     ) -> None:
         """Create the endpoint.
+
+        `nodes` answers the requests of other nodes; None if this server is no node.
 
         `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
         number of bytes. It returns the reason why there is not enough memory for them, or None.
         """
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
-        self._guard, self._rate, self._limits = guard, rate, limits
+        self._guard, self._rate, self._limits, self._nodes = guard, rate, limits, nodes
         self._arriving_bytes = 0
         """The total size of the bodies that are being read, in bytes."""
 
@@ -109,14 +114,16 @@ class HttpEndpoint:
         """Use new limits and accepted hosts from the next request on."""
         self._guard, self._rate, self._limits = guard, rate, limits
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer | MessageStream:
-        """Return the answer to one request."""
+    async def answer(self, request: HttpRequest) -> object:
+        """Return the answer to one request: an `HttpAnswer`, or a stream or link that the request has opened."""
         if (status := self._guard.refusal(request)) is not None:
             return HttpAnswer(status=status)
         if (page := self._guard.page_of(request)) is not None:
             request.add_headers({"Access-Control-Allow-Origin": page, **_FOR_PAGES})
             if request.method == "OPTIONS":
                 return HttpAnswer(status=HTTPStatus.NO_CONTENT, headers=_PREFLIGHT)
+        if self._nodes is not None and request.target == NODE_PATH:
+            return await self._nodes.answer(request)
         principal = self._authenticator.principal(request)
         if principal is None:
             if delay := self._authenticator.failed():

@@ -17,8 +17,8 @@ from parley.ports.store import PAGE, Checkpoint, Freed, Summary
 from parley.stores.postgres.batch import Batch, Shape, arrays_of, pack
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.driver import Connection, replicated
-from parley.stores.postgres.leases import ALIVE
 from parley.stores.postgres.migration import ReadMarks
+from parley.stores.postgres.nodes import ALIVE
 from parley.stores.postgres.rows import SummaryColumns
 from parley.stores.postgres.writes import active_at, insertions
 from parley.wire.ids import START, ConversationId, Seq

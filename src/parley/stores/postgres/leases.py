@@ -18,13 +18,15 @@ from asyncio import Task, TimerHandle
 from collections.abc import Callable
 from typing import Final
 
-from parley.errors import ParleyError
+from parley.errors import NodeIdTaken, ParleyError
+from parley.ports.nodes import Node
 from parley.ports.store import Lease, Owner, Summary
 from parley.stores.postgres.database import Backoff, Database, close
 from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
+from parley.stores.postgres.nodes import ALIVE, LOCKS, announce
 from parley.wire.ids import ConversationId
 
-__all__ = ["ALIVE", "LEASE_SECONDS", "HeldLease", "LeaseKeeper"]
+__all__ = ["ALIVE_OR_CUT_OFF", "LEASE_SECONDS", "HeldLease", "LeaseKeeper"]
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +42,20 @@ GIVE_UP: Final = 2 / 3
 FORGET_SECONDS: Final = 3600.0
 """The time between the expiry of a holder and the removal of its row, in seconds."""
 
-LOCKS: Final = 730_693
-"""The first half of the key of the advisory locks. The second half is the number of the holder."""
-
 RELOCK_SECONDS: Final = 0.02
 
-ALIVE: Final = f"""(h.expires_at > clock_timestamp() AND (
-    h.server <> pg_postmaster_start_time() OR NOT pg_try_advisory_xact_lock_shared({LOCKS}, h.number)
-))"""
-"""An SQL condition that is true if the process of the row `h` of the table `holders` is running and connected.
+REFUSED_SECONDS: Final = 5.0
+"""The time for which the lease keeper remembers that the computer of a node refuses connections to the node."""
 
-The condition ignores the lock if the process acquired the lock on another server, before a failover.
+JOIN_AGAIN_SECONDS: Final = 0.1
+
+ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
+    h.expires_at > clock_timestamp() AND c.owner_address LIKE 'http%'::bytea AND c.owner_address <> ALL($3::bytea[])
+))"""
+"""An SQL condition that is true if the holder `h` of the conversation `c` may be running.
+
+A node that is cut off from the database loses its lock and continues its turns until its lease is about to expire.
+The condition therefore ignores a free lock of a node, unless the parameter $3 contains the address of the node.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"
@@ -93,14 +98,29 @@ class LeaseKeeper:
     """Holds and renews the leases of one process."""
 
     def __init__(
-        self, database: Database, *, node: str, lease_seconds: float, on_given_up: Callable[[], None]
+        self,
+        database: Database,
+        *,
+        host: str,
+        node: Node | None,
+        lease_seconds: float,
+        on_given_up: Callable[[], None],
     ) -> None:
-        """Create the keeper, which calls `on_given_up` each time it has given up all leases."""
-        self._database, self._node, self._seconds, self._on_given_up = database, node, lease_seconds, on_given_up
+        """Create the keeper, which calls `on_given_up` each time it has given up all leases.
+
+        `host` is the name of the computer. `node` is this process as a node; None if it is no node.
+        """
+        self._database, self._seconds, self._on_given_up = database, lease_seconds, on_given_up
+        self._host, self._node = host, node
+        self._joining: Task[None] | None = None
+        self._refused: dict[str, float] = {}
+        """The times at which connections to nodes were last refused, by the address of the node."""
         self.held: dict[ConversationId, HeldLease] = {}
         self.number: int | None = None
         """The number of this process as a lease holder; None if it is not registered."""
         self._former: int | None = None
+        self._announced: int | None = None
+        """The number with which this process is in the table of nodes; None if it is not in the table."""
         self._registering: Task[int] | None = None
         self._renewing: Task[None] | None = None
         self._connection: Connection | None = None
@@ -140,9 +160,12 @@ class LeaseKeeper:
                     f"INSERT INTO holders SELECT $1, $3, $4, pg_postmaster_start_time(), {_EXPIRY}",
                     number,
                     self._seconds,
-                    self._node.encode(),
+                    (self._host if self._node is None else self._node.id).encode(),
                     os.getpid(),
                 )
+                if self._node is not None:
+                    await announce(connection, self._node, number, self._former)
+                    self._announced = number
                 await connection.execute(
                     "DELETE FROM holders WHERE number = $1"
                     " OR expires_at < clock_timestamp() - make_interval(secs => $2::double precision)",
@@ -189,6 +212,51 @@ class LeaseKeeper:
         for held in tuple(self.held.values()):
             self.lose(held)
         self._on_given_up()
+        if self._node is not None:
+            self._joining = asyncio.ensure_future(self._join_again())
+
+    async def _join_again(self) -> None:
+        """Register the node again when the database can be reached, so that other nodes can find it."""
+        backoff = Backoff()
+        while self.number is None:
+            try:
+                await self.register()
+            except Exception as error:
+                log.debug("%s: joining again: %s", self._database.location, reason_of(error))
+                await backoff.pause()
+
+    async def join(self, node: Node, db: Connection) -> None:
+        """Register this process as a node. `db` is any connection to the database.
+
+        If another process has the same node id, wait until that process has ended or its lease has expired.
+
+        Raises:
+            NodeIdTaken: another process still has the node id.
+            Exception: any other error of the database or of the connection.
+        """
+        self._node = node
+        until = asyncio.get_running_loop().time() + self._seconds + JOIN_AGAIN_SECONDS
+        while True:
+            try:
+                number = await self.register()
+                if self._announced != number:  # the process was registered before it became a node
+                    await announce(db, node, number, None)
+                    self._announced = number
+                return
+            except NodeIdTaken:
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(JOIN_AGAIN_SECONDS)
+
+    def note_refused(self, url: str) -> None:
+        """Note that the computer of a node refuses connections to the node."""
+        self._refused[url] = asyncio.get_running_loop().time()
+
+    def refused(self) -> list[bytes]:
+        """Return the addresses of the nodes whose computer has refused connections a short time ago."""
+        since = asyncio.get_running_loop().time() - REFUSED_SECONDS
+        self._refused = {url: at for url, at in self._refused.items() if at >= since}
+        return [url.encode() for url in self._refused]
 
     def _unregister(self) -> None:
         self.number = None
@@ -306,6 +374,9 @@ class LeaseKeeper:
         """Release all leases without calling their callbacks."""
         number, connection = self.number, self._connection
         self.held.clear()
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.wait((self._joining,))
         if self._registering is not None and not self._registering.done():
             self._registering.cancel()
             await asyncio.wait((self._registering,))
@@ -317,6 +388,7 @@ class LeaseKeeper:
             return
 
         async def leave(db: Connection, _: bool) -> None:
+            await db.execute("DELETE FROM nodes WHERE holder = $1", number)
             await db.execute("DELETE FROM holders WHERE number = $1", number)  # this releases all its leases
 
         try:

@@ -22,7 +22,7 @@ from parley.ports.store import (
 )
 from parley.stores.blobs import decompress, restore
 from parley.stores.postgres.driver import Connection
-from parley.stores.postgres.leases import ALIVE
+from parley.stores.postgres.nodes import ALIVE
 from parley.stores.postgres.rows import SUMMARY, digest_of_key, digest_of_path, pattern_of, summary_in
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 

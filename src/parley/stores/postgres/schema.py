@@ -181,6 +181,21 @@ async def m001_all_tables(db: Connection) -> None:
     await _index_words(db)
 
 
+@_migration
+async def m002_nodes(db: Connection) -> None:
+    """Create the table of nodes. A node is running while its lease holder is running."""
+    await db.execute(
+        """
+        CREATE TABLE nodes (
+            id bytea PRIMARY KEY,
+            url bytea NOT NULL,
+            version text NOT NULL,
+            holder integer NOT NULL
+        );
+        """
+    )
+
+
 async def _index_words(db: Connection) -> None:
     """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
     extension.

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from parley.conversation.log import Entry
 from parley.errors import HomeLost, LeaseLost, StoreError, StoreFailed, UnknownConversation
+from parley.ports.nodes import Node
 from parley.ports.store import (
     CHECKPOINT_BYTES,
     PAGE,
@@ -38,6 +39,7 @@ from parley.stores.postgres.database import Database
 from parley.stores.postgres.drafts import PostgresDraft
 from parley.stores.postgres.driver import Connection, replicated
 from parley.stores.postgres.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
+from parley.stores.postgres.nodes import other_nodes
 from parley.stores.postgres.notifications import Notifications
 from parley.stores.postgres.writer import Writer
 from parley.stores.postgres.writes import Acquire, Append, Delete, Release, Request, SaveCheckpoint
@@ -62,7 +64,8 @@ class PostgresStore:
         """
         self._url = url
         self._lease_seconds = lease_seconds
-        self._node = os.uname().nodename
+        self._host = os.uname().nodename
+        self._node: Node | None = None
         self._background: set[Task[Any]] = set()
         """Tasks that run to completion even if their caller was cancelled."""
         self._freed = Freed(blobs=0, bytes=0)
@@ -78,7 +81,7 @@ class PostgresStore:
             raise StoreFailed("the store is closed")
         if self._parts is None:
             url = self._url() if callable(self._url) else self._url
-            self._parts = _Parts(Database(url), self._node, self._lease_seconds)
+            self._parts = _Parts(Database(url), self._host, self._node, self._lease_seconds)
             for listener in self._listeners:
                 self._parts.notifications.listen(listener)
         return self._parts
@@ -120,7 +123,8 @@ class PostgresStore:
         until: float | None = None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> Lease:
-        owner = Owner(node=self._node, pid=os.getpid(), address=address, since=time.time())
+        name = self._host if self._node is None else self._node.id
+        owner = Owner(node=name, pid=os.getpid(), address=address, since=time.time())
         acquiring = self._open.writer.submit(Acquire(conversation_id, owner, on_lost), until=until)
         try:
             lease: Lease = await asyncio.shield(acquiring)
@@ -262,6 +266,23 @@ class PostgresStore:
         freed, self._freed = self._freed, Freed(blobs=0, bytes=0)
         return freed
 
+    # --- nodes -------------------------------------------------------------------------
+
+    async def join(self, node: Node) -> None:
+        self._node = node
+        parts = self._open
+
+        async def work(db: Connection, _: bool) -> None:
+            await parts.keeper.join(node, db)
+
+        await parts.database.run(work, until=asyncio.get_running_loop().time() + 2 * self._lease_seconds)
+
+    async def nodes(self) -> list[Node]:
+        return await self._read(lambda db: other_nodes(db, self._open.keeper.number))
+
+    def note_refused(self, url: str) -> None:
+        self._open.keeper.note_refused(url)
+
     # --- migration from a home ---------------------------------------------------------
 
     async def begin_migration(self, source: str) -> None:
@@ -385,10 +406,14 @@ class PostgresStore:
 class _Parts:
     """The parts of an open store."""
 
-    def __init__(self, database: Database, node: str, lease_seconds: float) -> None:
+    def __init__(self, database: Database, host: str, node: Node | None, lease_seconds: float) -> None:
         self.database = database
         self.keeper = LeaseKeeper(
-            database, node=node, lease_seconds=lease_seconds, on_given_up=lambda: self.writer.fail_lost()
+            database,
+            host=host,
+            node=node,
+            lease_seconds=lease_seconds,
+            on_given_up=lambda: self.writer.fail_lost(),
         )
         self.notifications = Notifications(database)
         self.writer = Writer(database, self.keeper, self._on_written)

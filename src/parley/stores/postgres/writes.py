@@ -16,7 +16,7 @@ from parley.errors import LeaseLost, OwnedElsewhere, ParleyError, StoreFailed, U
 from parley.ports.store import CHECKPOINT_ENTRIES, Checkpoint, Lease, Owner, Summary
 from parley.stores.postgres.batch import BLOB_COLUMNS, Batch, Shape, arrays_of, pack
 from parley.stores.postgres.driver import Connection, replicated
-from parley.stores.postgres.leases import ALIVE, HeldLease, LeaseKeeper
+from parley.stores.postgres.leases import ALIVE_OR_CUT_OFF, HeldLease, LeaseKeeper
 from parley.stores.postgres.rows import changed_columns
 from parley.stores.search import SLACK_SECONDS, STEP_SECONDS
 from parley.wire.ids import ConversationId, Seq
@@ -328,7 +328,8 @@ class AcquireGroup(Group):
 
     async def _try(self, db: Connection, wanted: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
         """Acquire leases. The result lacks the conversations whose lease another process took meanwhile."""
-        rows = await db.fetch(_STATE, [request.id.encode() for request in wanted], not self._keeper.may_steal)
+        ids = [request.id.encode() for request in wanted]
+        rows = await db.fetch(_STATE, ids, not self._keeper.may_steal, self._keeper.refused())
         state = {row[0]: row[1:] for row in rows}
         outcomes: dict[ConversationId, Lease | ParleyError] = {}
         free: dict[int, tuple[Acquire, int]] = {}
@@ -364,7 +365,7 @@ class AcquireGroup(Group):
 
 
 _STATE: Final = f"""
-    SELECT c.id, c.number, c.epoch, c.holder, h.number IS NOT NULL AND ($2 OR {ALIVE}),
+    SELECT c.id, c.number, c.epoch, c.holder, h.number IS NOT NULL AND ($2 OR {ALIVE_OR_CUT_OFF}),
         h.node, h.pid, c.owner_address
     FROM conversations c LEFT JOIN holders h ON h.number = c.holder WHERE c.id = ANY($1::bytea[])
 """

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPException
 
 from parley.errors import BodyTooLarge, BodyUnreadable
 from parley.transports.http.event_stream import EventStream
+from parley.transports.websocket import CLOSE_SECONDS, HEARTBEAT_SECONDS, MOST_MESSAGE_BYTES, carry
 from parley.wire.http import HEADERS, HttpAnswer
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from parley.transports.http.connection import Connection
 
-__all__ = ["HttpExchange", "send_answer"]
+__all__ = ["HttpExchange", "WebSocketAnswer", "send_answer"]
 
 BODY_SECONDS: Final = 30.0
 """The maximum number of seconds that the body of a request may take to arrive."""
@@ -94,21 +96,34 @@ class HttpExchange:
         """Return an event stream for the answer."""
         return EventStream()
 
+    def open_link(self, protocol: str, accept: Callable[[socket.socket], None]) -> WebSocketAnswer:
+        """Return the answer that opens a WebSocket with a subprotocol. `accept` is called with a socket for it."""
+        return WebSocketAnswer(protocol, accept)
+
+
+class WebSocketAnswer(NamedTuple):
+    """The answer that opens a WebSocket."""
+
+    protocol: str
+    accept: Callable[[socket.socket], None]
+
 
 async def send_answer(
     request: BaseRequest,
     connection: Connection,
     exchange: HttpExchange,
-    answer: HttpAnswer | EventStream,
+    answer: HttpAnswer | EventStream | WebSocketAnswer,
     *,
     most_discarded: int,
 ) -> web.StreamResponse:
-    """Send the answer. For a stream, return when the stream has ended or the client has disconnected.
+    """Send the answer. For a stream or a WebSocket, return when it has ended or the client has disconnected.
 
     The connection is closed after the answer to an unauthenticated client, or to a request whose body was not read.
     """
     if isinstance(answer, EventStream):
         return await _send_stream(request, exchange, answer)
+    if isinstance(answer, WebSocketAnswer):
+        return await _open_websocket(request, answer)
     response = web.Response(
         status=answer.status, body=answer.body, headers={**HEADERS, **exchange.answer_headers, **answer.headers}
     )
@@ -138,6 +153,21 @@ async def _send_stream(request: BaseRequest, exchange: HttpExchange, stream: Eve
     finally:
         stream.close()
     return response
+
+
+async def _open_websocket(request: BaseRequest, answer: WebSocketAnswer) -> web.StreamResponse:
+    opened = web.WebSocketResponse(
+        protocols=(answer.protocol,),
+        heartbeat=HEARTBEAT_SECONDS,
+        max_msg_size=MOST_MESSAGE_BYTES,
+        compress=False,
+        timeout=CLOSE_SECONDS,
+    )
+    await opened.prepare(request)
+    ours, theirs = socket.socketpair()
+    answer.accept(theirs)
+    await carry(opened, ours)
+    return opened
 
 
 def _refuse_too_large(size: int, most: int, why_too_large: Callable[[int], str | None]) -> None:

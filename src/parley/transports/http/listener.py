@@ -20,7 +20,7 @@ from msgspec import Struct
 from parley.common.limited_log import LimitedLog
 from parley.transports.http.connection import Connection
 from parley.transports.http.event_stream import EventStream
-from parley.transports.http.exchange import BODY_SECONDS, HttpExchange, send_answer
+from parley.transports.http.exchange import BODY_SECONDS, HttpExchange, WebSocketAnswer, send_answer
 from parley.wire.http import HttpAnswer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ ACCEPT_AGAIN_SECONDS: Final = 0.1
 HANDSHAKE_SECONDS: Final = 10.0
 
 Endpoint = Callable[[HttpExchange], Awaitable[object]]
-"""A function that handles a request. It returns an `HttpAnswer`, or the stream that the exchange has opened."""
+"""A function that handles a request. It returns an `HttpAnswer`, or the stream or link that the exchange opened."""
 
 
 class HttpListenerOptions(Struct, frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ class HttpListener:
             exchange = HttpExchange(request, connection, body_seconds=self._options.body_seconds)
             try:
                 answer = await self._endpoint(exchange) if _can_read(exchange) else HttpAnswer(status=501)
-                assert isinstance(answer, HttpAnswer | EventStream)
+                assert isinstance(answer, HttpAnswer | EventStream | WebSocketAnswer)
             except Exception:
                 log.exception("failed to handle an HTTP request")
                 answer = HttpAnswer(status=500)

@@ -1,0 +1,154 @@
+"""The connections between nodes, which share a database, in addition to the connections between the processes of a
+home.
+
+A node is reached at its URL, over a WebSocket. The WebSocket carries the same messages as the socket of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Raw
+
+from parley.common.limited_log import LimitedLog
+from parley.errors import NoLink, ParleyError
+from parley.peers.link import SocketLink
+from parley.peers.unix import UnixPeers
+from parley.transports.unix import MOST_UNREAD_BYTES, Connection
+from parley.wire.nodes import NODE_PATH, NODE_VERSIONS
+
+if TYPE_CHECKING:
+    from parley.transports.websocket import WebSocketDialer
+
+__all__ = ["NodePeers"]
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 2.0
+"""The maximum time to connect to a node, in seconds."""
+
+
+class NodePeers:
+    """The port `Peers`, with WebSockets between nodes and unix sockets between the processes of a home."""
+
+    def __init__(
+        self,
+        local: UnixPeers,
+        *,
+        token: str,
+        urls: Callable[[], Awaitable[list[str]]],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        """Create the peers.
+
+        `local` are the other processes of the home. `urls` returns the addresses of the other nodes. `on_refused`
+        is called with the address of a node if its computer refuses the connection.
+        """
+        self._local, self._token, self._urls, self._on_refused = local, token, urls, on_refused
+        self._url = ""
+        self._dialer: WebSocketDialer | None = None
+        self._log = LimitedLog(log)
+        self._pending: list[tuple[str, bytes]] = []
+        self._notifying: asyncio.Task[None] | None = None
+        self._notification_links: dict[str, SocketLink] = {}
+        self._closed = False
+
+    def advertise(self, url: str) -> None:
+        """Use a URL as the address of this process, because this process accepts the links of other nodes."""
+        self._url = url
+
+    def accept(self, channel: socket.socket) -> None:
+        """Serve the node at the other end of a socket."""
+        self._local.accept(channel)
+
+    @property
+    def address(self) -> str:
+        return self._url or self._local.address
+
+    async def listen(self) -> None:
+        await self._local.listen()
+
+    async def connect(
+        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+    ) -> SocketLink | None:
+        if not address.startswith("http"):
+            return await self._local.connect(address, on_notification=on_notification, gone=gone)
+        try:
+            channel = await self._dial(address)
+        except ConnectionRefusedError:
+            self._on_refused(address)
+            return None
+        except NoLink as error:
+            self._log.warning("cannot connect to the node at %s: %s", address, error.detail)
+            return None
+        if self._closed:
+            channel.close()
+            return None
+        # This end always reads. If both ends could stop reading, they could wait for each other forever.
+        connection = Connection(channel, stop_reading_at=MOST_UNREAD_BYTES)
+        return self._local.link(connection, on_notification=on_notification, gone=gone)
+
+    async def _dial(self, address: str) -> socket.socket:
+        if self._dialer is None:
+            loop = asyncio.get_running_loop()
+            library = await loop.run_in_executor(None, import_module, "parley.transports.websocket")
+            if self._dialer is None:
+                self._dialer = library.WebSocketDialer()
+        url = address.rstrip("/") + NODE_PATH
+        return await self._dialer.dial(url, token=self._token, protocols=NODE_VERSIONS, seconds=CONNECT_SECONDS)
+
+    def notify_all(self, method: str, params: bytes) -> None:
+        self._local.notify_all(method, params)
+        if self._closed:
+            return
+        self._pending.append((method, params))
+        if self._notifying is None:
+            self._notifying = asyncio.get_running_loop().create_task(self._notify_nodes())
+
+    async def _notify_nodes(self) -> None:
+        try:
+            while self._pending:
+                notifications, self._pending = self._pending, []
+                urls = await self._urls()
+                await asyncio.gather(*(self._notify(url, notifications) for url in urls))
+        except ParleyError as error:
+            log.debug("cannot notify other nodes: %s", error)
+            self._pending.clear()
+        finally:
+            self._notifying = None
+
+    async def _notify(self, url: str, notifications: list[tuple[str, bytes]]) -> None:
+        link = self._notification_links.get(url)
+        if link is None:
+            link = await self.connect(
+                url,
+                on_notification=lambda method, params: None,
+                gone=partial(self._lose, url),
+            )
+            if link is None:
+                return
+            self._notification_links[url] = link
+        if link.keeps_up:
+            for method, params in notifications:
+                link.notify(method, params)
+
+    def _lose(self, url: str) -> None:
+        self._notification_links.pop(url, None)
+
+    def has_others(self) -> bool:
+        return True  # finding out would take a query of the database
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._notifying is not None:
+            self._notifying.cancel()
+            await asyncio.wait((self._notifying,))
+        await self._local.close()
+        if self._dialer is not None:
+            await self._dialer.close()

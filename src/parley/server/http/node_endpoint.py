@@ -1,0 +1,51 @@
+"""The endpoint `/node`, to which other nodes connect."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from parley.common.limited_log import LimitedLog
+from parley.ports.http import HttpRequest
+from parley.server.http.authentication import UNAUTHORIZED, Authenticator, bearer_token
+from parley.server.http.tokens import token_digest
+from parley.wire.http import HttpAnswer
+from parley.wire.nodes import NODE_VERSIONS, common_version
+
+if TYPE_CHECKING:
+    from socket import socket
+
+__all__ = ["NodeEndpoint"]
+
+log = logging.getLogger(__name__)
+
+
+class NodeEndpoint:
+    """Accepts the links of other nodes. Only the token of the nodes is valid here, and it is valid nowhere else."""
+
+    def __init__(self, token: str, authenticator: Authenticator, accept: Callable[[socket], None]) -> None:
+        """Create the endpoint. `authenticator` counts wrong tokens. `accept` gets a socket for each link."""
+        self._digest, self._authenticator, self._accept = token_digest(token), authenticator, accept
+        self._log = LimitedLog(log)
+
+    async def answer(self, request: HttpRequest) -> object:
+        """Return the answer to one request."""
+        if not hmac.compare_digest(token_digest(bearer_token(request)), self._digest):
+            self._log.warning("refused the link of a node at %s: its token is wrong", request.remote)
+            if delay := self._authenticator.failed():
+                await asyncio.sleep(delay)
+            return UNAUTHORIZED
+        if request.method != "GET":
+            return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET"})
+        version = common_version(request.header("Sec-WebSocket-Protocol"))
+        if version is None or [one.lower() for one in request.header("Upgrade")] != ["websocket"]:
+            known = ", ".join(NODE_VERSIONS)
+            self._log.warning("refused the link of a node at %s: it knows none of %s", request.remote, known)
+            headers = {"Upgrade": "websocket", "Sec-WebSocket-Protocol": known}
+            return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
+        request.authenticated()
+        return request.open_link(version, self._accept)

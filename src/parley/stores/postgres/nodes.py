@@ -1,0 +1,60 @@
+"""The table of nodes. A node is running while the lease of its process is renewed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.errors import NodeIdTaken
+from parley.ports.nodes import Node
+from parley.stores.postgres.driver import Connection
+
+__all__ = ["ALIVE", "LOCKS", "announce", "other_nodes"]
+
+LOCKS: Final = 730_693
+"""The first half of the key of the advisory locks. The second half is the number of the holder."""
+
+ALIVE: Final = f"""(h.expires_at > clock_timestamp() AND (
+    h.server <> pg_postmaster_start_time() OR NOT pg_try_advisory_xact_lock_shared({LOCKS}, h.number)
+))"""
+"""An SQL condition that is true if the process of the row `h` of the table `holders` is running and connected.
+
+The condition ignores the lock if the process acquired the lock on another server, before a failover.
+"""
+
+
+async def announce(db: Connection, node: Node, number: int, former: int | None) -> None:
+    """Store that the lease holder `number` is a node.
+
+    An earlier process of the node that has ended loses its leases. `former` is the earlier number of this process;
+    None if there is none.
+
+    Raises:
+        NodeIdTaken: another running process has the same node id.
+    """
+    async with db.transaction():
+        await db.execute("LOCK TABLE nodes IN SHARE ROW EXCLUSIVE MODE")
+        found = await db.fetchrow(
+            f"SELECT n.url, n.holder, h.pid, h.number IS NOT NULL AND {ALIVE}"
+            " FROM nodes n LEFT JOIN holders h ON h.number = n.holder WHERE n.id = $1",
+            node.id.encode(),
+        )
+        if found is not None:
+            url, holder, pid, is_alive = found
+            if is_alive and holder != former:
+                why = f"the node `{node.id}` is already running as process {pid} at {url.decode()}; set `node.id`"
+                raise NodeIdTaken("the database", why)
+            await db.execute("DELETE FROM holders WHERE number = $1", holder)
+        await db.execute("DELETE FROM nodes n WHERE NOT EXISTS (SELECT FROM holders h WHERE h.number = n.holder)")
+        await db.execute(
+            "INSERT INTO nodes VALUES ($1, $2, $3, $4)", node.id.encode(), node.url.encode(), node.version, number
+        )
+
+
+async def other_nodes(db: Connection, number: int | None) -> list[Node]:
+    """Return the running nodes, except the node of the lease holder `number`."""
+    rows = await db.fetch(
+        "SELECT n.id, n.url, n.version FROM nodes n JOIN holders h ON h.number = n.holder"
+        f" WHERE {ALIVE} AND n.holder IS DISTINCT FROM $1 ORDER BY n.id",
+        number,
+    )
+    return [Node(id=row[0].decode(), url=row[1].decode(), version=row[2]) for row in rows]

@@ -1,0 +1,132 @@
+"""Connections over WebSockets. The bytes of a socket are carried in binary messages.
+
+The owner of the socket sees no difference between a WebSocket and a unix socket. The limits for unread bytes are
+therefore the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import aiohttp
+
+from parley.common.os_errors import os_detail
+from parley.common.resolver import DaemonResolver
+from parley.errors import NoLink
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+__all__ = ["CLOSE_SECONDS", "HEARTBEAT_SECONDS", "MOST_MESSAGE_BYTES", "WebSocketDialer", "carry"]
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS: Final = 4.0
+"""The time without a message after which the other end is asked for a sign of life, in seconds. The connection ends
+if there is no answer within half of this time.
+"""
+MESSAGE_BYTES: Final = 256 * 1024
+"""The maximum size of a message that is sent, in bytes."""
+MOST_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+"""The maximum size of a message that is accepted, in bytes."""
+CLOSE_SECONDS: Final = 1.0
+"""The maximum time for which a connection waits until the other end has closed it, in seconds."""
+
+
+class WebSocketDialer:
+    """Opens connections to servers."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    async def dial(self, url: str, *, token: str, protocols: Sequence[str], seconds: float) -> socket.socket:
+        """Connect to a URL, and return a socket for the connection. `protocols` are the subprotocols to offer.
+
+        Raises:
+            ConnectionRefusedError: the computer is running, and no process listens at the address.
+            NoLink: there is no connection for any other reason.
+        """
+        if self._session is None:
+            resolver = cast("aiohttp.abc.AbstractResolver", DaemonResolver())
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, resolver=resolver), cookie_jar=aiohttp.DummyCookieJar()
+            )
+        try:
+            async with asyncio.timeout(seconds):
+                opened = await self._session.ws_connect(
+                    url,
+                    protocols=protocols,
+                    headers={"Authorization": f"Bearer {token}"},
+                    heartbeat=HEARTBEAT_SECONDS,
+                    max_msg_size=MOST_MESSAGE_BYTES,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
+                )
+        except TimeoutError:
+            raise NoLink("no answer in time") from None
+        # The library's errors contain the request with its token, so they must not be chained or passed on.
+        except aiohttp.ClientConnectorError as error:
+            if error.os_error.errno == errno.ECONNREFUSED:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused") from None
+            raise NoLink(os_detail(error.os_error)) from None
+        except aiohttp.WSServerHandshakeError as error:
+            raise NoLink(f"the answer was HTTP status {error.status}", status=error.status) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise NoLink(type(error).__name__) from None
+        if opened.protocol is None:
+            await opened.close()
+            raise NoLink("the server knows none of the versions " + ", ".join(protocols))
+        ours, theirs = socket.socketpair()
+        task = asyncio.get_running_loop().create_task(carry(opened, ours))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+        return theirs
+
+    async def close(self) -> None:
+        """Close all connections. Their sockets must be closed first."""
+        if self._carrying:
+            await asyncio.wait(self._carrying, timeout=CLOSE_SECONDS)
+        for task in self._carrying:
+            task.cancel()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+async def carry(opened: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, channel: socket.socket) -> None:
+    """Copy bytes between a WebSocket and a socket until one of them ends, and then close both."""
+    channel.setblocking(False)
+    tasks = [asyncio.ensure_future(one) for one in (_receive(opened, channel), _send(opened, channel))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if (error := task.exception()) is not None:
+                log.debug("a connection to another node ended: %s", type(error).__name__)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        channel.close()
+        await opened.close()
+
+
+async def _receive(opened: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    async for message in opened:
+        if message.type is not aiohttp.WSMsgType.BINARY:
+            log.warning("closed the connection of another node: it sent a message of the wrong type")
+            return
+        await loop.sock_sendall(channel, message.data)
+    if isinstance(error := opened.exception(), aiohttp.WebSocketError):
+        log.warning("closed the connection of another node: it sent an invalid WebSocket frame: %s", error)
+
+
+async def _send(opened: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.sock_recv(channel, MESSAGE_BYTES):
+        await opened.send_bytes(data)

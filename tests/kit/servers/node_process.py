@@ -1,0 +1,47 @@
+"""A node: `parley serve` as a process with a home of its own and a database that it shares with other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from kit.servers.resident_process import ResidentProcess
+from parley.client import Client, connect
+from parley.testing import ScriptedModel
+
+__all__ = ["NODE_TOKEN", "NodeProcess"]
+
+NODE_TOKEN: Final = "a-token-that-all-nodes-of-the-tests-share"
+
+
+class NodeProcess(ResidentProcess):
+    """A node with an id: `async with NodeProcess(model, directory, "a", url) as node`."""
+
+    def __init__(
+        self,
+        model: ScriptedModel,
+        directory: Path,
+        node_id: str,
+        store_url: str,
+        *,
+        config: str = "",
+        token: str = NODE_TOKEN,
+        env: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            directory / node_id / "home",
+            config=f'{config}\n[node]\nid = "{node_id}"\n',
+            env={"PARLEY_STORE_URL": store_url, "PARLEY_NODE_TOKEN": token, **(env or {})},
+            arguments=arguments,
+            **options,
+        )
+        self.id = node_id
+
+    def client(self, **options: Any) -> AbstractAsyncContextManager[Client]:
+        """Return a client of the node, over HTTP."""
+        return connect(url=self.description["url"], **{"token": self.description["token"], **options})

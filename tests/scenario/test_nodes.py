@@ -1,0 +1,174 @@
+"""Nodes that share a database: a client of one node uses the conversations that run on another node
+(`parley.app.node_membership`, `parley.peers.nodes`, `parley.server.http.node_endpoint`,
+`parley.transports.websocket`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from kit.clients.shared_home import ASKS, DelayedAnswer, events_until, is_, log_of, stored_events, turn_in
+from kit.clients.shell_turns import sh
+from kit.servers.node_process import NODE_TOKEN, NodeProcess
+from kit.servers.postgres import NEEDS_POSTGRES, Databases
+from kit.system.commands import PATIENCE_SECONDS
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import MODEL
+from parley.wire.events import AgentMessageDelta, ErrorEvent, ExecCommandEnd, TaskComplete
+from parley.wire.nodes import NODE_VERSIONS
+
+pytestmark = [NEEDS_POSTGRES, pytest.mark.child_process]
+
+
+@pytest_asyncio.fixture
+async def nodes(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> AsyncIterator[tuple[NodeProcess, NodeProcess]]:
+    async with AsyncExitStack() as stack:
+        a, b = [
+            await stack.enter_async_context(NodeProcess(parley_model, tmp_path, name, databases.url()))
+            for name in "ab"
+        ]
+        yield a, b
+
+
+@pytest.mark.promises("nodes.any-node")
+async def test_a_client_of_one_node_streams_answers_and_sends_in_a_conversation_of_another(
+    nodes: tuple[NodeProcess, NodeProcess], parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    a, b = nodes
+    parley_model.says("Let me ", HOLD, "run it.", sh("c1", "touch ran"))
+    parley_model.says("Done", HOLD)
+    parley_model.says("Also done")
+    answer = DelayedAnswer()
+    async with asyncio.timeout(PATIENCE_SECONDS), a.client() as one, b.client(on_approval=answer) as two:
+        here = await one.create(cwd=tmp_path, model=MODEL, **ASKS)
+        there = two.conversation(here.id)
+        async with here.stream() as first, there.stream() as second:
+            await here.send("go")
+            await parley_model.wait_until_held()
+            seen = await events_until(second, is_(AgentMessageDelta))
+            status = await there.status()
+            parley_model.release()
+            await answer.asked()
+            answer.answer("approved")
+            await parley_model.wait_until_held()
+            await there.send("and this")
+            parley_model.release()
+            local, remote = await turn_in(first), await turn_in(second)
+        pages = await log_of(here), await log_of(there)
+
+    assert isinstance(seen[-1], AgentMessageDelta)
+    assert seen[-1].delta == "Let me "
+    assert status.owner is not None
+    assert pages[0] == pages[1]
+    assert stored_events(remote) == stored_events(local)[-len(stored_events(remote)) :]
+    assert [event.exit_code for event in pages[0] if isinstance(event, ExecCommandEnd)] == [0]
+    assert isinstance(pages[0][-1], TaskComplete)
+
+
+@pytest.mark.promises("nodes.any-node")
+async def test_a_client_of_one_node_interrupts_a_turn_of_another(
+    nodes: tuple[NodeProcess, NodeProcess], parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    a, b = nodes
+    parley_model.says("Endless", HOLD)
+    async with asyncio.timeout(PATIENCE_SECONDS), a.client() as one, b.client() as two:
+        here = await one.create(cwd=tmp_path, model=MODEL)
+        await here.send("go")
+        await parley_model.wait_until_held()
+        async with here.stream() as stream:
+            await two.conversation(here.id).interrupt()
+            events = await events_until(stream, is_(ErrorEvent))
+
+    assert isinstance(events[-1], ErrorEvent)
+    assert events[-1].reason == "interrupted"
+
+
+@pytest.mark.promises("nodes.node-lost")
+async def test_when_a_node_is_killed_another_node_continues_its_conversations(
+    nodes: tuple[NodeProcess, NodeProcess], parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    a, b = nodes
+    parley_model.says("Cut off", HOLD)
+    parley_model.says("Here again")
+    async with asyncio.timeout(PATIENCE_SECONDS), a.client(reconnect_seconds=0) as one, b.client() as two:
+        conversation_id = (await one.create(cwd=tmp_path, model=MODEL)).id
+        await one.conversation(conversation_id).send("go")
+        await parley_model.wait_until_held()
+        there = two.conversation(conversation_id)
+        async with there.stream() as stream:
+            await events_until(stream, is_(AgentMessageDelta))
+            a.process.send_signal(signal.SIGKILL)
+            events = await events_until(stream, is_(ErrorEvent))
+            result = await (await there.send("go on")).result()
+
+    assert isinstance(events[-1], ErrorEvent)
+    assert "Turn interrupted" in events[-1].message
+    assert result.text == "Here again"
+
+
+@pytest.mark.promises("nodes.token")
+async def test_a_link_needs_the_token_of_the_nodes_and_a_known_version(
+    nodes: tuple[NodeProcess, NodeProcess],
+) -> None:
+    a, _ = nodes
+    url = a.description["url"].removesuffix("/mcp") + "/node"
+
+    async def status(token: str, *protocols: str) -> int | None:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+            try:
+                async with session.ws_connect(url, protocols=protocols):
+                    return None
+            except aiohttp.WSServerHandshakeError as error:
+                return error.status
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        wrong = await status("x" * 40, *NODE_VERSIONS)
+        of_client = await status(a.description["token"], *NODE_VERSIONS)
+        unknown = await status(NODE_TOKEN, "parley-node.0")
+        newer = await status(NODE_TOKEN, "parley-node.99", *NODE_VERSIONS)
+        async with aiohttp.ClientSession() as session:
+            headers = {"Authorization": f"Bearer {NODE_TOKEN}"}
+            async with session.post(a.description["url"], headers=headers, data=b"{}") as answer:
+                as_client = answer.status
+
+    assert (wrong, of_client, unknown, newer, as_client) == (401, 401, 426, None, 401)
+    assert "refused the link of a node at 127.0.0.1: its token is wrong" in a.stderr_text()
+    assert NODE_TOKEN not in a.stderr_text()
+
+
+@pytest.mark.promises("nodes.token")
+@pytest.mark.parametrize("sent", [b"not json\n", b'{"jsonrpc":"2.0","id":1,"method":', "a text message", b"\xff\n"])
+async def test_a_broken_message_ends_its_link_and_changes_nothing(
+    nodes: tuple[NodeProcess, NodeProcess], sent: bytes | str
+) -> None:
+    a, _ = nodes
+    url = a.description["url"].removesuffix("/mcp") + "/node"
+    headers = {"Authorization": f"Bearer {NODE_TOKEN}"}
+    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession(headers=headers) as session:
+        async with session.ws_connect(url, protocols=NODE_VERSIONS) as link:
+            if isinstance(sent, str):
+                await link.send_str(sent)
+            else:
+                await link.send_bytes(sent + b"\n")
+            ended = await link.receive()
+        async with session.ws_connect(url, protocols=NODE_VERSIONS) as link:
+            ask = b'{"jsonrpc":"2.0","id":1,"method":"parley/follow","params":{"conversation_id":"x","after":0}}\n'
+            await link.send_bytes(ask)
+            answer = await link.receive_bytes()
+        async with a.client() as client:
+            listed = await client.list()
+
+    assert ended.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+    assert b"-32001" in answer
+    assert not listed.conversations
+    assert "closed the connection of another" in a.stderr_text()
