@@ -116,6 +116,70 @@ async def test_when_a_node_is_killed_another_node_continues_its_conversations(
     assert result.text == "Here again"
 
 
+@pytest.mark.promises("nodes.stop")
+async def test_other_nodes_follow_the_turns_of_a_node_that_is_stopping(
+    nodes: tuple[NodeProcess, NodeProcess], parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    a, b = nodes
+    parley_model.says("Let me ", HOLD, "finish.")
+    parley_model.says("Elsewhere")
+    async with asyncio.timeout(PATIENCE_SECONDS), a.client(reconnect_seconds=0) as one, b.client() as two:
+        here = await one.create(cwd=tmp_path, model=MODEL)
+        await here.send("go")
+        await parley_model.wait_until_held()
+        a.process.send_signal(signal.SIGTERM)
+        while await status_without_session(a) != 503:  # noqa: ASYNC110 - the node gets the signal soon
+            await asyncio.sleep(0.01)
+        there = two.conversation(here.id)
+        async with there.stream() as stream:
+            await events_until(stream, is_(AgentMessageDelta))
+            parley_model.release()
+            events = await events_until(stream, is_(TaskComplete))
+        code = await a.process.wait()
+        result = await (await there.send("go on")).result()
+
+    assert isinstance(events[-1], TaskComplete)
+    assert events[-1].last_agent_message == "Let me finish."
+    assert code == 0
+    assert result.text == "Elsewhere"
+
+
+async def status_without_session(node: NodeProcess) -> int:
+    """Return the HTTP status of a request that belongs to no session."""
+    headers = {"Authorization": f"Bearer {node.description['token']}", "Accept": "text/event-stream"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(node.description["url"]) as answer,
+    ):
+        return answer.status
+
+
+@pytest.mark.promises("nodes.stop")
+async def test_a_turn_that_waits_for_an_approval_continues_on_another_node(
+    nodes: tuple[NodeProcess, NodeProcess], parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    a, b = nodes
+    parley_model.says(sh("c1", "touch ran"))
+    parley_model.says("Done")
+    answer = DelayedAnswer()
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        a.client(reconnect_seconds=0) as one,
+        b.client(on_approval=answer) as two,
+    ):
+        here = await one.create(cwd=tmp_path, model=MODEL, **ASKS)
+        there = two.conversation(here.id)
+        async with there.stream() as stream:
+            await here.send("go")
+            await answer.asked()
+            a.process.send_signal(signal.SIGTERM)
+            await a.process.wait()
+            answer.answer("approved")
+            events = await events_until(stream, is_(TaskComplete))
+
+    assert [event.exit_code for event in events if isinstance(event, ExecCommandEnd)] == [0]
+
+
 @pytest.mark.promises("nodes.token")
 async def test_a_link_needs_the_token_of_the_nodes_and_a_known_version(
     nodes: tuple[NodeProcess, NodeProcess],

@@ -151,6 +151,13 @@ class HttpService:
     def _guard(self, settings: ServeSettings) -> Guard:
         return Guard(port=self._port, hosts=_hosts(settings, self.node_url), origins=settings.origins)
 
+    def stop_accepting_clients(self) -> None:
+        """Accept no more clients. A node still accepts links, so that other nodes can follow its running turns."""
+        if self._nodes is None:
+            self._listener.stop_accepting()
+        else:
+            self._endpoint.refuse_new_clients()
+
     def stop_accepting(self) -> None:
         """Stop accepting connections."""
         self._listener.stop_accepting()

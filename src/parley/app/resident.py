@@ -247,10 +247,12 @@ class Resident:
         """Stop accepting connections, wait for running turns, and then close everything."""
         self.stop_listening()
         if self._http is not None:
-            self._http.stop_accepting()
+            self._http.stop_accepting_clients()
         for task in tuple(self._greeting):
             task.cancel()
         await self._drain()
+        if self._http is not None:
+            self._http.stop_accepting()
         await self._server.core.shutdown()
         if self._http is not None:
             await self._http.close()

@@ -57,9 +57,7 @@ METHODS: Final = "GET, POST, DELETE"
 _VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 """The syntax of a protocol version. Errors repeat a version from the client only if it has this syntax."""
 _TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
-_TOO_MANY_CONNECTIONS: Final = HttpAnswer(
-    status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": RETRY_SECONDS}
-)
+_UNAVAILABLE: Final = HttpAnswer(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": RETRY_SECONDS})
 _FOR_PAGES: Final = {
     "Access-Control-Expose-Headers": f"{SESSION_ID}, WWW-Authenticate, Retry-After",
     "Vary": "Origin",
@@ -107,12 +105,17 @@ class HttpEndpoint:
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
         self._guard, self._rate, self._limits, self._nodes = guard, rate, limits, nodes
+        self._refuses_new_clients = False
         self._arriving_bytes = 0
         """The total size of the bodies that are being read, in bytes."""
 
     def apply(self, *, guard: Guard, rate: RateLimit, limits: HttpLimits) -> None:
         """Use new limits and accepted hosts from the next request on."""
         self._guard, self._rate, self._limits = guard, rate, limits
+
+    def refuse_new_clients(self) -> None:
+        """Refuse the requests that belong to no session of this process. Other nodes can still connect."""
+        self._refuses_new_clients = True
 
     async def answer(self, request: HttpRequest) -> object:
         """Return the answer to one request: an `HttpAnswer`, or a stream or link that the request has opened."""
@@ -130,11 +133,13 @@ class HttpEndpoint:
                 await asyncio.sleep(delay)
             return UNAUTHORIZED
         if not request.authenticated(None if principal.role is Role.ADMIN else principal.key):
-            return _TOO_MANY_CONNECTIONS
+            return _UNAVAILABLE
         if not self._rate.admits(principal):
             return _TOO_MANY
         if request.target != PATH:
             return HttpAnswer(status=HTTPStatus.NOT_FOUND)
+        if self._refuses_new_clients and not any(one in self._sessions for one in request.header(SESSION_ID)):
+            return _UNAVAILABLE
         try:
             match request.method:
                 case "POST":

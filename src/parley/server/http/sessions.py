@@ -270,6 +270,10 @@ class HttpSessions:
         if session.principal in self._revoked:
             self.delete(session)
 
+    def __contains__(self, session_id: str) -> bool:
+        """Return whether a session is in the memory of this process."""
+        return session_id in self._sessions
+
     async def find(self, session_id: str, principal: Principal) -> HttpSession | None:
         """Return a session of a principal; None if the principal has no session with this id.
 
