@@ -134,16 +134,16 @@ def test_every_method_on_the_wire_has_an_entry() -> None:
 
 
 def test_every_command_and_flag_has_an_entry() -> None:
-    flags = {"-h", "--help", "--version"}
+    flags = {"-h", "--help", "-V", "--version"}
     for command in main.COMMANDS:
         parser = argparse.ArgumentParser()
         importlib.import_module(f"parley.cli.{command.module}").configure(parser)
         flags |= {flag for action in parser._actions for flag in action.option_strings}
     commands = {command.name for command in main.COMMANDS}
-    named = set(re.findall(r"--?[a-z][a-z-]*|\w+", " ".join(names_in("README.md"))))
+    named = set(re.findall(r"--?[a-zV][a-z-]*|\w+", " ".join(names_in("README.md"))))
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--to", "--yes"}
-    of_conversations = {"--archived", "--follow", "--limit", "--reason"}
+    of_conversations = {"--archived", "--follow", "--limit", "--reason", "--undo"}
     assert flags == of_files | of_conversations | {
         "-c",
         "--config",
@@ -166,9 +166,36 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--stop",
         "--tls-cert",
         "--tls-key",
+        "-V",
         "--version",
     }
     assert (flags | commands) - named == set()
+
+
+def test_every_environment_variable_has_an_entry() -> None:
+    read = {name for path in (ROOT / "src").rglob("*.py") for name in variables_in(ast.parse(path.read_text()))}
+    section = text_of("docs/config.md").partition("## Environment variables")[2]
+
+    set_for_commands = {"CODEX_SANDBOX_NETWORK_DISABLED"}
+    assert read - set_for_commands - set(re.findall(r"`([A-Z_]+)`", section)) == set()
+    assert "PARLEY_SERVE_TOKEN" in read
+
+
+def variables_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of environment variables that a module reads: Parley's own names, and the constant keys of
+    mappings whose names contain `environ`.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(name)) if re.fullmatch(r"(PARLEY|CODEX|OPENAI)_[A-Z_]+", name):
+                yield name
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=where, attr="get" | "pop"), args=[ast.Constant(value=str(name)), *_]
+                )
+                | ast.Subscript(value=where, slice=ast.Constant(value=str(name)))
+            ) if "environ" in ast.unparse(where):
+                yield name
 
 
 def test_every_flag_of_the_scripted_model_has_an_entry() -> None:

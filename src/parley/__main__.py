@@ -1,15 +1,18 @@
-"""Runs the command `parley` as `python -m parley`."""
+"""Runs the command `parley` as `python -m parley`. An old Python can parse this file and report its version."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from parley.config.installation import remove_cwd_from_sys_path
-
 __all__: list[str] = []
 
 if __name__ == "__main__":
+    if sys.version_info < (3, 11):  # noqa: UP036 - pip does not check the version for `python -m parley`
+        sys.exit(f"parley: needs Python 3.11 or newer, and this is Python {sys.version.split()[0]}")
+
+    from parley.config.installation import remove_cwd_from_sys_path
+
     remove_cwd_from_sys_path(os.path.dirname(os.path.abspath(__file__)))
     from parley.cli.main import main
 

@@ -184,7 +184,7 @@ class StoreFailed(StoreError):
     code = "store_failed"
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"the conversation cannot be stored: {detail}")
+        super().__init__(f"conversations cannot be read or stored: {detail}")
         self.detail = detail
 
 

@@ -15,7 +15,7 @@ from kit.system.mounts import MOUNTS
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.mcp import FULL_VERSION
 
-CANNOT = "the conversation cannot be stored: "
+CANNOT = "conversations cannot be read or stored: "
 MESSAGE = "11111111-0000-4000-8000-000000000000"
 YES = {"action": "accept", "content": {"decision": "approved"}}
 

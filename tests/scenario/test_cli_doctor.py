@@ -200,7 +200,10 @@ async def test_a_provider_that_is_not_defined_comes_with_advice(tmp_path: Path) 
 async def test_a_missing_home_is_reported(tmp_path: Path) -> None:
     found = await doctor(tmp_path, PARLEY_HOME=str(tmp_path / "gone"))
 
-    why = f"PARLEY_HOME: {tmp_path}/gone: No such file or directory (os error 2)"
+    why = (
+        f"PARLEY_HOME: {tmp_path}/gone: No such file or directory (os error 2); "
+        "create the directory, for example with `mkdir -p`"
+    )
     assert (found.text("settings"), found.exit_code) == ([f"cannot be used: {why}"], 1)
 
 
@@ -333,3 +336,64 @@ async def test_a_signal_ends_it_silently_and_leaves_nothing(tmp_path: Path, numb
 
     assert process.returncode in (128 + number, -number, 0, 1)  # all checks may be complete by then
     assert (err, os.listdir(scratch)) == (b"", [])
+
+
+# --- what cannot be written or started -----------------------------------------------------
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["home", "no home yet"])
+async def test_it_reports_a_disk_on_which_no_file_can_be_written(tmp_path: Path, exists: bool) -> None:
+    if exists:
+        (tmp_path / ".parley").mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *("prlimit", "--fsize=4096", sys.executable, "-m", "parley", "doctor"),
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate()
+
+    full = "cannot be written: File too large (os error 27)"
+    what = full if exists else f"cannot be created: {tmp_path} {full}"
+    assert f"\nhome        {tmp_path}/.parley: {what}\n" in out.decode()
+    assert (err, process.returncode) == (b"", 1)
+    assert os.listdir(tmp_path) == ([".parley"] if exists else [])
+
+
+@pytest.mark.skipif(not os.access("/sys/kernel", os.W_OK), reason="needs root and a writable /sys")
+async def test_it_reports_a_file_system_without_files(tmp_path: Path) -> None:
+    found = await doctor(tmp_path, PARLEY_HOME="/sys/kernel")
+
+    assert found.text("home")[0].startswith("/sys/kernel: cannot be written: ")
+    assert found.exit_code == 1
+
+
+async def test_it_reports_a_missing_script(tmp_path: Path) -> None:
+    (tmp_path / ".parley").mkdir()
+    (tmp_path / ".parley/config.toml").write_text(
+        'model_provider = "scripted"\n[model_providers.scripted]\nscript = "missing.json"\n'
+    )
+    found = await doctor(tmp_path)
+
+    assert found.text("script") == [f"{tmp_path}/.parley/missing.json: No such file or directory (os error 2)"]
+    assert found.exit_code == 1
+
+
+async def test_it_reports_missing_programs(tmp_path: Path) -> None:
+    (tmp_path / ".parley").mkdir()
+    (tmp_path / ".parley/config.toml").write_text(
+        'notify = ["no-such-notifier"]\n'
+        '[mcp_servers.there]\ncommand = "sh"\n'
+        f'[mcp_servers.path]\ncommand = "{tmp_path}/missing"\n'
+        '[mcp_servers.name]\ncommand = "no-such-program"\n'
+    )
+    found = await doctor(tmp_path)
+
+    assert found.text("program") == [
+        f"tool server path: {tmp_path}/missing does not exist or is not executable",
+        "tool server name: no-such-program does not exist or is not executable",
+        "notify: no-such-notifier does not exist or is not executable",
+    ]

@@ -270,6 +270,7 @@ async def test_a_broken_file_is_named_with_line_and_key_until_it_is_mended(plain
     parley = await plain()
     file = parley.home / "config.toml"
     good = file.read_bytes()
+    assert await codex(parley) == DONE  # opens the store, which a server does not do with an invalid file
 
     for text, detail in BROKEN:
         file.write_bytes(text)
@@ -361,7 +362,10 @@ async def test_a_home_that_is_not_there_is_named_until_it_is(plain: Make, tmp_pa
     missing = tmp_path / "missing"
     parley = await plain(env={"PARLEY_HOME": "", variable: str(missing)})
 
-    detail = f"{variable}: {missing}: No such file or directory (os error 2)"
+    detail = (
+        f"{variable}: {missing}: No such file or directory (os error 2); "
+        "create the directory, for example with `mkdir -p`"
+    )
     assert [await codex(parley), await create(parley)] == refused(detail)
     with pytest.raises(ToolFailed, match=re.escape(detail)):
         await parley.client.list()

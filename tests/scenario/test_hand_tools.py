@@ -1,8 +1,8 @@
 """Commands for conversations.
 
 Modules: `parley.cli.exec`, `parley.cli.ls`, `parley.cli.show`, `parley.cli.watch`, `parley.cli.send`,
-`parley.cli.answer`, `parley.cli.interrupt`, and what they share: `parley.cli.connecting`, `parley.cli.ids`,
-`parley.cli.event_output`.
+`parley.cli.answer`, `parley.cli.interrupt`, `parley.cli.rename`, `parley.cli.archive`, `parley.cli.delete`, and
+what they share: `parley.cli.connecting`, `parley.cli.ids`, `parley.cli.event_output`.
 """
 
 from __future__ import annotations
@@ -577,6 +577,85 @@ async def test_interrupt_ends_the_turn_of_any_client(
     assert (code, err) == (0, "")
     assert lines(out) == [{"type": "interrupt", "conversation_id": conversation.id, "was_running": True}]
     assert (await conversation.read()).events[-1].msg.reason == "interrupted"  # type: ignore[union-attr] # it is an `error`
+
+
+# --- rename, archive, delete ---------------------------------------------------------------
+
+
+async def test_rename_changes_the_title(resident: InProcessResident, client: Client) -> None:
+    conversation = await created(client, resident)
+    silent = await parley("rename", conversation.id[:8], "First", env=resident.environ)
+    code, out, err = await parley("rename", conversation.id[:8], "Second", "--json", env=resident.environ)
+
+    assert silent == (0, "", "")
+    assert (code, err) == (0, "")
+    assert lines(out) == [{"type": "rename", "conversation_id": conversation.id, "title": "Second"}]
+    assert (await conversation.status()).title == "Second"
+
+
+async def test_archive_hides_and_restores_a_conversation(resident: InProcessResident, client: Client) -> None:
+    conversation = await created(client, resident)
+    silent = await parley("archive", conversation.id[:8], env=resident.environ)
+    archived = await parley("ls", "--archived", env=resident.environ)
+    others = await parley("ls", env=resident.environ)
+    code, out, err = await parley("archive", conversation.id[:8], "--undo", "--json", env=resident.environ)
+    restored = await parley("ls", env=resident.environ)
+
+    assert silent == (0, "", "")
+    assert archived[1].startswith(conversation.id[:8])
+    assert others == (0, "", "")
+    assert (code, err) == (0, "")
+    assert lines(out) == [{"type": "archive", "conversation_id": conversation.id, "archived": False}]
+    assert restored[1].startswith(conversation.id[:8])
+
+
+async def test_delete_without_a_terminal_requires_yes(resident: InProcessResident, client: Client) -> None:
+    conversation = await created(client, resident)
+    refused = await parley("delete", conversation.id[:8], env=resident.environ)
+    before = await client.list()
+    code, out, err = await parley("delete", conversation.id[:8], "--yes", "--json", env=resident.environ)
+
+    why = "--yes is required, because stdin is not a terminal; see `parley delete --help`"
+    assert refused == (2, "", f"parley delete: {why}\n")
+    assert [one.conversation_id for one in before.conversations] == [conversation.id]
+    assert (code, err) == (0, "")
+    assert lines(out) == [{"type": "delete", "conversation_id": conversation.id}]
+    assert (await client.list()).conversations == ()
+
+
+@pytest.mark.parametrize(("answer", "is_deleted"), [(b"y\n", True), (b"\n", False)], ids=["yes", "enter"])
+async def test_delete_on_a_terminal_asks(
+    resident: InProcessResident, client: Client, answer: bytes, is_deleted: bool
+) -> None:
+    conversation = await created(client, resident)
+    await conversation.rename("Old \x1b[2Jplan")
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "parley", "delete", conversation.id[:8]),
+        env=resident.environ,
+        stdin=theirs,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(theirs)
+    os.write(ours, answer)
+    code, out, err = await outcome_of(process)
+    os.close(ours)
+
+    assert (code, out) == (0, "")
+    assert err.startswith(f"Delete {conversation.id} (Old ")
+    assert "\x1b" not in err
+    assert bool((await client.list()).conversations) != is_deleted
+
+
+async def test_answer_explains_that_an_approval_may_already_be_decided(resident: InProcessResident) -> None:
+    code, _, err = await parley("answer", "67e5", "approve", env=resident.environ)
+
+    assert (code, err) == (
+        1,
+        "parley answer: no open approval has an id that begins with '67e5'; it may already be decided, and "
+        "`parley answer` lists the open approvals\n",
+    )
 
 
 # --- answer --------------------------------------------------------------------------------

@@ -59,11 +59,8 @@ async def test_a_command_refuses_an_invalid_url(tmp_path: Path, kind: str) -> No
     assert await parley(tmp_path, "gc", url=BAD[kind]) == refusal("gc", "PARLEY_STORE_URL")
 
 
-async def test_a_command_that_starts_a_server_shows_why_the_server_does_not_start(tmp_path: Path) -> None:
-    done = await parley(tmp_path, "ls", url=BAD["slash"])
-
-    assert done.stderr == f"{refusal('mcp', 'PARLEY_STORE_URL').stderr}parley ls: the server exited with 2\n"
-    assert (done.stdout, done.exit_code) == ("", 1)
+async def test_a_command_that_would_start_a_server_refuses_an_invalid_url(tmp_path: Path) -> None:
+    assert await parley(tmp_path, "ls", url=BAD["slash"]) == refusal("ls", "PARLEY_STORE_URL")
 
 
 @pytest.mark.parametrize("command", [("serve",), ("mcp",), ("mcp", "--in-process"), ("migrate",)])

@@ -69,7 +69,7 @@ async def test_calls_that_write_fail_with_the_name_of_the_holder_and_are_not_don
     listed = (await parley.client.list()).conversations
     log = await log_of(conversation)
 
-    named = f"the conversation cannot be stored: process {held.holder} (flock, running since "
+    named = f"conversations cannot be read or stored: process {held.holder} (flock, running since "
     assert [(type(one), str(one).partition(": ")[2].startswith(named)) for one in failed] == [
         (ToolFailed, True)
     ] * len(failed)

@@ -447,6 +447,8 @@ async def run_resident(
     raise_own_limit()
     server = Server(environ=os.environ, server_dir=os.getcwd(), overrides=overrides, is_resident=True)
     home = server.loader.home
+    server.loader.store_url()
+    server.loader.serve_settings()
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
         lock = ResidentLock(home)

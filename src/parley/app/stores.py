@@ -19,8 +19,8 @@ __all__ = ["inspect_postgres", "on_changes", "open_store", "server_store"]
 def server_store(loader: Loader) -> Store:
     """Create the store of a server. The store is opened when it is first used.
 
-    If config.toml cannot be read now, the store is in the home. If the file names a database when the store is
-    first used, the call that uses the store raises `BadSetting`.
+    If config.toml cannot be read now, the store is in the home. If the file cannot be read or names a database when
+    the store is first used, the call that uses the store raises `BadSetting`, and nothing is created.
 
     Raises:
         BadSetting: the URL of the database is invalid.
@@ -29,7 +29,7 @@ def server_store(loader: Loader) -> Store:
         return _postgres_store(url)
 
     def home() -> str:
-        if _database(loader) is not None:
+        if loader.store_url() is not None:
             raise BadSetting("`store.url` was set after the server started; restart the server")
         return loader.home
 

@@ -6,16 +6,16 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final, NamedTuple
 
 from parley.app.background import start_in_background
 from parley.app.discovery import describe_holder
 from parley.cli.printing import print_note
-from parley.cli.runner import CommandFailed
+from parley.cli.runner import FAILED, USAGE_ERROR, CommandFailed
 from parley.cli.settings import settings_loader
-from parley.client import Client, ResidentSocket, ServerProcess, connect
+from parley.client import Client, ResidentSocket, ServerProcess, ToolFailed, connect
 from parley.client.client import RECONNECT_SECONDS
 from parley.common.home import SERVER_LOG, SOCKET
 from parley.common.os_errors import os_detail
@@ -23,6 +23,8 @@ from parley.common.os_errors import os_detail
 __all__ = ["Connected", "add_resident_option", "connected"]
 
 CLIENT: Final = "parley-cli"
+CONFIG_ERRORS: Final = ("bad_setting", "profile_not_found", "provider_not_found")
+"""The codes of the errors for settings that cannot be used."""
 NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 
 
@@ -56,12 +58,16 @@ async def connected(
     that the command begins. With `resident`, a resident server is started if none is running.
 
     Raises:
-        CommandFailed: no server can be started.
-        ConfigError: the overrides or the home cannot be used.
+        CommandFailed: no server can be started, or a tool failed.
+        ConfigError: the overrides, the home or its settings cannot be used.
     """
-    home = settings_loader(config).home
+    loader = settings_loader(config)
+    home = loader.home
     async with AsyncExitStack() as stack:
+        stack.enter_context(_without_tool_names())
         client = await _resident(stack, command, home, config)
+        if client is None:
+            loader.store_url()  # a server would use the home instead of the database that an invalid file names
         if client is None and resident:
             _start_resident(home)
             client = await _resident(stack, command, home, config)
@@ -71,6 +77,16 @@ async def connected(
             yield Connected(client, child=None)
         else:
             yield await _child(stack, config)
+
+
+@contextmanager
+def _without_tool_names() -> Iterator[None]:
+    """Turn the failure of a tool into an error of the command. Users do not know the names of tools."""
+    try:
+        yield
+    except ToolFailed as error:
+        code = USAGE_ERROR if error.code in CONFIG_ERRORS else FAILED
+        raise CommandFailed(error.message or "the server gave no reason", code=code) from None
 
 
 async def _resident(stack: AsyncExitStack, command: str, home: str, config: Sequence[str]) -> Client | None:

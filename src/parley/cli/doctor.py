@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit
 
 from parley.cli.runner import add_config_option
 from parley.cli.settings import refuse_database, settings_loader
+from parley.common.files import read_file
+from parley.common.os_errors import os_detail
 from parley.config.errors import ProviderNotFound
 from parley.config.load import STORE_VARIABLE, Loader
 from parley.config.types import Settings, SettingsOverrides
@@ -26,7 +29,8 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 Check this computer: Python and the system, the home and its settings, the model and
-whether its key is set, the webhook and whether its secret is set, and the sandbox:
+whether its key is set, the script and the programs that the settings name, the
+webhook and whether its secret is set, and the sandbox:
 which mechanisms were tried, which one is used and why, what limits the memory and
 processes of commands, and what is hidden from commands. Prints what to do about each
 problem. Changes nothing and uses no network.
@@ -36,6 +40,9 @@ are written to a new home; the old home is not changed.
 
 exit code: 0 if home and settings can be used and commands can be confined, or if
 every conversation was repaired completely; 2 for wrong arguments; otherwise 1."""
+
+PROBE_BYTES: Final = 64 * 1024
+"""The size of the file, in bytes, with which the command checks that the disk is not full."""
 
 COLUMN: Final = 12
 """The column in which the text of a line begins."""
@@ -109,7 +116,8 @@ async def _check(overrides: Sequence[str]) -> int:
     is_usable, settings = _look_at_home(overrides)
     is_usable = await _look_at_database(overrides) and is_usable
     if settings is not None:
-        _look_at_model(settings)
+        is_usable = _look_at_model(settings) and is_usable
+        _look_at_programs(settings)
     print()
     is_confined = await _look_at_sandbox(settings)
     return 0 if is_usable and is_confined and settings is not None else 1
@@ -198,8 +206,10 @@ def _fault(home: str) -> str | None:
         parent = _nearest(home)
         if not os.path.isdir(parent):
             return f"cannot be created: {parent} is not a directory"
-        may_be_made = os.access(parent, os.W_OK | os.X_OK)
-        return None if may_be_made else f"cannot be created: {parent} is not writable"
+        if not os.access(parent, os.W_OK | os.X_OK):
+            return f"cannot be created: {parent} is not writable"
+        why = _why_not_writable(parent)
+        return None if why is None else f"cannot be created: {parent} cannot be written: {why}"
     if not os.path.isdir(home):
         return "not a directory"
     if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
@@ -207,7 +217,26 @@ def _fault(home: str) -> str | None:
 
     from parley.app.standalone import why_no_conversations
 
-    return why_no_conversations(home)
+    if (why := why_no_conversations(home)) is not None:
+        return why
+    why = _why_not_writable(home)
+    return None if why is None else f"cannot be written: {why}"
+
+
+def _why_not_writable(directory: str) -> str | None:
+    """Return the reason why a small file cannot be written in a directory; None if it can be written. The file is
+    removed at once.
+    """
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return os_detail(error)
+    return None
 
 
 def _exposed(home: str) -> Iterator[str]:
@@ -223,7 +252,8 @@ def _nearest(path: str) -> str:
     return path
 
 
-def _look_at_model(settings: Settings) -> None:
+def _look_at_model(settings: Settings) -> bool:
+    """Describe the model. Return False if its script cannot be read."""
     from parley.app.standalone import why_no_key
 
     provider = settings.provider
@@ -233,6 +263,26 @@ def _look_at_model(settings: Settings) -> None:
     else:
         _line("key", "not needed")
     _line("policy", f"approval_policy {settings.approval_policy}, sandbox_mode {settings.sandbox_mode}")
+    if provider.script is None:
+        return True
+    try:
+        read_file(provider.script)
+    except OSError as error:
+        _line("script", f"{provider.script}: {os_detail(error)}")
+        return False
+    return True
+
+
+def _look_at_programs(settings: Settings) -> None:
+    """Report the programs in the settings that do not exist."""
+    named = [(f"tool server {server.name}", server.command) for server in settings.mcp_servers if server.command]
+    if settings.notify:
+        named.append(("notify", settings.notify[0]))
+    for what, program in named:
+        # A path that contains a slash and is relative depends on the directory of a conversation.
+        is_relative = "/" in program and not program.startswith("/")
+        if not is_relative and shutil.which(program, path=settings.environ.get("PATH")) is None:
+            _line("program", f"{what}: {program} does not exist or is not executable")
 
 
 def _shown_address(url: str | None) -> str:

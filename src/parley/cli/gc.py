@@ -55,8 +55,9 @@ async def _look(loader: Loader, found: list[Unneeded]) -> int:
         unneeded = await find_unneeded(store, keep_days=keep_days, now=time.time())
     found.append(unneeded)
     if keep_days:
+        days = "1 day" if keep_days == 1 else f"{keep_days} days"
         count, size = len(unneeded.conversations), unneeded.conversation_bytes
-        print(f"archived conversations, last active more than {keep_days} days ago: {count}, {size:,} bytes")
+        print(f"archived conversations, last active more than {days} ago: {count}, {size:,} bytes")
     else:
         print("archived conversations: all are kept, because [store] keep_days is not set")
     blobs = unneeded.blobs

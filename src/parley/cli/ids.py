@@ -58,7 +58,13 @@ async def find_approval(client: Client, given: str) -> Approval:
         CommandFailed: no id, or more than one id, begins with the text.
     """
     approvals = {one.approval_id: one for one in await client.approvals() if one.approval_id is not None}
-    return approvals[_only("open approval", given, [one for one in approvals if one.startswith(given.lower())])]
+    found = [one for one in approvals if one.startswith(given.lower())]
+    if not found:
+        raise CommandFailed(
+            f"no open approval has an id that begins with {given!r}; it may already be decided, and "
+            "`parley answer` lists the open approvals"
+        )
+    return approvals[_only("open approval", given, found)]
 
 
 async def _all_ids(client: Client, *, archived: bool) -> list[str]:

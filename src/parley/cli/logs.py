@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from typing import Final
 
@@ -66,10 +67,15 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _own(fd: int) -> int:
-    """Open a new non-blocking descriptor for the file of `fd`, and return it. Return `fd` itself if the file cannot
-    be opened again.
+    """Open a new non-blocking descriptor for the pipe or terminal of `fd`, and return it. Return `fd` itself if it
+    is a regular file or cannot be opened again.
+
+    A new descriptor of a regular file has its own offset. If stdout and stderr were the same file, each would
+    overwrite the other.
     """
     try:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
         return os.open(
             f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         )

@@ -33,6 +33,9 @@ COMMANDS: Final = (
     Command("send", "send a message to a conversation", "send"),
     Command("answer", "list the open approvals, or decide one", "answer"),
     Command("interrupt", "interrupt the turn of a conversation", "interrupt"),
+    Command("rename", "change the title of a conversation", "rename"),
+    Command("archive", "archive a conversation, or restore an archived one", "archive"),
+    Command("delete", "delete a conversation", "delete"),
     Command("token", "create, list and revoke the tokens of HTTP clients", "token"),
     Command("demo", "show a whole conversation on the terminal; no key, no network", "demo"),
     Command("sandbox", "run one command confined like the agent's commands", "sandbox"),
@@ -53,8 +56,10 @@ usage: parley COMMAND [OPTIONS]
 commands:
 {"".join(f"  {command.name:<9} {command.summary}{chr(10)}" for command in COMMANDS)}
 options:
-  -h, --help   show this help; `parley COMMAND --help` shows the help of a command
-  --version    show the version
+  -h, --help   show this help; `parley COMMAND --help` and `parley help COMMAND` show
+               the help of a command
+  -V, --version
+               show the version
 """
 
 USAGE_ERROR: Final = 2
@@ -66,17 +71,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         print(_HELP, end="", file=sys.stderr)
         return USAGE_ERROR
-    if arguments == ["--version"]:
+    if arguments in (["-V"], ["--version"]):
         print(f"parley {__version__}")
         return 0
     if arguments in (["-h"], ["--help"], ["help"]):
         print(_HELP, end="")
         return 0
+    if arguments[0] == "help" and len(arguments) == 2:
+        arguments = [arguments[1], "--help"]
     name, *rest = arguments
     command = next((one for one in COMMANDS if name in (one.name, *one.aliases)), None)
     if command is None:
         what = "option" if name.startswith("-") else "command"
-        print(f"parley: unknown {what} {name!r}; `parley --help` lists the commands", file=sys.stderr)
+        hint = _similar(name)
+        print(f"parley: unknown {what} {name!r}; {hint}`parley --help` lists the commands", file=sys.stderr)
         return USAGE_ERROR
     if sys.platform == "win32":
         print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
@@ -90,6 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
+
+
+def _similar(name: str) -> str:
+    """Return a question that names the most similar command or option; an empty string if there is none."""
+    from difflib import get_close_matches  # only a usage error needs it
+
+    known = ["--version", "--help", *(name for command in COMMANDS for name in (command.name, *command.aliases))]
+    found = get_close_matches(name, known, n=1)
+    return f"did you mean `parley {found[0]}`? " if found else ""
 
 
 if __name__ == "__main__":

@@ -14,15 +14,17 @@ def make_parser(
     description: str,
     *,
     configure: Callable[[argparse.ArgumentParser], None],
-    usage_error: type[Exception],
+    usage_error: Callable[[str, str], Exception],
 ) -> argparse.ArgumentParser:
-    """Return the argument parser of a command. The parser raises `usage_error` for an invalid command line.
-    `configure` adds the options.
+    """Return the argument parser of a command. `configure` adds the options.
+
+    For an invalid command line, the parser raises the error that `usage_error` creates from two texts: the reason,
+    and the command whose help describes the command line.
     """
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            raise usage_error(message)
+            raise usage_error(message, self.prog)
 
     parser = Parser(
         prog=prog,

@@ -14,7 +14,15 @@ from parley.errors import ConfigError, ParleyError
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CommandFailed", "UsageError", "add_config_option", "run_command", "run_until_signal"]
+__all__ = [
+    "FAILED",
+    "USAGE_ERROR",
+    "CommandFailed",
+    "UsageError",
+    "add_config_option",
+    "run_command",
+    "run_until_signal",
+]
 
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
@@ -45,6 +53,13 @@ class CommandModule(Protocol):
 class UsageError(Exception):
     """Raised for an invalid command line. The text gives the reason."""
 
+    def __init__(self, text: str, *, prog: str | None = None) -> None:
+        """Create the error. `prog` is the command whose help describes the command line, such as `parley token
+        create`. The default is the command that runs.
+        """
+        super().__init__(text)
+        self.prog = prog
+
 
 class CommandFailed(Exception):
     """Raised when a command fails. The text gives the reason."""
@@ -64,7 +79,7 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         code = command.run(args)
         return code if isinstance(code, int) else run_until_signal(code)
     except UsageError as error:
-        _print_error(name, f"{error}; see `parley {name} --help`")
+        _print_error(name, f"{error}; see `{error.prog or f'parley {name}'} --help`")
         return USAGE_ERROR
     except CommandFailed as error:
         _print_error(name, error)
@@ -90,10 +105,16 @@ def _print_error(name: str, text: object) -> None:
     print_error(name, text)
 
 
+def _usage_error(text: str, prog: str) -> UsageError:
+    return UsageError(text, prog=prog)
+
+
 def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argparse.Namespace:
     from parley.cli.parser import make_parser
 
-    parser = make_parser(f"parley {name}", command.DESCRIPTION, configure=command.configure, usage_error=UsageError)
+    parser = make_parser(
+        f"parley {name}", command.DESCRIPTION, configure=command.configure, usage_error=_usage_error
+    )
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         what = "unknown option" if unknown[0].startswith("-") else "unexpected argument"

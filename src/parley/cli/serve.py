@@ -30,7 +30,10 @@ home; a second one reports the first and exits with 4.
 SIGTERM, Ctrl-C and --stop let running turns end, for at most `serve.drain_seconds`
 (30); a second signal interrupts them immediately. Logs go to stderr; PARLEY_LOG sets
 their level (debug, info, warning, error). SIGHUP reloads the settings, the tokens
-and the certificate."""
+and the certificate.
+
+exit code: 0 after an orderly stop, 2 for wrong arguments or settings, 3 if --status or
+--stop finds no server, 4 if a server already runs, otherwise 1."""
 
 NOT_RUNNING: Final = 3
 ALREADY_RUNNING: Final = 4
@@ -59,8 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     http = parser.add_argument_group(
         "HTTP",
-        "These override `serve.host`, `serve.port`, and so on. Clients need a token: `parley token create` makes "
-        "one; --json prints one that is valid while the server runs.",
+        "These options override `serve.host`, `serve.port`, and so on. Clients need a token.\n"
+        "`parley token create` creates a token. --json prints a token that is valid while\n"
+        "the server runs. PARLEY_SERVE_TOKEN sets that token.",
     )
     http.add_argument("--no-http", action="store_true", help="listen on the socket of the home only")
     http.add_argument("--host", help="the address or name to listen on (default: 127.0.0.1)")

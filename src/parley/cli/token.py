@@ -101,7 +101,7 @@ async def _create(args: argparse.Namespace) -> int:
                 store, args.name, args.role, conversation_id=conversation, valid_seconds=args.expires
             )
         except BadTokenName as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(str(error), prog="parley token create") from None
     tell_resident(loader.home)
     url = http_address(loader)
     config = {

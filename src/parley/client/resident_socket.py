@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from os import PathLike
 from typing import Final, cast
 
@@ -189,10 +188,16 @@ class _Protocol(asyncio.Protocol):
 
 
 async def _opened(path: str) -> socket.socket:
-    """Connect without blocking the event loop. Raise `OSError` if no server can be reached."""
+    """Connect without blocking the event loop. Raise `OSError` with the path if no server can be reached."""
     while True:
-        with suppress(BlockingIOError):  # the backlog of the server is full
+        try:
             return open_socket(path, timeout_seconds=0)
+        except BlockingIOError:
+            pass  # the backlog of the server is full
+        except OSError as error:
+            if error.errno is None:
+                raise
+            raise OSError(error.errno, error.strerror, path) from None
         await asyncio.sleep(BACKLOG_SECONDS)
 
 

@@ -562,6 +562,9 @@ def _read_instructions(named: str, settings: Settings) -> str:
 def _refuse_missing_directory(path: str, *, named_by: str) -> None:
     try:
         os.stat(os.path.join(path, ""))  # a path that ends with a slash matches only a directory
+    except FileNotFoundError as error:
+        detail = f"{path}: {os_detail(error)}; create the directory, for example with `mkdir -p`"
+        raise BadSetting(detail, source=named_by) from None
     except OSError as error:
         raise BadSetting(f"{path}: {os_detail(error)}", source=named_by) from None
 

@@ -10,12 +10,28 @@ from parley.cli.main import COMMANDS, main
 from parley.version import __version__
 
 Captured = pytest.CaptureFixture[str]
+OPERANDS = {"send": ["x", "y"], "rename": ["x", "y"], "token": ["ls"], "delete": ["x", "--yes"]}
 
 
 @pytest.mark.parametrize(
     ("argv", "code", "out", "err"),
     [
         (["--version"], 0, f"parley {__version__}\n", ""),
+        (["-V"], 0, f"parley {__version__}\n", ""),
+        (
+            ["lss"],
+            2,
+            "",
+            "parley: unknown command 'lss'; did you mean `parley ls`? `parley --help` lists the commands\n",
+        ),
+        (
+            ["--verison"],
+            2,
+            "",
+            "parley: unknown option '--verison'; did you mean `parley --version`? "
+            "`parley --help` lists the commands\n",
+        ),
+        (["help", "dance"], 2, "", "parley: unknown command 'dance'; `parley --help` lists the commands\n"),
         (["dance"], 2, "", "parley: unknown command 'dance'; `parley --help` lists the commands\n"),
         (["--fast"], 2, "", "parley: unknown option '--fast'; `parley --help` lists the commands\n"),
     ],
@@ -35,6 +51,30 @@ def test_help_lists_every_command(capsys: Captured, argv: list[str]) -> None:
     assert all(f"  {command.name} " in out and command.summary in out for command in COMMANDS)
 
 
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_help_with_a_command_shows_the_help_of_the_command(capsys: Captured, command: str) -> None:
+    codes = main(["help", command]), main([command, "--help"])
+    out, err = capsys.readouterr()
+
+    assert (codes, err, out[: len(out) // 2]) == ((0, 0), "", out[len(out) // 2 :])
+
+
+@pytest.mark.parametrize(
+    ("argv", "helped"),
+    [
+        (["create"], "parley token create"),
+        (["create", "x", "--role", "king"], "parley token create"),
+        (["revoke"], "parley token revoke"),
+        (["dance"], "parley token"),
+    ],
+)
+def test_a_usage_error_of_an_action_names_the_help_of_the_action(
+    capsys: Captured, argv: list[str], helped: str
+) -> None:
+    assert main(["token", *argv]) == 2
+    assert capsys.readouterr().err.endswith(f"; see `{helped} --help`\n")
+
+
 def test_without_a_command_help_goes_to_stderr(capsys: Captured) -> None:
     code = main([])
 
@@ -47,10 +87,11 @@ def test_without_a_command_help_goes_to_stderr(capsys: Captured) -> None:
 def test_a_command_explains_itself_and_refuses_unknown_options(capsys: Captured, command: str) -> None:
     helped = main([command, "--help"])
     out, err = capsys.readouterr()
-    refused = main([command, "--no-such-option", *{"send": ["x", "y"], "token": ["ls"]}.get(command, ["x"])])
+    refused = main([command, "--no-such-option", *OPERANDS.get(command, ["x"])])
 
     assert (helped, err, refused) == (0, "", 2)
     assert out.startswith(f"usage: parley {command} [")
+    assert all(len(line) <= 90 for line in out.splitlines())
     said = f"parley {command}: unknown option '--no-such-option'; see `parley {command} --help`\n"
     assert capsys.readouterr() == ("", said)
 

@@ -42,7 +42,10 @@ def test_a_home_that_is_named_and_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting) as caught:
         loader.choose(SettingsOverrides())
 
-    assert str(caught.value) == f"CODEX_HOME: {missing}: No such file or directory (os error 2)"
+    assert str(caught.value) == (
+        f"CODEX_HOME: {missing}: No such file or directory (os error 2); "
+        "create the directory, for example with `mkdir -p`"
+    )
 
 
 def test_a_file_is_no_home(tmp_path: Path) -> None:

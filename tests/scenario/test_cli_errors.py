@@ -1,0 +1,244 @@
+"""Errors of the command line: invalid settings, one file for both outputs, and an old Python."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.client import connect
+
+pytestmark = pytest.mark.child_process
+
+ROOT = Path(__file__).parents[2]
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "conversationsList", "arguments": {}}}
+
+
+class Outcome(NamedTuple):
+    stdout: str
+    stderr: str
+    exit_code: int | None
+
+
+def environ_of(home: Path, **variables: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "PARLEY_HOME": str(home), "HOME": str(home), **variables}
+
+
+async def parley(home: Path, *arguments: str, stdin: bytes | None = None, **variables: str) -> Outcome:
+    """Run a command of Parley."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "parley", *arguments),
+        env=environ_of(home, **variables),
+        cwd=home,
+        stdin=DEVNULL if stdin is None else PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate(stdin)
+    return Outcome(out.decode(), err.decode(), process.returncode)
+
+
+# --- invalid settings ----------------------------------------------------------------------
+
+ID = "67e5"
+COMMANDS = [
+    ("ls",),
+    ("show", ID),
+    ("watch", ID),
+    ("exec", "hi"),
+    ("send", ID, "hi"),
+    ("answer",),
+    ("interrupt", ID),
+    ("rename", ID, "x"),
+    ("archive", ID),
+    ("delete", ID, "--yes"),
+    ("serve",),
+    ("serve", "--no-http"),
+    ("exec", "hi", "--resident"),
+    ("send", ID, "hi", "--resident"),
+]
+FILES = {
+    "earlier error": ('model = 5\n[store]\nurl = "postgresql://a@127.0.0.1:1/db"\n', "line 1: `model`: "),
+    "other database": ('[store]\nurl = "mysql://x"\n', "line 2: `store.url`: "),
+    "not TOML": ("model = [\n", "line 1: `model`: not valid TOML: "),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("kind", FILES)
+async def test_a_command_refuses_an_invalid_file_and_creates_nothing(
+    tmp_path: Path, kind: str, command: tuple[str, ...]
+) -> None:
+    text, why = FILES[kind]
+    (tmp_path / "config.toml").write_text(text)
+    done = await parley(tmp_path, *command)
+
+    assert (done.stdout, done.exit_code) == ("", 2)
+    assert done.stderr.startswith(f"parley {command[0]}: {tmp_path}/config.toml, {why}")
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == ["config.toml"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+async def test_a_command_refuses_an_invalid_variable_and_creates_nothing(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    done = await parley(tmp_path, *command, PARLEY_STORE_URL="foo")
+
+    assert (done.stdout, done.exit_code) == ("", 2)
+    assert done.stderr.startswith(f"parley {command[0]}: PARLEY_STORE_URL: expected an address ")
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_server_with_an_invalid_file_does_not_open_the_home(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(FILES["earlier error"][0])
+    messages = b"".join(json.dumps(one).encode() + b"\n" for one in (INITIALIZE, LIST))
+    done = await parley(tmp_path, "mcp", stdin=messages)
+
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert f"{tmp_path}/config.toml, line 1: `model`: " in answer["result"]["content"][0]["text"]
+    assert not (tmp_path / "parley.db").exists()
+
+
+@pytest.mark.parametrize("command", ["exec", "send"])
+async def test_settings_that_only_the_server_can_check_give_the_same_exit_code(
+    tmp_path: Path, command: str
+) -> None:
+    created = await parley(tmp_path, "exec", "hi", "-c", "model_provider=scripted", "--json")
+    conversation = json.loads(created.stdout.splitlines()[0])["conversation_id"]
+    operands = ("hi",) if command == "exec" else (conversation, "hi")
+    done = await parley(tmp_path, command, *operands, "-c", "model_provider=nope")
+
+    prefix = "Failed to load config: " if command == "exec" else ""
+    assert done == Outcome("", f"parley {command}: {prefix}Model provider `nope` not found\n", 2)
+
+
+async def test_a_missing_home_comes_with_advice(tmp_path: Path) -> None:
+    done = await parley(tmp_path, "ls", PARLEY_HOME=f"{tmp_path}/missing")
+
+    why = f"PARLEY_HOME: {tmp_path}/missing: No such file or directory (os error 2)"
+    assert done == Outcome("", f"parley ls: {why}; create the directory, for example with `mkdir -p`\n", 2)
+
+
+async def test_an_unreachable_database_is_one_line(tmp_path: Path) -> None:
+    done = await parley(tmp_path, "ls", PARLEY_STORE_URL="postgresql://a@127.0.0.1:1/db")
+
+    assert (done.stdout, done.exit_code, done.stderr.count("\n")) == ("", 1, 1)
+    assert done.stderr.startswith(
+        "parley ls: conversations cannot be read or stored: PostgreSQL at 127.0.0.1:1/db "
+    )
+
+
+async def test_the_client_names_the_socket_that_it_cannot_reach(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        async with connect(socket=tmp_path / "missing.sock"):
+            pass
+
+    assert str(caught.value) == f"[Errno 2] No such file or directory: '{tmp_path}/missing.sock'"
+
+
+# --- one file for stdout and stderr --------------------------------------------------------
+
+
+async def test_serve_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("mistaken = 1\n")
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "parley", "serve", "--no-http"),
+            env=environ_of(tmp_path),
+            stdin=DEVNULL,
+            stdout=file,
+            stderr=STDOUT,
+        )
+    try:
+        await until(lambda: "unknown setting" in output.read_text() and "as process" in output.read_text())
+    finally:
+        process.terminate()
+        await process.wait()
+
+    lines = output.read_text().splitlines()
+    assert len(lines) == 2
+    assert f"serving {tmp_path}/serve.sock, as process {process.pid}" in lines
+
+
+async def test_mcp_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("mistaken = 1\n")
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "parley", "mcp"),
+            env=environ_of(tmp_path),
+            stdin=PIPE,
+            stdout=file,
+            stderr=STDOUT,
+        )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        messages = (json.dumps(one).encode() + b"\n" for one in (INITIALIZE, initialized, LIST))
+        await process.communicate(b"".join(messages))
+
+    lines = output.read_text().splitlines()
+    assert sum("unknown setting" in line for line in lines) == 1
+    assert [json.loads(line)["id"] for line in lines if line.startswith("{")] == [1, 2]
+    assert len(lines) == 3
+
+
+async def test_exec_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('mistaken = 1\nmodel_provider = "scripted"\n')
+    apart = await parley(tmp_path, "exec", "hi")
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "parley", "exec", "hi"),
+            env=environ_of(tmp_path),
+            cwd=tmp_path,
+            stdin=DEVNULL,
+            stdout=file,
+            stderr=STDOUT,
+        )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await process.wait()
+
+    text = output.read_text()
+    assert text.endswith(apart.stdout)
+    assert sum("unknown setting" in line for line in text.splitlines()) == 1
+    assert "task_complete" in text
+
+
+# --- an old Python -------------------------------------------------------------------------
+
+
+def test_an_old_python_can_parse_what_reports_its_version() -> None:
+    for name in ("__init__.py", "__main__.py", "version.py"):
+        ast.parse((ROOT / "src/parley" / name).read_text(), feature_version=(3, 7))
+
+
+async def test_an_old_python_gets_one_sentence() -> None:
+    pretend = (
+        "import runpy, sys; sys.version_info = (3, 9, 1, 'final', 0); sys.version = '3.9.1 (old)'; "
+        "runpy.run_module('parley', run_name='__main__')"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", pretend, stdout=PIPE, stderr=PIPE)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate()
+
+    assert (out, err) == (b"", b"parley: needs Python 3.11 or newer, and this is Python 3.9.1\n")
+    assert process.returncode == 1
