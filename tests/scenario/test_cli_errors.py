@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import os
+import re
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from pathlib import Path
@@ -27,6 +28,11 @@ INITIALIZE = {
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
 }
 LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "conversationsList", "arguments": {}}}
+
+
+WARNING = re.compile(
+    r"\d{4}-\d\d-\d\d \S+ WARNING \S+ \S+/config\.toml, line 1: `mistaken`: unknown setting, ignored"
+)
 
 
 class Outcome(NamedTuple):
@@ -176,6 +182,7 @@ async def test_serve_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
 
     lines = output.read_text().splitlines()
     assert len(lines) == 2
+    assert sum(WARNING.fullmatch(line) is not None for line in lines) == 1
     assert f"serving {tmp_path}/serve.sock, as process {process.pid}" in lines
 
 
@@ -196,7 +203,7 @@ async def test_mcp_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
         await process.communicate(b"".join(messages))
 
     lines = output.read_text().splitlines()
-    assert sum("unknown setting" in line for line in lines) == 1
+    assert sum(WARNING.fullmatch(line) is not None for line in lines) == 1
     assert [json.loads(line)["id"] for line in lines if line.startswith("{")] == [1, 2]
     assert len(lines) == 3
 
@@ -219,7 +226,7 @@ async def test_exec_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
 
     text = output.read_text()
     assert text.endswith(apart.stdout)
-    assert sum("unknown setting" in line for line in text.splitlines()) == 1
+    assert sum(WARNING.fullmatch(line) is not None for line in text.splitlines()) == 1
     assert "task_complete" in text
 
 

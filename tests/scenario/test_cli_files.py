@@ -555,6 +555,13 @@ async def conversations_in(home: Home) -> list[str]:
     return sorted(listed.conversation_id for page in found for listed in page.items)
 
 
+async def test_gc_says_one_day(full: Home) -> None:
+    (full.path / "config.toml").write_text("[store]\nkeep_days = 1\n")
+    would = await full.parley("gc", "--dry-run")
+
+    assert would.stdout.startswith("archived conversations, last active more than 1 day ago: ")
+
+
 async def test_gc_says_what_it_would_remove_and_then_does_it(full: Home) -> None:
     (full.path / "config.toml").write_text("[store]\nkeep_days = 30\n")
 

@@ -30,16 +30,17 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 DESCRIPTION: Final = """\
 Check this computer: Python and the system, the home and its settings, the model and
 whether its key is set, the script and the programs that the settings name, the
-webhook and whether its secret is set, and the sandbox:
-which mechanisms were tried, which one is used and why, what limits the memory and
-processes of commands, and what is hidden from commands. Prints what to do about each
-problem. Changes nothing and uses no network.
+webhook and whether its secret is set, and the sandbox: which mechanisms were tried,
+which one is used and why, what limits the memory and processes of commands, and what
+is hidden from commands. Prints what to do about each problem. Changes nothing and
+uses no network.
 
 With --repair, nothing is checked. All readable parts of the home's conversations
 are written to a new home; the old home is not changed.
 
 exit code: 0 if home and settings can be used and commands can be confined, or if
-every conversation was repaired completely; 2 for wrong arguments; otherwise 1."""
+every conversation was repaired completely; 2 for wrong arguments or, with --repair,
+wrong settings; otherwise 1."""
 
 PROBE_BYTES: Final = 64 * 1024
 """The size of the file, in bytes, with which the command checks that the disk is not full."""

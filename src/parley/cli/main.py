@@ -56,10 +56,9 @@ usage: parley COMMAND [OPTIONS]
 commands:
 {"".join(f"  {command.name:<9} {command.summary}{chr(10)}" for command in COMMANDS)}
 options:
-  -h, --help   show this help; `parley COMMAND --help` and `parley help COMMAND` show
-               the help of a command
-  -V, --version
-               show the version
+  -h, --help     show this help; `parley COMMAND --help` and `parley help COMMAND` show
+                 the help of a command
+  -V, --version  show the version
 """
 
 USAGE_ERROR: Final = 2

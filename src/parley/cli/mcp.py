@@ -31,7 +31,11 @@ while no turn runs. Logs go to stderr; PARLEY_LOG sets their level (debug, info,
 warning, error).
 
 Conversations are stored in the home (PARLEY_HOME, else CODEX_HOME, else
-~/.parley), which any number of servers share."""
+~/.parley), which any number of servers share.
+
+exit code: 0 when the client has disconnected, 1 if the resident server ends first, 2
+for wrong arguments, -c overrides or database addresses. Other errors in the settings
+are reported to the client."""
 
 DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in_process=False)
 """The parsed arguments of a command line without options, which is how most clients start the server."""

@@ -27,7 +27,7 @@ can do everything that a local client can do.
 is not stored and cannot be printed again. A running server accepts a new token
 immediately. When a token is revoked, its clients are disconnected immediately.
 
-exit code: 0 on success, 2 for a usage error, otherwise 1."""
+exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 ROLES: Final = ("observer", "driver", "approver", "admin")
 NO_ADDRESS: Final = "http://127.0.0.1:PORT/mcp"
