@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from parley.common.paths import is_below_any
 from parley.errors import BadSetting
 from parley.peers import NodePeers
-from parley.ports.nodes import Node, Nodes
+from parley.ports.nodes import Node, NodeLoad, Nodes
+from parley.runtime.placement import choose_node
 from parley.version import __version__
 
 if TYPE_CHECKING:
@@ -24,6 +30,9 @@ class NodeMembership:
 
     def __init__(self, store: Nodes, local: UnixPeers, loader: Loader, token: NodeToken) -> None:
         self.token, self._store, self._loader = token, store, loader
+        self._node: Node | None = None
+        self._running: Callable[[], int] = lambda: 0
+        self.is_draining = False
         self.peers = NodePeers(local, token=token, urls=self._urls, on_refused=store.note_refused)
 
     @property
@@ -46,16 +55,59 @@ class NodeMembership:
             )
         return settings
 
-    async def join(self, url: str) -> None:
-        """Become a node that other nodes reach at a URL.
+    async def join(self, url: str, *, running: Callable[[], int]) -> None:
+        """Become a node that other nodes reach at a URL. `running` returns the number of running turns.
 
         Raises:
             BadHome: another running node has the same id, or the database cannot be used.
             StoreFailed: the database cannot be reached.
         """
         name = self.settings().id or os.uname().nodename
-        await self._store.join(Node(id=name, url=url, version=__version__))
+        workspace = self._loader.workspace_settings()
+        roots = await asyncio.to_thread(_expanded, workspace.roots)
+        node = Node(id=name, url=url, version=__version__, mode=workspace.mode, roots=roots)
+        self._running = running
+        await self._store.join(node, lambda: NodeLoad(running=running(), is_draining=self.is_draining))
+        self._node = node
         self.peers.advertise(url)
+
+    def drain(self) -> None:
+        """Begin no more turns on this node."""
+        self.is_draining = True
+
+    async def node_for(self, directory: str, *, home: str | None, refused: Collection[str]) -> Node | None:
+        if (own := self._node) is None:
+            return None
+        exists, nodes = await asyncio.gather(asyncio.to_thread(os.path.isdir, directory), self._store.announced())
+        chosen = choose_node(
+            (self._live(node, own) for node in nodes),
+            directory,
+            mode=own.mode,
+            here=own.id,
+            home=home,
+            exists_here=exists,
+            refused=refused,
+        )
+        return None if chosen.id == own.id else chosen
+
+    def _live(self, node: Node, own: Node) -> Node:
+        """Return a node with its current load, which is known only for this node."""
+        if node.id != own.id:
+            return node
+        return replace(own, running=self._running(), is_draining=self.is_draining)
+
+    def home_of(self, directory: str) -> str | None:
+        own = self._node
+        if own is None or own.mode != "local":
+            return None
+        has_it = is_below_any(os.path.normpath(directory), own.roots) if own.roots else os.path.isdir(directory)
+        return own.id if has_it else None
 
     async def _urls(self) -> list[str]:
         return [node.url for node in await self._store.nodes()]
+
+
+def _expanded(roots: Collection[str]) -> tuple[str, ...]:
+    """Return directories as absolute paths, both as they are given and with links resolved."""
+    given = [os.path.normpath(os.path.expanduser(root)) for root in roots]
+    return tuple(dict.fromkeys(path for root in given for path in (root, os.path.realpath(root))))

@@ -181,7 +181,8 @@ class Resident:
             nodes=self._server.nodes,
         )
         if self._server.nodes is not None and self._http.node_url is not None:
-            await self._server.nodes.join(self._http.node_url)
+            conversations = self._server.conversations
+            await self._server.nodes.join(self._http.node_url, running=lambda: len(conversations.running))
         self._tokens = tokens
 
     async def reload(self) -> None:
@@ -246,6 +247,8 @@ class Resident:
     async def shut_down(self) -> None:
         """Stop accepting connections, wait for running turns, and then close everything."""
         self.stop_listening()
+        if self._server.nodes is not None:
+            self._server.nodes.drain()
         if self._http is not None:
             self._http.stop_accepting_clients()
         for task in tuple(self._greeting):

@@ -114,6 +114,7 @@ class Server:
             self.nodes = NodeMembership(self.store, local, loader, token)
         self.conversations = ConversationRegistry(
             peers=None if is_ephemeral else local if self.nodes is None else self.nodes.peers,
+            placement=self.nodes,
             store=self.store,
             choose=loader.choose,
             store_settings=loader.store_settings,

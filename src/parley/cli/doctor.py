@@ -20,7 +20,7 @@ from parley.common.files import read_file
 from parley.common.os_errors import os_detail
 from parley.config.errors import ProviderNotFound
 from parley.config.load import STORE_VARIABLE, Loader
-from parley.config.types import Settings, SettingsOverrides
+from parley.config.types import Settings, SettingsOverrides, WorkspaceSettings
 from parley.errors import BadSetting, CommandNotStarted, ConfigError
 from parley.version import __version__
 from parley.wire.text import visible
@@ -170,6 +170,7 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
     for sentence in unknown:
         _line("unknown", sentence)
     _look_at_webhook(loader)
+    _look_at_workspace(loader)
     return fault is None, settings
 
 
@@ -199,6 +200,18 @@ def _look_at_webhook(loader: Loader) -> None:
     else:
         if webhook is not None:
             _line("webhook", f"notified{_shown_address(webhook.url)}, the secret is set")
+
+
+def _look_at_workspace(loader: Loader) -> None:
+    """Describe the directories of this server as a node, if the settings name them."""
+    workspace = loader.workspace_settings()
+    if workspace == WorkspaceSettings():
+        return
+    below = f", below {', '.join(workspace.roots)}" if workspace.roots else ""
+    _line("workspace", f"{workspace.mode}{below}")
+    for root in workspace.roots:
+        if not os.path.isdir(os.path.expanduser(root)):
+            _line("workspace", f"{root} does not exist: the turns of its directories fail")
 
 
 def _fault(home: str) -> str | None:

@@ -58,6 +58,7 @@ from parley.config.types import (
     ToolServer,
     Webhook,
     WebhookTable,
+    WorkspaceSettings,
     WorkspaceWrite,
 )
 from parley.config.unknown_keys import refuse_misspelt, unknown_keys
@@ -196,6 +197,16 @@ class Loader:
         self._look_at_file()
         values = merge(self._overrides.values, into=merge(self._file.values, into={}))
         return NodeSettings(**values.get("node", {}))
+
+    def workspace_settings(self) -> WorkspaceSettings:
+        """Return the settings for the working directories of a node, from config.toml and the command line.
+
+        Raises:
+            BadSetting: the file cannot be read, or a value in it is invalid.
+        """
+        self._look_at_file()
+        values = merge(self._overrides.values, into=merge(self._file.values, into={}))
+        return WorkspaceSettings(**values.get("workspace", {}))
 
     def node_token(self) -> NodeToken | None:
         """Return the token that all nodes share; None if the environment contains no token.

@@ -63,6 +63,8 @@ __all__ = [
     "WhenNobody",
     "WireApi",
     "WithHttp",
+    "WorkspaceMode",
+    "WorkspaceSettings",
     "WorkspaceWrite",
 ]
 
@@ -75,6 +77,7 @@ WhenClientLeaves = Literal["continue", "interrupt"]
 WithHttp = Literal["auto", "on", "off"]
 WebhookState = Literal["waiting", "failed", "finished"]
 McpFeatures = Literal["auto", "plain", "full"]
+WorkspaceMode = Literal["local", "shared"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 WireApi = Literal["chat", "responses", "scripted"]
@@ -274,6 +277,15 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     """The URL at which the other nodes reach this node; None means the address on which the server listens."""
 
 
+class WorkspaceSettings(Struct, frozen=True, kw_only=True):
+    """The table `[workspace]`: which nodes can run turns in the working directory of a conversation."""
+
+    mode: WorkspaceMode = "local"
+    """Where the working directories are: on the disk of one node, or on a file system that all nodes mount."""
+    roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
+    """The directories below which this node can run turns. Empty means every directory that exists."""
+
+
 class WebhookTable(Struct, frozen=True, kw_only=True):
     """The table `[webhook]`: the receiver that is notified when a conversation needs a person. Only config.toml can
     set it.
@@ -446,6 +458,7 @@ class ConfigFile(CommonSettings, frozen=True, kw_only=True):
     store: StoreTable = StoreTable()
     serve: ServeSettings = ServeSettings()
     node: NodeSettings = NodeSettings()
+    workspace: WorkspaceSettings = WorkspaceSettings()
     webhook: WebhookTable = WebhookTable()
     model_providers: dict[str, ProviderTable] = {}
 

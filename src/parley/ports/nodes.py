@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-__all__ = ["Node", "Nodes"]
+from parley.config.types import WorkspaceMode
+
+__all__ = ["Node", "NodeLoad", "Nodes", "Placement"]
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -17,14 +20,57 @@ class Node(Struct, frozen=True, kw_only=True):
     """The address at which the other nodes reach this node (`Owner.address`)."""
     version: str
     """The version of Parley that the node runs."""
+    mode: WorkspaceMode = "local"
+    """Where the working directories are that the node can use."""
+    roots: tuple[str, ...] = ()
+    """The directories below which the node can run turns. Empty means every directory that exists on the node."""
+    running: int = 0
+    """The number of turns that the node is running."""
+    is_draining: bool = False
+    """True if the node begins no more turns, because it is stopping."""
+    is_alive: bool = True
+    """False if the node has ended or has lost its connection to the database."""
+
+
+class NodeLoad(Struct, frozen=True, kw_only=True):
+    """The part of a node's description that changes while the node is running."""
+
+    running: int
+    is_draining: bool
+
+
+class Placement(Protocol):
+    """Decides which node runs the next turn of a conversation."""
+
+    @property
+    def is_draining(self) -> bool:
+        """True if this node begins no more turns."""
+        ...
+
+    async def node_for(self, directory: str, *, home: str | None, refused: Collection[str]) -> Node | None:
+        """Return the node that runs a turn in a directory; None if it is this node.
+
+        `home` is the id of the node on whose disk the directory is; None if it is unknown. `refused` are the ids of
+        nodes that have refused the turn.
+
+        Raises:
+            NoNodeForDirectory: no node can run the turn.
+            StoreFailed: the database cannot be reached.
+        """
+        ...
+
+    def home_of(self, directory: str) -> str | None:
+        """Return the id of this node if a directory is on its disk; otherwise None."""
+        ...
 
 
 @runtime_checkable
 class Nodes(Protocol):
     """A store that several nodes share."""
 
-    async def join(self, node: Node) -> None:
-        """Announce this process as a node until the store is closed.
+    async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
+        """Announce this process as a node until the store is closed. The store calls `load` regularly, and stores
+        the result for the other nodes.
 
         Raises:
             BadHome: another running node has the same id, or the database cannot be used.
@@ -34,6 +80,14 @@ class Nodes(Protocol):
 
     async def nodes(self) -> list[Node]:
         """Return the other nodes that are running.
+
+        Raises:
+            StoreFailed: the database cannot be reached.
+        """
+        ...
+
+    async def announced(self) -> list[Node]:
+        """Return every node that the database knows: this node, the other nodes, and nodes that have ended.
 
         Raises:
             StoreFailed: the database cannot be reached.

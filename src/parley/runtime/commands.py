@@ -15,9 +15,11 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from parley.conversation.errors import EarlierEntriesNeeded, ParentUnknown
 from parley.conversation.keys import MESSAGE, QUEUED, SETTLED
 from parley.conversation.log import Entry, LogPayload
 from parley.conversation.records import ApprovalSettlement, Renamed
+from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive
 from parley.runtime.approvals import OpenApprovals
@@ -27,11 +29,12 @@ from parley.runtime.errors import TurnIsRunning
 from parley.runtime.message_intake import Accepted, MessageIntake
 from parley.runtime.message_queue import MessageQueue
 from parley.runtime.peer_registry import PeerRegistry
-from parley.runtime.settings import ResolveSettings
+from parley.runtime.settings import NODE, ResolveSettings
 from parley.runtime.turn_runner import LocalTurn, RemoteTurn, TurnRunner
 from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.peers import (
+    ContinueTurn,
     EditQueued,
     Enqueue,
     InterruptTurn,
@@ -54,6 +57,7 @@ __all__ = [
     "Local",
     "Observe",
     "PeerRequest",
+    "PlacedRequest",
     "Rename",
     "StoreCheckpoint",
     "SubmitMessage",
@@ -62,6 +66,9 @@ __all__ = [
 PeerRequest = (
     SettleApproval | EditQueued | Enqueue | InterruptTurn | RemoveQueued | RenameConversation | ResumeQueue | Submit
 )
+PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn
+"""A request that a node sends to the node that has the working directory (`Place`)."""
+
 """A request that a process sends to the owner of a conversation."""
 
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
@@ -108,6 +115,22 @@ class Command:
         """The error that names an owner that received the command and neither executed nor refused it; None if
         there is no such owner.
         """
+        self.is_placed = is_from_peer
+        """True if this process has been chosen to execute the command, although the command begins a turn."""
+        self.refused_by: set[str] = set()
+        """The ids of the nodes that were chosen to execute the command and did not execute it."""
+
+    def directory(self, local: Local) -> tuple[str, str | None]:
+        """Return the working directory of the turn that the command begins or resumes, and the id of the node on
+        whose disk the directory is. The id is None if it is unknown.
+        """
+        return _directory_in(local.log.projections.settings_history.now)
+
+    def placed_request(self, local: Local) -> PlacedRequest | None:
+        """Return the request to send to the node that has the working directory; None if this node only has to
+        take over the conversation.
+        """
+        return None
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         """Execute the command in this process.
@@ -250,6 +273,18 @@ class SubmitMessage(Command):
         self._check_parent(local)
         return self.message
 
+    def directory(self, local: Local) -> tuple[str, str | None]:
+        if self.message.wanted is not None and str(self.message.wanted.get("cwd") or "").startswith("/"):
+            return str(self.message.wanted["cwd"]), None
+        history = local.log.projections.settings_history
+        try:
+            return _directory_in(history.after(self.message.parent_id, local.log.id))
+        except (ParentUnknown, EarlierEntriesNeeded):
+            return _directory_in(history.now)  # the node that executes the command knows the parent, or refuses it
+
+    def placed_request(self, local: Local) -> Submit | Enqueue:
+        return self.request(local, ())
+
     def needs_files(self, local: Local) -> bool:
         return self.files is None and local.intake.needs_files(self.message)
 
@@ -288,9 +323,10 @@ class Continue(Command):
         principal: PrincipalRef,
         deadline: Deadline,
         *,
-        began: Callable[[LocalTurn], None],
+        began: Callable[[LocalTurn | None], None],
         resolve: ResolveSettings | None,
     ) -> None:
+        """Create the command. `began` is called with the turn; with None if another node runs the turn."""
         super().__init__(deadline)
         self._principal, self._began, self._resolve = principal, began, resolve
 
@@ -301,6 +337,12 @@ class Continue(Command):
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> None:
         raise TurnIsRunning
+
+    def placed_request(self, local: Local) -> ContinueTurn:
+        return ContinueTurn(conversation_id=local.log.id, principal=self._principal)
+
+    def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
+        self._began(None)
 
 
 class AnswerApproval(Command):
@@ -407,3 +449,8 @@ class StoreCheckpoint(Command):
 
 class Delete(Command):
     """Deletes the conversation, unless a turn is unfinished."""
+
+
+def _directory_in(change: SettingsChange) -> tuple[str, str | None]:
+    home = change.asked.get(NODE)
+    return str(change.asked.get("cwd") or ""), home if isinstance(home, str) else None

@@ -39,6 +39,7 @@ from parley.runtime.commands import (
     Interrupt,
     Local,
     PeerRequest,
+    PlacedRequest,
     Rename,
     StoreCheckpoint,
     SubmitMessage,
@@ -53,7 +54,7 @@ from parley.runtime.message_intake import Accepted, MessageIntake
 from parley.runtime.message_queue import MessageQueue, Waiting
 from parley.runtime.open_streams import OpenStreams
 from parley.runtime.ownership import Ownership, OwnershipState
-from parley.runtime.peer_requests import command_for
+from parley.runtime.peer_requests import command_for, placed_command
 from parley.runtime.permissions import PermissionGate
 from parley.runtime.queue_commands import EditMessage, QueueMessage, RemoveMessage, Resume
 from parley.runtime.readers import Reader
@@ -61,6 +62,7 @@ from parley.runtime.recipients import ApprovalRecipient, Recipients
 from parley.runtime.remote_owner import FOLLOW_SECONDS
 from parley.runtime.settings import ResolveSettings, refuse_looser
 from parley.runtime.tool_servers import ToolServers
+from parley.runtime.turn_placer import TurnPlacer
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import ErrorEvent, SettledBy, Settlement
 from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
@@ -76,7 +78,7 @@ from parley.wire.peers import (
 )
 from parley.wire.principals import PrincipalRef
 
-__all__ = ["Conversation", "PeerRequest"]
+__all__ = ["Conversation", "PeerRequest", "PlacedRequest"]
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +116,12 @@ class Conversation:
         self._queue = MessageQueue(self._log, intake, closing=deps.closing)
         local = Local(self._log, self._runner, intake, self._queue, self._approvals, deps.peers)
         self._mailbox = Mailbox(
-            self._ownership, local, continues_queue=deps.continues_queues, clock=deps.clock, closing=deps.closing
+            self._ownership,
+            local,
+            placer=None if deps.placement is None else TurnPlacer(deps.placement, local),
+            continues_queue=deps.continues_queues,
+            clock=deps.clock,
+            closing=deps.closing,
         )
         self._background: set[asyncio.Task[None]] = set()
         self._has_tried_checkpoint = False
@@ -539,11 +546,12 @@ class Conversation:
         principal: PrincipalRef,
         resolve: ResolveSettings | None = None,
         deadline: Deadline | None = None,
-        began: Callable[[LocalTurn], None],
+        began: Callable[[LocalTurn | None], None],
     ) -> None:
         """Begin a turn without a message, after a turn that did not complete.
 
-        `began` is called when the start of the turn becomes durable, before any reader sees it.
+        `began` is called when the start of the turn becomes durable, before any reader sees it. Its argument is
+        None if another node runs the turn.
 
         Raises:
             TurnIsRunning: a turn is unfinished.
@@ -622,6 +630,20 @@ class Conversation:
         if self.turn is None:
             raise NotOwned
         command = command_for(request, deadline, answered=answered)
+        await self._execute(command)
+        if not isinstance(command, SubmitMessage):
+            answered(b"{}")
+
+    async def execute_placed(
+        self, request: PlacedRequest, deadline: Deadline, *, answered: Callable[[bytes], None]
+    ) -> None:
+        """Execute a request that begins a turn, from a node that cannot run the turn. `answered` is called with the
+        encoded result before any reader sees the effects of the request.
+
+        Raises:
+            ParleyError: the request is refused, as it would be for a client of this process.
+        """
+        command = placed_command(request, deadline, answered=answered)
         await self._execute(command)
         if not isinstance(command, SubmitMessage):
             answered(b"{}")

@@ -10,6 +10,7 @@ from msgspec import Struct
 from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
+from parley.ports.nodes import Placement
 from parley.ports.store import Store
 from parley.ports.tools import Tools
 from parley.runtime.activity import Activity
@@ -28,6 +29,8 @@ class RuntimeDeps(Struct, frozen=True):
     commands: CommandRunner
     """The runner of the commands that tools execute."""
     peers: PeerRegistry
+    placement: Placement | None
+    """Decides which node runs a turn; None if this process is no node."""
     started_at: float
     """The time when this server started, in seconds since the epoch."""
     may_be_followed: Callable[[], bool]

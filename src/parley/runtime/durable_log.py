@@ -244,6 +244,15 @@ class DurableLog:
         if copied is not None and settled == self._checkpoints.newest_position:
             self._checkpoints.replace(copied)
 
+    async def has_owner(self) -> bool:
+        """Return whether a process holds the lease.
+
+        Raises:
+            UnknownConversation: the conversation has been deleted.
+            StoreFailed: the store cannot be read.
+        """
+        return (await self._store.head(self.id)).owner is not None
+
     async def acquire(self, *, address: str, until: float | None = None) -> None:
         """Acquire the lease, and load the entries that other processes have appended.
 

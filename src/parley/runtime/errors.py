@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parley.errors import InvalidRequest
 
 __all__ = [
     "MayNotAnswer",
     "MessageIdTaken",
+    "NoNodeForDirectory",
     "NotQueued",
     "NothingToContinue",
     "QueueFull",
@@ -24,6 +27,19 @@ class MessageIdTaken(InvalidRequest):
     def __init__(self, message_id: str) -> None:
         super().__init__("Message id was used for another message")
         self.message_id = message_id
+
+
+class NoNodeForDirectory(InvalidRequest):
+    """Raised when no node can run a turn in the working directory of a conversation. Nothing was changed."""
+
+    code = "no_node_for_directory"
+
+    def __init__(self, directory: str, announced: Sequence[str] = ()) -> None:
+        """Create the error. `announced` describes the nodes that have announced the directory."""
+        known = ", ".join(announced)
+        why = f"announced by: {known}" if known else "no node has announced it"
+        super().__init__(f"No node can run a turn in the directory {directory} ({why})")
+        self.directory, self.announced = directory, tuple(announced)
 
 
 class NotQueued(InvalidRequest):

@@ -30,12 +30,13 @@ from parley.errors import (
 )
 from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
-from parley.runtime.commands import Command, Delete, Local, Observe, SubmitMessage
+from parley.runtime.commands import Command, Delete, Interrupt, Local, Observe, SubmitMessage
 from parley.runtime.deadline import Deadline
 from parley.runtime.errors import TurnIsRunning
 from parley.runtime.ownership import BETWEEN_LOOKS_SECONDS, Ownership, OwnershipState
 from parley.runtime.queue_commands import BeginQueued
 from parley.runtime.remote_owner import FOLLOW_SECONDS
+from parley.runtime.turn_placer import TurnPlacer
 from parley.runtime.turn_runner import LocalTurn
 
 __all__ = ["LAST_ANSWERS_SECONDS", "Mailbox"]
@@ -60,13 +61,22 @@ class Mailbox:
     """The command queue of one conversation. Its loop acquires and releases the lease through `Ownership`."""
 
     def __init__(
-        self, ownership: Ownership, local: Local, *, continues_queue: bool, clock: Clock, closing: asyncio.Event
+        self,
+        ownership: Ownership,
+        local: Local,
+        *,
+        placer: TurnPlacer | None,
+        continues_queue: bool,
+        clock: Clock,
+        closing: asyncio.Event,
     ) -> None:
         """Create an empty mailbox.
 
-        `continues_queue` is True if loading the conversation begins a turn with the next queued message.
+        `placer` finds the node that runs a turn; None if this process is no node. `continues_queue` is True if
+        loading the conversation begins a turn with the next queued message.
         """
         self._ownership, self._local, self._clock, self._closing = ownership, local, clock, closing
+        self._placer = placer
         self.continues_queue = continues_queue
         """True if this process begins turns with queued messages. A process that only reads the conversation does
         not begin turns, because the process may end at once and interrupt them.
@@ -215,6 +225,8 @@ class Mailbox:
                     return not self._local.log.is_writing
                 if command.starts_turn and runner.is_ending:
                     return False
+                if self._needs_place(command):
+                    return False
                 return command.is_writable or not (command.waits_for_write_lock and runner.turn is not None)
             case OwnershipState.IDLE:
                 if command.is_from_peer:
@@ -313,6 +325,8 @@ class Mailbox:
             await self._local.log.durable()
         elif command.starts_turn and self._local.runner.is_ending:
             await self._local.runner.ended(command.deadline)
+        elif self._needs_place(command):
+            await self._place(command)
         else:
             await self._local.log.writable(until=command.deadline.at)
             command.is_writable = True
@@ -325,6 +339,16 @@ class Mailbox:
             one.is_fresh = True
 
     async def _take_over(self, command: Command) -> None:
+        if self._placer is not None and not command.is_placed:
+            if not command.is_fresh:
+                await self._ownership.read_new()
+            phase = self._local.log.projections.state.phase
+            if phase is Phase.IDLE and self._needs_place(command) and not command.is_repeated(self._local):
+                await self._place(command)
+                if not command.is_placed:
+                    return
+            elif phase is Phase.ASKING and not isinstance(command, Interrupt):
+                await self._let_resume(self._placer, command)
         await self._ownership.take_over(command.deadline, on_lost=self._lease_lost, on_over=self._following_ended)
 
     async def _delete(self, command: Delete) -> None:
@@ -359,6 +383,54 @@ class Mailbox:
     def _remove(self, command: Command) -> None:
         with suppress(ValueError):
             self._queue.remove(command)
+
+    # --- nodes -------------------------------------------------------------------------
+
+    def _needs_place(self, command: Command) -> bool:
+        """Return whether a command may begin a turn here, and it is unknown whether this node may run the turn."""
+        is_new = command.starts_turn and not command.is_placed
+        return self._placer is not None and is_new and self._local.runner.turn is None
+
+    async def _place(self, command: Command) -> None:
+        """Find the node that runs the turn of a command, and let this node execute the command.
+
+        If the node does not execute the command, the caller tries again.
+
+        Raises:
+            NoNodeForDirectory: no node can run the turn.
+            ParleyError: the node refuses the command, or cannot be found.
+        """
+        assert self._placer is not None
+        node = await self._placer.node_for(command)
+        if node is None:
+            command.is_placed = True
+            return
+        if self._ownership.state is OwnershipState.OWNER:
+            await self._local.log.durable()
+            await self._release()
+        answer = await self._placer.send(node, command, takes_over=False)
+        if answer is None:
+            await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+            return
+        self._remove(command)
+        if isinstance(command, BeginQueued):
+            self.continues_queue = False  # the other node continues the queue
+        if not command.done.done():
+            command.answered(answer, self._ownership.remote_turn)
+        self._succeed(command)
+        self.reconcile()
+
+    async def _let_resume(self, placer: TurnPlacer, command: Command) -> None:
+        """Let the node that has the working directory resume a turn that waits for an approval and has no owner.
+
+        Raises:
+            NoNodeForDirectory: no node can run the turn.
+            StoreFailed: the database cannot be reached.
+        """
+        if await self._local.log.has_owner():
+            return
+        if (node := await placer.node_for(command)) is not None:
+            await placer.send(node, command, takes_over=True)
 
     # --- messages that name files ------------------------------------------------------
 
@@ -496,6 +568,8 @@ class Mailbox:
         """
         self._cancel_retry()
         self._ownership.stop_waiting_for_owner()
+        if self._placer is not None:
+            self._placer.stop_waiting()
         self._ownership.leave_remote_turn()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_SECONDS):

@@ -7,12 +7,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from parley.runtime.commands import AnswerApproval, Command, Interrupt, PeerRequest, Rename, SubmitMessage
+from parley.runtime.commands import (
+    AnswerApproval,
+    Command,
+    Continue,
+    Interrupt,
+    PeerRequest,
+    PlacedRequest,
+    Rename,
+    SubmitMessage,
+)
 from parley.runtime.deadline import Deadline
 from parley.runtime.message_intake import Accepted
 from parley.runtime.queue_commands import EditMessage, QueueMessage, RemoveMessage, Resume
 from parley.wire.jsonrpc import encode
 from parley.wire.peers import (
+    ContinueTurn,
     EditQueued,
     Enqueue,
     InterruptTurn,
@@ -24,7 +34,7 @@ from parley.wire.peers import (
     Submitted,
 )
 
-__all__ = ["command_for"]
+__all__ = ["command_for", "placed_command"]
 
 
 def command_for(request: PeerRequest, deadline: Deadline, *, answered: Callable[[bytes], None]) -> Command:
@@ -65,3 +75,17 @@ def command_for(request: PeerRequest, deadline: Deadline, *, answered: Callable[
             return Rename(request, deadline, is_from_peer=True)
         case _:
             assert_never(request)
+
+
+def placed_command(request: PlacedRequest, deadline: Deadline, *, answered: Callable[[bytes], None]) -> Command:
+    """Return the command for a request that another node has handed to this node (`Place`).
+
+    This process executes the command as if a client of this process had sent it.
+    """
+    if isinstance(request, ContinueTurn):
+        command: Command = Continue(request.principal, deadline, began=lambda _: None, resolve=None)
+    else:
+        command = command_for(request, deadline, answered=answered)
+        command.is_from_peer = False
+    command.is_placed = True
+    return command

@@ -102,6 +102,9 @@ class Resume(Command):
     def request(self, local: Local, unanswered: Collection[MessageId]) -> ResumeQueue:
         return self._wanted
 
+    def placed_request(self, local: Local) -> ResumeQueue:
+        return self._wanted
+
 
 class BeginQueued(Command):
     """Begins a turn with the next queued message, unless the queue is paused. The mailbox posts this command."""

@@ -28,6 +28,7 @@ from parley.errors import (
 from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
+from parley.ports.nodes import Placement
 from parley.ports.peers import Peers
 from parley.ports.store import ConversationPage, Head, Query, SearchPage, SearchQuery, Store
 from parley.ports.tools import Tools
@@ -78,6 +79,7 @@ class ConversationRegistry:
         tools: Tools,
         commands: CommandRunner,
         peers: Peers | None = None,
+        placement: Placement | None = None,
         store_settings: Callable[[], StoreSettings] = StoreSettings,
         release_memory: Callable[[], None] = lambda: None,
         has_other_clients: Callable[[], bool] = lambda: False,
@@ -86,7 +88,8 @@ class ConversationRegistry:
     ) -> None:
         """Create an empty registry.
 
-        `commands` runs the commands of the tools. `release_memory` is called after conversations have been evicted.
+        `placement` decides which node runs a turn; None if this process is no node. `commands` runs the commands
+        of the tools. `release_memory` is called after conversations have been evicted.
         `has_other_clients` returns whether this process has more than one client. `on_attention` is called when a
         conversation of this process begins to wait for a person, or when its turn has ended. `continues_queues` is
         True if loading a conversation begins a turn with its next queued message.
@@ -101,6 +104,7 @@ class ConversationRegistry:
             tools=tools,
             commands=commands,
             peers=registry,
+            placement=placement,
             may_be_followed=lambda: has_other_clients() or registry.has_peers(),
             started_at=clock.now(),
             continues_queues=continues_queues,
@@ -202,7 +206,12 @@ class ConversationRegistry:
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
         if (grants := self._grants.get(conversation_id)) is None:
-            resolver = SettingsResolver(self._choose)
+            placement = self._deps.placement
+            resolver = (
+                SettingsResolver(self._choose)
+                if placement is None
+                else SettingsResolver(self._choose, placement.home_of)
+            )
             grants = SessionGrants(Roots(self._granted, chosen=resolver.real_cwds), resolver)
         conversation = Conversation(conversation_id, self._deps, grants)
         conversation.on_deleted(self, partial(self._forget, conversation_id, is_deleted=True))
@@ -385,6 +394,12 @@ class ConversationRegistry:
     def closing(self) -> bool:
         """True if the server is shutting down."""
         return self._closing.is_set()
+
+    @property
+    def begins_turns_of_other_nodes(self) -> bool:
+        """True if this process accepts requests of other nodes to begin turns."""
+        placement = self._deps.placement
+        return placement is not None and not placement.is_draining and not self.closing
 
     @property
     def running(self) -> list[Conversation]:

@@ -42,7 +42,7 @@ from parley.wire.peers import (
     Unfollow,
 )
 
-__all__ = ["FOLLOW_SECONDS", "RemoteOwner"]
+__all__ = ["FOLLOW_SECONDS", "RemoteOwner", "refusal"]
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class RemoteOwner:
 
         def take(message: Message) -> None:
             if (error := error_of(message)) is not None:
-                answered(_refusal(error))
+                answered(refusal(error))
                 if error.code == NOT_OWNER:
                     self.lost()  # the process refuses all later requests as well
                 return
@@ -215,7 +215,8 @@ class RemoteOwner:
                 self.lost()  # the missing entries are in the store
 
 
-def _refusal(error: ErrorObject) -> ParleyError:
+def refusal(error: ErrorObject) -> ParleyError:
+    """Return the error of this process for the error that another process has answered."""
     if error.code == REFUSED and error.name == ApprovalIsSettled.code and error.data is not UNSET:
         with suppress(msgspec.DecodeError):  # an older version sends other data
             return ApprovalIsSettled(**asdict(msgspec.json.decode(error.data, type=PeerSettlement)))

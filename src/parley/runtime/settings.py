@@ -20,10 +20,13 @@ from parley.conversation.settings_history import SettingsChange
 from parley.errors import SettingNotAllowed
 from parley.wire.ids import MessageId
 
-__all__ = ["ResolveSettings", "SettingsResolver", "refuse_looser"]
+__all__ = ["NODE", "ResolveSettings", "SettingsResolver", "refuse_looser"]
 
 ResolveSettings = Callable[[SettingsOverrides, ResolvedSettings | None], ResolvedSettings]
 """A function that resolves the overrides of a call on top of the previous settings."""
+
+NODE: Final = "node"
+"""The key in a settings record for the id of the node on whose disk the working directory is."""
 
 _REAL_CWD: Final = "real_cwd"
 """The key in a settings record for the path of the working directory without symbolic links."""
@@ -32,7 +35,9 @@ _REAL_CWD: Final = "real_cwd"
 class SettingsResolver:
     """Resolves settings when they are first needed, and caches them."""
 
-    def __init__(self, resolve: ResolveSettings) -> None:
+    def __init__(self, resolve: ResolveSettings, home_of: Callable[[str], str | None] = lambda _: None) -> None:
+        """Create the resolver. `home_of` returns the id of this node if a directory is on its disk."""
+        self._home_of = home_of
         self._resolve = self.of_process = resolve
         """The function that currently resolves settings. `of_process` is the default function, which uses the
         config.toml, the command line and the environment of this process.
@@ -75,6 +80,8 @@ class SettingsResolver:
         asked["cwd"] = settings.cwd
         if (real := self.real_cwds.get(settings.cwd) or _real_path(settings.cwd)) is not None:
             asked[_REAL_CWD] = self.real_cwds[settings.cwd] = real
+        if (home := self._home_of(settings.cwd)) is not None:
+            asked[NODE] = home
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked=asked)
 
     def resolved(self, change: SettingsChange) -> ResolvedSettings:

@@ -18,7 +18,7 @@ from parley.conversation.output import OutputDelta
 from parley.errors import LeaseLost, NotOwned, OwnedElsewhere, ParleyError, ShuttingDown, StoreFailed
 from parley.ports.outbox import Outbox
 from parley.ports.store import CALL_SECONDS
-from parley.runtime.conversation import Conversation, PeerRequest
+from parley.runtime.conversation import Conversation, PeerRequest, PlacedRequest
 from parley.runtime.deadline import Deadline
 from parley.runtime.readers import Reader
 from parley.server.context import LOCAL_USER, RequestContext, ServerContext
@@ -35,6 +35,7 @@ from parley.wire.peers import (
     NOT_WRITTEN,
     REFUSED,
     Changed,
+    ContinueTurn,
     EditQueued,
     Enqueue,
     Follow,
@@ -44,6 +45,7 @@ from parley.wire.peers import (
     PeerEntry,
     PeerOutput,
     PeerRead,
+    Place,
     RemoveQueued,
     RenameConversation,
     ResumeQueue,
@@ -74,6 +76,9 @@ _REQUESTS: Final[tuple[type[PeerRequest], ...]] = (
     InterruptTurn,
     RenameConversation,
 )
+_PLACED: Final[Mapping[str, type[PlacedRequest]]] = {
+    kind.METHOD: kind for kind in (Submit, Enqueue, ResumeQueue, ContinueTurn)
+}
 _NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 
 
@@ -127,6 +132,7 @@ class _Peer:
         self._followed: dict[ConversationId, tuple[Conversation, Reader]] = {}
         self.requests: Mapping[str, Handler] = {
             Follow.METHOD: self._follow,
+            Place.METHOD: self._place,
             **{kind.METHOD: partial(self._execute, kind) for kind in _REQUESTS},
         }
         self.notices: Mapping[str, Notice] = {
@@ -214,6 +220,29 @@ class _Peer:
         except ParleyError as error:
             if self._server.conversations.closing or isinstance(error, _NOT_OURS):
                 self._stop(conversation_id)
+                raise PeerRefusal(NOT_OWNER, error) from None
+            if isinstance(error, StoreFailed):
+                raise PeerRefusal(NOT_WRITTEN, error, error.detail) from None
+            raise PeerRefusal(REFUSED, error) from None
+
+    async def _place(self, call: Call) -> None:
+        """Execute a request that begins a turn as if a client of this process had sent it."""
+        place = _params(Place, call.params)
+        conversations = self._server.conversations
+        if not conversations.begins_turns_of_other_nodes:
+            raise PeerRefusal(NOT_OWNER, ShuttingDown())
+        try:
+            if place.method is None:
+                await conversations.find(place.conversation_id)
+                call.answer(b"{}")
+                return
+            if (kind := _PLACED.get(place.method)) is None:
+                raise NotOwned  # a newer version sends this request
+            conversation = conversations.get(place.conversation_id)
+            request = _params(kind, place.params)
+            await conversation.execute_placed(request, Deadline(PEER_SECONDS), answered=call.answer)
+        except ParleyError as error:
+            if conversations.closing or isinstance(error, _NOT_OURS):
                 raise PeerRefusal(NOT_OWNER, error) from None
             if isinstance(error, StoreFailed):
                 raise PeerRefusal(NOT_WRITTEN, error, error.detail) from None

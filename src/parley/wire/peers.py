@@ -22,6 +22,7 @@ __all__ = [
     "NOT_WRITTEN",
     "REFUSED",
     "Changed",
+    "ContinueTurn",
     "EditQueued",
     "Enqueue",
     "Follow",
@@ -32,6 +33,7 @@ __all__ = [
     "PeerOutput",
     "PeerRead",
     "PeerSettlement",
+    "Place",
     "RemoveQueued",
     "RenameConversation",
     "ResumeQueue",
@@ -221,6 +223,33 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     title: str
+
+
+class ContinueTurn(Struct, frozen=True, kw_only=True):
+    """Begins a turn after a turn that was interrupted or failed. The answer is `Submitted`. A node sends this
+    request only in `Place`.
+    """
+
+    METHOD: ClassVar = "parley/continue"
+
+    conversation_id: ConversationId
+    principal: PrincipalRef
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Asks a node to execute a request that begins a turn, because the node has the working directory.
+
+    The node executes the request as if a client of the node had sent it. The answer is that of the request.
+    """
+
+    METHOD: ClassVar = "parley/place"
+
+    conversation_id: ConversationId
+    method: str | None = None
+    """The method of the request. If it is None, the node takes over the conversation: it resumes a turn that waits
+    for an approval, and begins a turn with the next queued message.
+    """
+    params: Raw = Raw(b"{}")
 
 
 class Changed(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,10 @@ NODE_TOKEN: Final = "a-token-that-all-nodes-of-the-tests-share"
 
 
 class NodeProcess(ResidentProcess):
-    """A node with an id: `async with NodeProcess(model, directory, "a", url) as node`."""
+    """A node with an id: `async with NodeProcess(model, directory, "a", url) as node`.
+
+    By default, all nodes share the file system (`workspace`).
+    """
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class NodeProcess(ResidentProcess):
         store_url: str,
         *,
         config: str = "",
+        workspace: str = 'mode = "shared"',
         token: str = NODE_TOKEN,
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
@@ -35,7 +39,7 @@ class NodeProcess(ResidentProcess):
         super().__init__(
             model,
             directory / node_id / "home",
-            config=f'{config}\n[node]\nid = "{node_id}"\n',
+            config=f'{config}\n[node]\nid = "{node_id}"\n[workspace]\n{workspace}\n',
             env={"PARLEY_STORE_URL": store_url, "PARLEY_NODE_TOKEN": token, **(env or {})},
             arguments=arguments,
             **options,

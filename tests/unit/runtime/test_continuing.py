@@ -30,7 +30,7 @@ async def test_a_request_ends_with_input_of_the_user(home: str, answers: tuple[L
     turn = (TurnStarted(event_id=EventId("1")), TaskStarted(), SAID, *answers, TurnEnded(why="interrupted"))
     log = log_of(settings_chosen(cwd=home), *turn)
     await store.create(FIRST, log.entries, summary())
-    began: list[LocalTurn] = []
+    began: list[LocalTurn | None] = []
     async with Life(home, store) as life:
         conversation = life.conversations.get(FIRST)
         await conversation.continue_turn(principal=LOCAL, began=began.append)
@@ -40,6 +40,6 @@ async def test_a_request_ends_with_input_of_the_user(home: str, answers: tuple[L
     sent = life.requests[-1].history[-1]
     assert isinstance(sent, UserItem)
     assert sent.content == (TextItem(text=last),)
-    assert [one.event_id for one in began] == ["2"]
+    assert [None if one is None else one.event_id for one in began] == ["2"]
     assert types[:2] == ["turn_started", "task_started"]
     assert "user_message" not in types

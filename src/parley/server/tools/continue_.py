@@ -13,8 +13,9 @@ __all__ = ["continue_"]
 async def continue_(call: ToolCall, args: ConversationArguments) -> None:
     conversation = call.conversation_for_command(args.conversation_id)
 
-    def began(turn: LocalTurn) -> None:
-        call.session.note_turn(conversation, turn)
+    def began(turn: LocalTurn | None) -> None:
+        if turn is not None:
+            call.session.note_turn(conversation, turn)
         call.answer(typed_result(PlainOk()))  # the answer is sent before the first event of the turn
 
     await conversation.continue_turn(

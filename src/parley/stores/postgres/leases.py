@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Final
 
 from parley.errors import NodeIdTaken, ParleyError
-from parley.ports.nodes import Node
+from parley.ports.nodes import Node, NodeLoad
 from parley.ports.store import Lease, Owner, Summary
 from parley.stores.postgres.database import Backoff, Database, close
 from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
-from parley.stores.postgres.nodes import ALIVE, LOCKS, announce
+from parley.stores.postgres.nodes import ALIVE, LOCKS, announce, announce_load
 from parley.wire.ids import ConversationId
 
 __all__ = ["ALIVE_OR_CUT_OFF", "LEASE_SECONDS", "HeldLease", "LeaseKeeper"]
@@ -112,6 +112,7 @@ class LeaseKeeper:
         """
         self._database, self._seconds, self._on_given_up = database, lease_seconds, on_given_up
         self._host, self._node = host, node
+        self._load: Callable[[], NodeLoad] | None = None
         self._joining: Task[None] | None = None
         self._refused: dict[str, float] = {}
         """The times at which connections to nodes were last refused, by the address of the node."""
@@ -225,8 +226,8 @@ class LeaseKeeper:
                 log.debug("%s: joining again: %s", self._database.location, reason_of(error))
                 await backoff.pause()
 
-    async def join(self, node: Node, db: Connection) -> None:
-        """Register this process as a node. `db` is any connection to the database.
+    async def join(self, node: Node, load: Callable[[], NodeLoad] | None, db: Connection) -> None:
+        """Register this process as a node. `load` returns its load. `db` is any connection to the database.
 
         If another process has the same node id, wait until that process has ended or its lease has expired.
 
@@ -234,7 +235,7 @@ class LeaseKeeper:
             NodeIdTaken: another process still has the node id.
             Exception: any other error of the database or of the connection.
         """
-        self._node = node
+        self._node, self._load = node, load
         until = asyncio.get_running_loop().time() + self._seconds + JOIN_AGAIN_SECONDS
         while True:
             try:
@@ -308,6 +309,8 @@ class LeaseKeeper:
                 self._seconds,
                 self._is_locked,
             )
+            if self._load is not None:
+                await announce_load(self._connection, self.number, self._load())
         if renewed is None:  # the row expired long ago and was removed
             self._give_up()
             return

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from parley.errors import NodeIdTaken
-from parley.ports.nodes import Node
+from parley.ports.nodes import Node, NodeLoad
 from parley.stores.postgres.driver import Connection
 
-__all__ = ["ALIVE", "LOCKS", "announce", "other_nodes"]
+__all__ = ["ALIVE", "LOCKS", "all_nodes", "announce", "announce_load", "other_nodes"]
 
 LOCKS: Final = 730_693
 """The first half of the key of the advisory locks. The second half is the number of the holder."""
@@ -46,15 +46,54 @@ async def announce(db: Connection, node: Node, number: int, former: int | None) 
             await db.execute("DELETE FROM holders WHERE number = $1", holder)
         await db.execute("DELETE FROM nodes n WHERE NOT EXISTS (SELECT FROM holders h WHERE h.number = n.holder)")
         await db.execute(
-            "INSERT INTO nodes VALUES ($1, $2, $3, $4)", node.id.encode(), node.url.encode(), node.version, number
+            "INSERT INTO nodes (id, url, version, holder, mode, roots) VALUES ($1, $2, $3, $4, $5, $6)",
+            node.id.encode(),
+            node.url.encode(),
+            node.version,
+            number,
+            node.mode,
+            [root.encode(errors="surrogateescape") for root in node.roots],
         )
+
+
+async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> None:
+    """Store the load of the node of the lease holder `number`, if it has changed."""
+    await db.execute(
+        "UPDATE nodes SET running = $2, is_draining = $3"
+        " WHERE holder = $1 AND (running, is_draining) IS DISTINCT FROM ($2::integer, $3::boolean)",
+        number,
+        load.running,
+        load.is_draining,
+    )
 
 
 async def other_nodes(db: Connection, number: int | None) -> list[Node]:
     """Return the running nodes, except the node of the lease holder `number`."""
+    return await _nodes(db, f"{ALIVE} AND n.holder IS DISTINCT FROM $1", number)
+
+
+async def all_nodes(db: Connection) -> list[Node]:
+    """Return all nodes, including nodes that have ended."""
+    return await _nodes(db, "true")
+
+
+async def _nodes(db: Connection, condition: str, *arguments: int | None) -> list[Node]:
     rows = await db.fetch(
-        "SELECT n.id, n.url, n.version FROM nodes n JOIN holders h ON h.number = n.holder"
-        f" WHERE {ALIVE} AND n.holder IS DISTINCT FROM $1 ORDER BY n.id",
-        number,
+        "SELECT n.id, n.url, n.version, n.mode, n.roots, n.running, n.is_draining,"
+        f" h.number IS NOT NULL AND {ALIVE}"
+        f" FROM nodes n LEFT JOIN holders h ON h.number = n.holder WHERE {condition} ORDER BY n.id",
+        *arguments,
     )
-    return [Node(id=row[0].decode(), url=row[1].decode(), version=row[2]) for row in rows]
+    return [
+        Node(
+            id=row[0].decode(),
+            url=row[1].decode(),
+            version=row[2],
+            mode=row[3],
+            roots=tuple(root.decode(errors="surrogateescape") for root in row[4]),
+            running=row[5],
+            is_draining=row[6],
+            is_alive=row[7],
+        )
+        for row in rows
+    ]

@@ -196,6 +196,19 @@ async def m002_nodes(db: Connection) -> None:
     )
 
 
+@_migration
+async def m003_workspaces(db: Connection) -> None:
+    """Add the working directories and the load of each node."""
+    await db.execute(
+        """
+        ALTER TABLE nodes ADD COLUMN mode text NOT NULL DEFAULT 'local';
+        ALTER TABLE nodes ADD COLUMN roots bytea[] NOT NULL DEFAULT '{}';
+        ALTER TABLE nodes ADD COLUMN running integer NOT NULL DEFAULT 0;
+        ALTER TABLE nodes ADD COLUMN is_draining boolean NOT NULL DEFAULT false;
+        """
+    )
+
+
 async def _index_words(db: Connection) -> None:
     """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
     extension.

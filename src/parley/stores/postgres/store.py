@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from parley.conversation.log import Entry
 from parley.errors import HomeLost, LeaseLost, StoreError, StoreFailed, UnknownConversation
-from parley.ports.nodes import Node
+from parley.ports.nodes import Node, NodeLoad
 from parley.ports.store import (
     CHECKPOINT_BYTES,
     PAGE,
@@ -39,7 +39,7 @@ from parley.stores.postgres.database import Database
 from parley.stores.postgres.drafts import PostgresDraft
 from parley.stores.postgres.driver import Connection, replicated
 from parley.stores.postgres.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
-from parley.stores.postgres.nodes import other_nodes
+from parley.stores.postgres.nodes import all_nodes, other_nodes
 from parley.stores.postgres.notifications import Notifications
 from parley.stores.postgres.writer import Writer
 from parley.stores.postgres.writes import Acquire, Append, Delete, Release, Request, SaveCheckpoint
@@ -268,17 +268,20 @@ class PostgresStore:
 
     # --- nodes -------------------------------------------------------------------------
 
-    async def join(self, node: Node) -> None:
+    async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
         self._node = node
         parts = self._open
 
         async def work(db: Connection, _: bool) -> None:
-            await parts.keeper.join(node, db)
+            await parts.keeper.join(node, load, db)
 
         await parts.database.run(work, until=asyncio.get_running_loop().time() + 2 * self._lease_seconds)
 
     async def nodes(self) -> list[Node]:
         return await self._read(lambda db: other_nodes(db, self._open.keeper.number))
+
+    async def announced(self) -> list[Node]:
+        return await self._read(all_nodes)
 
     def note_refused(self, url: str) -> None:
         self._open.keeper.note_refused(url)
