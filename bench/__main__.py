@@ -35,10 +35,10 @@ Measure = Callable[[str, Sequence[Server], int], list[Row]]
 repetitions."""
 
 MEASURES: dict[str, Measure] = {
-    "deltas": lambda url, peers, times: one_conversation(url, peers, repetitions=times, tell=_tell),
-    "many": lambda url, peers, times: many_conversations(url, peers, repetitions=times, tell=_tell),
-    "messages": lambda url, peers, times: many_messages(url, tell=_tell),
-    "durability": lambda url, peers, times: durability(url, repetitions=times, tell=_tell),
+    "deltas": lambda url, peers, times: one_conversation(url, peers, repetitions=times, report=_report),
+    "many": lambda url, peers, times: many_conversations(url, peers, repetitions=times, report=_report),
+    "messages": lambda url, peers, times: many_messages(url, report=_report),
+    "durability": lambda url, peers, times: durability(url, repetitions=times, report=_report),
     "client": lambda url, peers, times: through_client(url, repetitions=times),
     "startup": lambda url, peers, times: startup(url, peers),
     "full-home": lambda url, peers, times: full_home(url),
@@ -59,7 +59,7 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -91,12 +91,12 @@ def main() -> int:
     if arguments.no_peers:
         report.not_measured.append("the peers, because of --no-peers")
     else:
-        peers, missing = fetch_peers(_tell)
+        peers, missing = fetch_peers(_report)
         report.not_measured += missing
     failed = False
     with running_model() as base_url:
         for name in arguments.measures or MEASURES:
-            _tell(name)
+            _report(name)
             try:
                 report.rows += MEASURES[name](base_url, peers, arguments.repeat)
             except NotAvailable as why:
@@ -106,7 +106,7 @@ def main() -> int:
                 failed = True
     write_json(report)
     print(table(report))
-    _tell(f"written to {RESULTS}")
+    _report(f"written to {RESULTS}")
     return int(failed or any(row.kept is False for row in report.rows))
 
 

@@ -31,7 +31,7 @@ _PACKAGES: Final = (
 )
 
 
-def fetch_peers(tell: Callable[[str], None]) -> tuple[list[Server], list[str]]:
+def fetch_peers(report: Callable[[str], None]) -> tuple[list[Server], list[str]]:
     """Download the peers that are not in the cache.
 
     Returns:
@@ -43,7 +43,7 @@ def fetch_peers(tell: Callable[[str], None]) -> tuple[list[Server], list[str]]:
     missing: list[str] = []
     for package in _PACKAGES:
         try:
-            servers.append(package.server(_fetch(package, tell)))
+            servers.append(package.server(_fetch(package, report)))
         except _NotFetched as reason:
             missing.append(f"{package.name}: {reason}")
     return servers, missing
@@ -53,7 +53,7 @@ class _NotFetched(Exception):
     """Raised when a peer cannot be downloaded."""
 
 
-def _fetch(package: _Package, tell: Callable[[str], None]) -> Path:
+def _fetch(package: _Package, report: Callable[[str], None]) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parley-bench"
     directory = cache / package.name.rpartition("@")[2]
     binary = directory / "node_modules" / "@openai" / "codex" / package.binary
@@ -62,7 +62,7 @@ def _fetch(package: _Package, tell: Callable[[str], None]) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise _NotFetched("npm is not installed")
-    tell(f"fetching {package.name}")
+    report(f"fetching {package.name}")
     directory.mkdir(parents=True, exist_ok=True)
     command = (
         npm,

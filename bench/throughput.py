@@ -65,7 +65,7 @@ def _run(server: Server, base_url: str, *, conversations: int, deltas: int) -> _
 
 
 def _best(
-    rounds: Sequence[Sequence[Server]], run: Callable[[Server], _Run], tell: Callable[[str], None]
+    rounds: Sequence[Sequence[Server]], run: Callable[[Server], _Run], report: Callable[[str], None]
 ) -> dict[str, _Run]:
     """Return the best run of each server. The servers alternate, so that other load on the computer affects all of
     them."""
@@ -73,7 +73,7 @@ def _best(
     for servers in rounds:
         for server in servers:
             one = run(server)
-            tell(f"  {server.name}: {one.per_second:,.0f}/s")
+            report(f"  {server.name}: {one.per_second:,.0f}/s")
             before = best.get(server.name)
             if before is None or (-one.stuck, one.per_second) > (-before.stuck, before.per_second):
                 best[server.name] = one
@@ -81,12 +81,12 @@ def _best(
 
 
 def one_conversation(
-    base_url: str, peers: Sequence[Server], *, repetitions: int, tell: Callable[[str], None]
+    base_url: str, peers: Sequence[Server], *, repetitions: int, report: Callable[[str], None]
 ) -> list[Row]:
     def run(server: Server) -> _Run:
         return _run(server, base_url, conversations=1, deltas=DELTAS)
 
-    best = _best([[Parley(), PlainParley(), *peers]] * repetitions, run, tell)
+    best = _best([[Parley(), PlainParley(), *peers]] * repetitions, run, report)
     ours = best[Parley.name].per_second
     each_alone = not best[Parley.name].merged
     kept, notes = None, [f"{DELTAS:,} deltas of 8 characters, one HTTP chunk each; best of {repetitions}"]
@@ -115,13 +115,13 @@ def one_conversation(
 
 
 def many_conversations(
-    base_url: str, peers: Sequence[Server], *, repetitions: int, tell: Callable[[str], None]
+    base_url: str, peers: Sequence[Server], *, repetitions: int, report: Callable[[str], None]
 ) -> list[Row]:
     def run(server: Server) -> _Run:
         return _run(server, base_url, conversations=CONVERSATIONS, deltas=SHORT_TURN)
 
     # Each peer runs only once, because one run takes almost a minute.
-    best = _best([[Parley(), *peers], *([Parley()] for _ in range(repetitions - 1))], run, tell)
+    best = _best([[Parley(), *peers], *([Parley()] for _ in range(repetitions - 1))], run, report)
     ours = best[Parley.name]
     note = f"{SHORT_TURN:,} deltas in each conversation; best of {repetitions}, with peers one run"
     return [
@@ -143,7 +143,7 @@ def many_conversations(
     ]
 
 
-def many_messages(base_url: str, *, tell: Callable[[str], None]) -> list[Row]:
+def many_messages(base_url: str, *, report: Callable[[str], None]) -> list[Row]:
     """Measure how fast Parley handles one short message to each of `MESSAGES` conversations, all sent at once."""
     with Parley().ready(base_url) as running:
         running.run_short_turn()  # warm up: the first turn loads the HTTP library
@@ -169,7 +169,7 @@ def many_messages(base_url: str, *, tell: Callable[[str], None]) -> list[Row]:
                 accepted_after = time.perf_counter() - began
         completed_after = time.perf_counter() - began
         cpu = running.cpu_seconds() - cpu_before
-    tell(f"  {Parley.name}: {MESSAGES / completed_after:,.0f}/s")
+    report(f"  {Parley.name}: {MESSAGES / completed_after:,.0f}/s")
     note = f"one short message to each of {MESSAGES:,} conversations, all sent at once"
     return [
         Row(what="messages accepted", unit="/s", values={Parley.name: MESSAGES / accepted_after}, notes=(note,)),
@@ -178,17 +178,17 @@ def many_messages(base_url: str, *, tell: Callable[[str], None]) -> list[Row]:
     ]
 
 
-def durability(base_url: str, *, repetitions: int, tell: Callable[[str], None]) -> list[Row]:
+def durability(base_url: str, *, repetitions: int, report: Callable[[str], None]) -> list[Row]:
     """Measure the slowdown that durability causes, by comparison with `--ephemeral`.
 
     Without `--ephemeral`, each event with a position is on disk before the server sends it.
     """
     lengths = ((1, DELTAS), (CONVERSATIONS, LONG_TURN), (CONVERSATIONS, SHORT_TURN))
-    return [_durability(base_url, conversations, deltas, repetitions, tell) for conversations, deltas in lengths]
+    return [_durability(base_url, conversations, deltas, repetitions, report) for conversations, deltas in lengths]
 
 
 def _durability(
-    base_url: str, conversations: int, deltas: int, repetitions: int, tell: Callable[[str], None]
+    base_url: str, conversations: int, deltas: int, repetitions: int, report: Callable[[str], None]
 ) -> Row:
     def run(server: Server) -> _Run:
         return _run(server, base_url, conversations=conversations, deltas=deltas)
@@ -200,7 +200,7 @@ def _durability(
         servers: list[Server] = [Parley(), EphemeralParley()]
         rates = {server.name: run(server).per_second for server in (servers if number % 2 else servers[::-1])}
         found.append((rates[Parley.name], rates[EphemeralParley.name]))
-        tell(f"  {found[-1][0]:,.0f}/s, with --ephemeral {found[-1][1]:,.0f}/s")
+        report(f"  {found[-1][0]:,.0f}/s, with --ephemeral {found[-1][1]:,.0f}/s")
     percent = median((1 - kept / ephemeral) * 100 for kept, ephemeral in found)
     a_turn = median((1 / kept - 1 / ephemeral) * deltas * 1000 for kept, ephemeral in found)
     kept, ephemeral = (median(rates) for rates in zip(*found, strict=True))

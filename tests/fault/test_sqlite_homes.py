@@ -15,7 +15,7 @@ from kit.servers.store_process import StoreProcess
 from kit.system.mounts import MOUNTS, UNSHARED
 from parley.client import ToolFailed
 from parley.errors import BadHome, HomeLost, StoreFailed
-from parley.stores.sqlite.read_only import look_at_database
+from parley.stores.sqlite.read_only import check_database
 from parley.stores.sqlite.schema import MIGRATIONS
 from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ParleyProcess, ScriptedModel
@@ -140,7 +140,7 @@ async def test_an_empty_database_is_damage(tmp_path: Path, has_locks: bool) -> N
 
     said = await refusal(tmp_path)
     with pytest.raises(BadHome) as looked:
-        look_at_database(str(tmp_path))
+        check_database(str(tmp_path))
     (tmp_path / "parley.db").unlink()
     await made(tmp_path)
 
@@ -159,7 +159,7 @@ async def test_a_database_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
     said = await refusal(home)
     with pytest.raises(BadHome) as looked:
-        look_at_database(str(home))
+        check_database(str(home))
 
     assert said == looked.value.detail
     assert said == (

@@ -44,7 +44,7 @@ ANSWERS: Final[list[tuple[Any, str, str | None]]] = [
 """An answer, the decision, and the output that the model gets if the command did not run."""
 
 
-@pytest.mark.promises("approvals.answers", "approvals.told", "approvals.settled")
+@pytest.mark.promises("approvals.answers", "approvals.denied", "approvals.settled")
 async def test_each_answer_does_what_the_table_says(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION) as client:
         for number, (answer, decision, refusal) in enumerate(ANSWERS):
@@ -63,7 +63,7 @@ async def test_each_answer_does_what_the_table_says(parley_model: ScriptedModel)
 
 
 @pytest.mark.child_process
-@pytest.mark.promises("approvals.answers", "approvals.told")
+@pytest.mark.promises("approvals.answers", "approvals.denied")
 @pytest.mark.parametrize("answer", [{"decision": "abort"}, {"action": "cancel"}], ids=str)
 async def test_an_abort_interrupts_the_turn_and_the_model_reads_nothing_of_it(
     parley_model: ScriptedModel, answer: Any

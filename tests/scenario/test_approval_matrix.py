@@ -531,7 +531,7 @@ async def play_all(model: ScriptedModel, folder: Path, played: Iterable[Cell], m
 
 
 @pytest.mark.promises(
-    "decide.commands", "decide.safe", "decide.retry", "decide.patches", "approvals.told", "approvals.session"
+    "decide.commands", "decide.safe", "decide.retry", "decide.patches", "approvals.denied", "approvals.session"
 )
 @SANDBOX
 @pytest.mark.parametrize("way", get_args(Way))

@@ -145,7 +145,7 @@ async def test_only_local_clients_answer_if_the_setting_says_so(
             assert not is_asked(to_ada)
 
 
-@pytest.mark.promises("approvals.from", "approvals.nobody")
+@pytest.mark.promises("approvals.from", "approvals.no-client")
 async def test_a_client_that_may_not_answer_does_not_stop_the_timeout(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -357,7 +357,7 @@ async def test_an_older_client_that_may_not_answer_does_not_end_a_held_turn(
     assert code == ("approval_settled" if is_denied else "")
 
 
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_an_observer_does_not_start_the_timeout(parley_model: ScriptedModel, tmp_path: Path) -> None:
     config = config_of("anyone", "timeout_seconds = 1\n")
     async with serving(parley_model, tmp_path / "home", config) as server:

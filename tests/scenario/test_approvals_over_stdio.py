@@ -53,7 +53,7 @@ def approval_request(request_id: int, message: str, **fields: Any) -> Any:
 # --- approval requests -----------------------------------------------------------------------
 
 
-@pytest.mark.promises("approvals.plain", "approvals.event-first", "approvals.told")
+@pytest.mark.promises("approvals.plain", "approvals.event-first", "approvals.denied")
 async def test_an_older_client_is_asked_as_by_the_original(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model) as client:
         cwd = str(client.work)
@@ -104,7 +104,7 @@ async def test_an_older_client_is_asked_as_by_the_original(parley_model: Scripte
         assert list(client.work.iterdir()) == []
 
 
-@pytest.mark.promises("approvals.full", "approvals.settled", "approvals.told", "approvals.list")
+@pytest.mark.promises("approvals.full", "approvals.settled", "approvals.denied", "approvals.list")
 async def test_a_newer_client_gets_more_details_and_the_model_reads_its_reason(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION) as client:
         cwd = str(client.work)
@@ -259,7 +259,7 @@ def has_output(asked: RecordedRequest) -> bool:
     return bool(asked.body["messages"][-1]["role"] == "tool")
 
 
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_a_client_that_cannot_be_asked_is_not_left_waiting(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION, capabilities={}) as client:
         parley_model.set_handler(lambda asked: None if has_output(asked) else Says((shell("c1", "touch", "a"),)))

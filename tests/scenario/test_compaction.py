@@ -26,7 +26,7 @@ from kit.clients.messages import (
     user_message,
 )
 from kit.clients.wire_client import WireClient, speaking
-from parley.agent.compaction import FOREWORD, INSTRUCTIONS
+from parley.agent.compaction import INSTRUCTIONS, SUMMARY_PREFIX
 from parley.testing import HOLD, Call, RecordedRequest, Says, ScriptedModel, Usage
 from parley.testing.home import MODEL
 from parley.testing.render import Api
@@ -55,7 +55,7 @@ The second turn fits into the window with this message, but the first turn does 
 """
 
 OLD: Final = f"USER: one\n\nAGENT: {A1}"
-SUMMARY: Final = f"{FOREWORD}In short."
+SUMMARY: Final = f"{SUMMARY_PREFIX}In short."
 RECENT: Final = (User("two"), Assistant(A2))
 
 
@@ -204,7 +204,7 @@ async def test_within_a_turn_of_many_large_outputs_calls_stay_with_their_outputs
             assert shown == [f"c{one}" for one in range(number - len(shown), number)]
             assert len(request.raw) / 3.5 < 16_000
         for request in after_summaries:
-            assert texts(request) == [f"{FOREWORD}So far so good."]
+            assert texts(request) == [f"{SUMMARY_PREFIX}So far so good."]
             assert len(call_ids(request)) == 1
 
 
@@ -306,7 +306,7 @@ async def test_each_branch_has_its_own_summary(parley_model: ScriptedModel) -> N
         assert bodies(parley_model) == [
             body(
                 "chat",
-                User(f"{FOREWORD}{summary}"),
+                User(f"{SUMMARY_PREFIX}{summary}"),
                 *RECENT,
                 User(Q3),
                 Assistant("Done"),
@@ -334,7 +334,7 @@ async def test_where_a_summary_is_refused_the_users_own_words_take_its_place(
 
         begun, *said = spoken(api, "Done")
         assert covered(events) == [live(event) for event in (begun, COMPACTED, *said)]
-        poor = f"{FOREWORD}- The user said: one"
+        poor = f"{SUMMARY_PREFIX}- The user said: one"
         assert bodies(parley_model)[2:] == [
             asks_for_summary(api, OLD, conversation),
             body(api, User(poor), *RECENT, User(Q3), cwd=client.work, session=conversation),

@@ -182,7 +182,7 @@ def normal(output: str, names: Sequence[str] = RUNNING_TEXT) -> tuple[str, list[
     output = re.sub(r"after \d+ characters", "after N characters", output)
     output = re.sub(r"parley send [0-9a-f]{8} ", "parley send ID ", output)
     # The killed client may have missed the reasoning.
-    output = re.sub(r"   <- agent_reasoning_delta, .*\n      (They came back|.*leave\.).*\n", "", output)
+    output = re.sub(r"   <- agent_reasoning_delta, .*\n      (A second message|.*leaves\.).*\n", "", output)
     output = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID", output)
     texts: list[str] = []
 

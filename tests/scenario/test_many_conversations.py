@@ -53,7 +53,7 @@ def by_conversation(messages: list[Any]) -> dict[str, list[Any]]:
     return dict(found)
 
 
-@pytest.mark.promises("stream.told-apart")
+@pytest.mark.promises("stream.conversation-id")
 @either_api
 async def test_fifty_conversations_at_once_are_never_mixed(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api) as client:

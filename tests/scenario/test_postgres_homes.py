@@ -205,7 +205,7 @@ async def test_a_migration_that_was_interrupted_is_continued(tmp_path: Path, dat
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.3)
             with pytest.raises(Exception, match="cannot be reached"):
-                await migrate_home(str(tmp_path), port.url, tell=cut)
+                await migrate_home(str(tmp_path), port.url, report=cut)
     migrated = await migrate_home(str(tmp_path), url)
 
     assert migrated == (2, 1, 1)
@@ -223,13 +223,13 @@ async def test_a_home_that_changes_during_its_migration_is_refused(tmp_path: Pat
         await store.append(lease, [said(2, "more")], summary())
         await store.close()
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         if done == 1:  # the other conversation was copied
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(lambda: asyncio.run(change())).result()
 
     with pytest.raises(BadHome, match="was changed during the migration"):
-        await migrate_home(str(tmp_path), databases.new_url(), tell=tell)
+        await migrate_home(str(tmp_path), databases.new_url(), report=report)
 
 
 async def test_neither_a_used_database_nor_a_used_home_is_migrated(

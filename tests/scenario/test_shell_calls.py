@@ -30,7 +30,7 @@ def expected(call: Call, output: str, *events: Any) -> dict[str, Turned]:
 
 
 @pytest.mark.child_process
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 async def test_of_a_command_that_succeeds_the_model_reads_stdout(parley_model: ScriptedModel) -> None:
     call = shell("c1", "echo", "hello")
     async with speaking(parley_model) as wire:
@@ -67,7 +67,7 @@ ROWS: Final = (
 )
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 async def test_a_command_ends_as_it_says_and_the_model_reads_both_streams_when_it_fails(
     parley_model: ScriptedModel,
 ) -> None:
@@ -108,7 +108,7 @@ LONG: Final = {
 """For each script, the output that the model gets, and the output in the end event."""
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 async def test_only_output_that_is_too_long_is_cut_in_the_middle_and_shorter_still_in_the_end_event(
     parley_model: ScriptedModel,
 ) -> None:
@@ -146,7 +146,7 @@ TIMED_OUT: Final = {
 """For each policy, the output that the model gets for a command that took longer than 300 milliseconds."""
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 async def test_a_program_that_is_not_there_has_a_beginning_and_an_end(parley_model: ScriptedModel) -> None:
     call = shell("c1", "no-such-program-here", "x")
     async with speaking(parley_model) as wire:
@@ -165,7 +165,7 @@ async def test_an_empty_command_has_a_beginning_and_an_end(parley_model: Scripte
         assert seen == Turned.of_one("chat", call, f"execution error: {why}", *events)
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_the_words(
     parley_model: ScriptedModel,
 ) -> None:
@@ -203,7 +203,7 @@ async def test_output_before_a_timeout_is_shown_to_clients_and_not_to_the_model(
         assert seen.asked == history("chat", User("go"), sent(call), text)
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 async def test_a_command_that_a_signal_kills_did_not_run_to_its_end(parley_model: ScriptedModel) -> None:
     call = shell("c1", "bash", "-c", "echo begun; kill -9 $$")
     why = "command was killed by a signal"
@@ -233,7 +233,7 @@ FAILED: Final = "failed in sandbox LinuxSeccomp with execution error: "
 DENIED: Final = f"{FAILED}sandbox denied exec error, "
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_confined_command_that_fails_was_denied_by_the_sandbox_whatever_the_reason(
     parley_model: ScriptedModel, mechanism: str
@@ -267,7 +267,7 @@ async def test_a_confined_command_that_fails_was_denied_by_the_sandbox_whatever_
         assert [*wire.work.iterdir()] == []
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_one(
     parley_model: ScriptedModel, mechanism: str
@@ -310,7 +310,7 @@ async def test_failures_without_relation_to_the_sandbox_are_reported_as_without_
         ]
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("sandbox", ["workspace-write", "danger-full-access"])
 async def test_a_missing_directory_or_interpreter_is_named(
@@ -422,7 +422,7 @@ BAD_ARGUMENTS: Final = {
 """Invalid arguments, and the error of each."""
 
 
-@pytest.mark.promises("shell.told")
+@pytest.mark.promises("shell.model-output")
 async def test_arguments_that_do_not_fit_are_explained_to_the_model_without_events(
     parley_model: ScriptedModel,
 ) -> None:

@@ -393,7 +393,7 @@ async def test_cancelling_a_stream_does_not_interrupt_its_turn(parley_model: Scr
 # --- several conversations -------------------------------------------------------------
 
 
-@pytest.mark.promises("stream.told-apart")
+@pytest.mark.promises("stream.conversation-id")
 async def test_events_name_their_conversation_exactly_while_several_are_streamed(
     parley_model: ScriptedModel,
 ) -> None:
@@ -423,7 +423,7 @@ async def test_events_name_their_conversation_exactly_while_several_are_streamed
         ]
 
 
-@pytest.mark.promises("stream.told-apart")
+@pytest.mark.promises("stream.conversation-id")
 async def test_a_conversation_gets_its_name_in_the_middle_of_a_sentence(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         parley_model.says("One ", HOLD, "two ", HOLD, "three")

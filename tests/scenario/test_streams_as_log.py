@@ -91,7 +91,7 @@ def comparable(message: Any, conversation: str) -> Any:
             return message
 
 
-@pytest.mark.promises("stream.as-log", "stream.told-apart", "stream.take-over")
+@pytest.mark.promises("stream.as-log", "stream.conversation-id", "stream.take-over")
 async def test_log_streams_and_plain_ones_stand_side_by_side(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model) as client:
         one, other = await client.create(), await client.create()

@@ -185,7 +185,7 @@ def _table_of_calls() -> list[tuple[CallSent, tuple[EventMsg, ...], str]]:
 
 
 @pytest.mark.child_process
-@pytest.mark.promises("servers.told")
+@pytest.mark.promises("servers.model-output")
 @pytest.mark.parametrize("api", APIS)
 async def test_every_kind_of_call_is_shown_and_answered_as_it_should_be(
     parley_model: ScriptedModel, api: Api

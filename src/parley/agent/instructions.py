@@ -65,11 +65,11 @@ Call the function apply_patch with the patch as `input`. If you do not have that
 """
 """Instructions for models that were not trained on the patch format."""
 
-_NOT_TAUGHT: Final = "gpt-4.1"
+_UNTRAINED: Final = "gpt-4.1"
 
 
 def instructions_for(model: str) -> str:
     """Return the base instructions for a model. Include the patch format if the model was not trained on that
     format.
     """
-    return BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS if family(model).startswith(_NOT_TAUGHT) else BASE_INSTRUCTIONS
+    return BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS if family(model).startswith(_UNTRAINED) else BASE_INSTRUCTIONS

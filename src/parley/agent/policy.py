@@ -104,7 +104,7 @@ def _decide_patch(
     ask = Ask(leaves_sandbox=has_sandbox)
     if approval_policy == "untrusted":
         return ask
-    may_be_written = not has_sandbox or (policy is not None and _lie_in(action.paths, policy.writable))
+    may_be_written = not has_sandbox or (policy is not None and _are_below(action.paths, policy.writable))
     if may_be_written and (action.inside_cwd or approval_policy == "on-failure"):
         return _within(policy, settings, unconfined)
     return OUTSIDE if approval_policy == "never" else ask
@@ -127,7 +127,7 @@ def _has_sandbox(settings: Settings) -> bool:
     return settings.sandbox_mode != "danger-full-access"
 
 
-def _lie_in(paths: Sequence[str], roots: Sequence[WritableRoot]) -> bool:
+def _are_below(paths: Sequence[str], roots: Sequence[WritableRoot]) -> bool:
     from pathlib import PurePath  # imported here: a server starts without it
 
     return all(any(PurePath(path).is_relative_to(root.path) for root in roots) for path in paths)

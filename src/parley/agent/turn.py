@@ -300,7 +300,7 @@ async def _listen(
     response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
     message = ItemKind.MESSAGE  # looked up once: in Python 3.11 each access to an enum member runs code
-    counted = counted_if_cut(request, lambda: _said_so_far(response, transcript), transcript, settings.limits)
+    counted = counted_if_cut(request, lambda: _text_so_far(response, transcript), transcript, settings.limits)
     async with counted, aclosing(model.stream(request)) as batches:
         async for batch in batches:
             batch, last = _without_the_end(batch)
@@ -365,7 +365,7 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
     return []
 
 
-def _said_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]:
+def _text_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]:
     return [*response.items, *(MessageItem(text=_unfinished(kind, response, transcript)) for kind in ItemKind)]
 
 

@@ -60,7 +60,7 @@ MOST_SILENT: Final = 128
 """The maximum number of open connections without a first line. When another connection arrives, the oldest of these
 connections is closed.
 """
-LOOK_SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 60.0
 """The maximum interval, in seconds, between two checks in a server that exits when idle. The server checks whether
 it is idle and whether its log is too long.
 """
@@ -140,7 +140,7 @@ class Resident:
             path,
             on_channel=self._accepted,
             on_bound_again=self._describe_again,
-            on_look=lambda: None if lock is None else self._keep(lock),
+            on_check=lambda: None if lock is None else self._keep(lock),
         )
 
     def _keep(self, lock: ResidentLock) -> None:
@@ -228,7 +228,7 @@ class Resident:
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
             while not self._stopping.is_set():
-                timeout = min(LOOK_SECONDS, self._seconds_to_idle_exit()) if exits_when_idle else None
+                timeout = min(CHECK_SECONDS, self._seconds_to_idle_exit()) if exits_when_idle else None
                 await asyncio.wait({stopped}, timeout=timeout)
                 if exits_when_idle:
                     with suppress(OSError):  # a long log does no harm

@@ -13,11 +13,11 @@ from parley.common.home import SOCKET
 from parley.common.limited_log import LimitedLog
 from parley.transports.unix import Listener
 
-__all__ = ["LOOK_SECONDS", "ResidentSockets"]
+__all__ = ["CHECK_SECONDS", "ResidentSockets"]
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 5.0
 """The interval, in seconds, between two checks that the socket files still exist."""
 
 
@@ -31,20 +31,20 @@ class ResidentSockets:
         *,
         on_channel: Callable[[socket.socket], None],
         on_bound_again: Callable[[], None] = lambda: None,
-        on_look: Callable[[], None] = lambda: None,
-        look_seconds: float = LOOK_SECONDS,
+        on_check: Callable[[], None] = lambda: None,
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         """Listen in the home directory and, if `path` is given, at `path`.
 
         `on_channel` is called with each new connection. `on_bound_again` is called after a missing socket file has
-        been created again. `on_look` is called with each check of the socket files.
+        been created again. `on_check` is called with each check of the socket files.
 
         Raises:
             OSError: the server cannot listen on one of the sockets.
         """
         self._home_path = os.path.join(home, SOCKET)
         self.path: Final = path or self._home_path
-        self._on_bound_again, self._on_look, self._look_seconds = on_bound_again, on_look, look_seconds
+        self._on_bound_again, self._on_check, self._check_seconds = on_bound_again, on_check, check_seconds
         self._log = LimitedLog(log)
         self._look: asyncio.TimerHandle | None = None
         self._listeners: list[Listener] = []
@@ -65,11 +65,11 @@ class ResidentSockets:
         self._listeners.clear()
 
     def _look_later(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._look_seconds, self._look_again)
+        return asyncio.get_running_loop().call_later(self._check_seconds, self._look_again)
 
     def _look_again(self) -> None:
         self._look = self._look_later()
-        self._on_look()
+        self._on_check()
         removed = [one for one in self._listeners if one.is_removed]
         try:
             for listener in removed:

@@ -25,7 +25,7 @@ BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
 """The timeout for a command that the user runs, in seconds. It is practically infinite, because the user can end
 the command at any time.
 """
-LOOK_SECONDS: Final = 20.0
+CHECK_SECONDS: Final = 20.0
 """The timeout for a trivial command, in seconds. It is long enough for a busy computer."""
 
 
@@ -79,8 +79,8 @@ async def _limits(commands: Sandboxed) -> str:
     why = scope.why_none("/")
     if why is None:
         printed = bytearray()
-        look = Command(argv=("cat", "/proc/self/cgroup"), cwd="/", env={}, timeout_seconds=LOOK_SECONDS)
-        await commands.run(look, output=lambda _, data: printed.extend(data))
+        show = Command(argv=("cat", "/proc/self/cgroup"), cwd="/", env={}, timeout_seconds=CHECK_SECONDS)
+        await commands.run(show, output=lambda _, data: printed.extend(data))
         limits = scope.limits_in(printed.decode(errors="replace").strip().removeprefix("0::"))
         if limits is not None:
             memory, tasks = limits
@@ -96,10 +96,10 @@ def why_no_conversations(home: str) -> str | None:
     """
     from parley.stores.sqlite.errors import REPAIR
     from parley.stores.sqlite.maintenance import find_damage
-    from parley.stores.sqlite.read_only import look_at_database
+    from parley.stores.sqlite.read_only import check_database
 
     try:
-        look_at_database(home)
+        check_database(home)
         damage = find_damage(home)
     except (BadHome, StoreFailed) as refusal:
         return refusal.detail

@@ -16,7 +16,14 @@ from parley.server.http.endpoint import PATH
 from parley.server.http.tokens import token_digest
 from parley.wire.ids import ConversationId
 
-__all__ = ["BadTokenName", "all_conversations", "create_token", "described", "http_address", "tell_resident"]
+__all__ = [
+    "BadTokenName",
+    "all_conversations",
+    "create_token",
+    "described",
+    "http_address",
+    "reload_resident_tokens",
+]
 
 MOST_NAME_CHARACTERS: Final = 64
 PAGE: Final = 1000
@@ -91,7 +98,7 @@ async def all_conversations(store: Store) -> list[ConversationId]:
         query = Query(archived=None, limit=PAGE, after=page.items[-1].cursor)
 
 
-def tell_resident(home: str) -> bool:
+def reload_resident_tokens(home: str) -> bool:
     """Make the resident server of the home directory load its tokens again.
 
     Return False if no server is running or the server does not answer. A server that does not answer loads the

@@ -146,14 +146,14 @@ class WebhookSender:
                 due = self._due[conversation_id]  # the newest notification, after waiting for room
                 if due is not sent:
                     sent, attempts = due, 0
-                trouble = await self._attempt(due)
+                failure = await self._attempt(due)
             attempts += 1
             if self._due.get(conversation_id) is not due:
                 continue  # send the newer notification
-            if trouble is None or attempts == MOST_ATTEMPTS or self._closed:
+            if failure is None or attempts == MOST_ATTEMPTS or self._closed:
                 del self._due[conversation_id]
-                if trouble is not None:
-                    self._log.warning("a webhook notification is given up after %d attempts: %s", attempts, trouble)
+                if failure is not None:
+                    self._log.warning("a webhook notification is given up after %d attempts: %s", attempts, failure)
                 continue
             self._delayed.add(conversation_id)
             try:

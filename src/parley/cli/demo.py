@@ -60,7 +60,7 @@ idle_exit_minutes = 1
 minute.
 """
 
-GLANCE_SECONDS: Final = 0.05
+INTERRUPT_POLL_SECONDS: Final = 0.05
 """The interval, in seconds, between two checks of the progress while no client is streaming."""
 
 WORK: Final = {
@@ -262,7 +262,7 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
     page.sent("conversationStream")
     async with conversation.stream() as stream:
         await _send(page, conversation, "Write a greeting, run it, and copy it outside.")
-        renderer = EventRenderer(page, on_approval=approver.told.set)
+        renderer = EventRenderer(page, on_approval=approver.shown.set)
         await renderer.render_turn(stream, turn=1)
     if not renderer.has_patched:
         page.paragraph(
@@ -288,10 +288,10 @@ class _Approver:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self.told = asyncio.Event()
+        self.shown = asyncio.Event()
 
     async def answer(self, approval: Approval) -> None:
-        await self.told.wait()
+        await self.shown.wait()
         self._page.received("elicitation/create:")
         self._page.write(approval.message)
         self._page.sent("decision approved")
@@ -315,7 +315,7 @@ async def _until_written(conversation: Conversation, characters: int) -> None:
         )
         if written >= characters or found.state == "idle":
             return
-        await asyncio.sleep(GLANCE_SECONDS)
+        await asyncio.sleep(INTERRUPT_POLL_SECONDS)
 
 
 def _without_foreign_variables() -> dict[str, str]:

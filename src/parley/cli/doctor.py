@@ -103,7 +103,7 @@ async def run(args: argparse.Namespace) -> int:
 async def _repaired(home: str, target: str) -> int:
     from parley.app.files.repairing import repair_home
 
-    done = await repair_home(home, target, tell=print)
+    done = await repair_home(home, target, report=print)
     print(f"conversations: {done.whole} whole, {done.partial} partial, {done.lost} lost")
     print(f"new home: {visible(target)}; to use it, set PARLEY_HOME or put its parley.db in place of the old one")
     return 1 if done.partial or done.lost else 0

@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace | SimpleNamespace) -> int:
     _fill_closed_descriptors()
     if os.isatty(STDIN):
-        _say(WAITING)
+        _print_line(WAITING)
     # Block signals until the relay or the server has installed its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if not (args.ephemeral or args.in_process):
@@ -110,17 +110,17 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
             relay = Relay(home, environ=os.environ, directory=directory, overrides=args.config)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         except Refused as error:
-            _say(f"the resident server refused this client, which is served without it: {error}")
+            _print_line(f"the resident server refused this client, which is served without it: {error}")
             return None
         except NoResident as error:
             if may_start is None:
                 log = os.path.join(home, SERVER_LOG)
-                _say(f"no resident server could be started, so the client is served without it; see {log}")
+                _print_line(f"no resident server could be started, so the client is served without it; see {log}")
                 return None
             if str(error):
                 from parley.app.discovery import describe_holder
 
-                _say(f"{error} ({describe_holder(home)}); the client is served without it")
+                _print_line(f"{error} ({describe_holder(home)}); the client is served without it")
                 return None
             if not (may_start or _wants_resident(home, args)):
                 return None
@@ -155,7 +155,7 @@ def _start_resident(home: str) -> None:
     try:
         start_in_background(home, os.environ)
     except OSError as error:
-        _say(f"cannot start a resident server: {error.strerror}")
+        _print_line(f"cannot start a resident server: {error.strerror}")
 
 
 def _serve(args: argparse.Namespace | SimpleNamespace) -> int:
@@ -170,7 +170,7 @@ def _serve(args: argparse.Namespace | SimpleNamespace) -> int:
     return 0
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     with suppress(OSError):
         os.write(STDERR, f"parley mcp: {text}\n".encode())
 

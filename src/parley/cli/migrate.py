@@ -43,11 +43,11 @@ async def run(args: argparse.Namespace) -> int:
         raise UsageError(f"invalid --to: {DATABASE_ADDRESS}")
     is_watched = sys.stderr.isatty()
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         if is_watched:
             end = "\n" if done == total else ""
             print(f"\r{done} of {total} conversations", end=end, file=sys.stderr, flush=True)
 
-    migrated = await migrate_home(loader.home, url, tell=tell)
+    migrated = await migrate_home(loader.home, url, report=report)
     print(f"conversations: {migrated.conversations}, copied now: {migrated.copied}; tokens: {migrated.tokens}")
     return 0

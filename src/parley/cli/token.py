@@ -87,7 +87,7 @@ async def _create(args: argparse.Namespace) -> int:
         create_token,
         described,
         http_address,
-        tell_resident,
+        reload_resident_tokens,
     )
     from parley.wire.ids import ConversationId
 
@@ -102,7 +102,7 @@ async def _create(args: argparse.Namespace) -> int:
             )
         except BadTokenName as error:
             raise UsageError(str(error), prog="parley token create") from None
-    tell_resident(loader.home)
+    reload_resident_tokens(loader.home)
     url = http_address(loader)
     config = {
         "mcpServers": {
@@ -153,13 +153,13 @@ async def _list(args: argparse.Namespace) -> int:
 
 async def _revoke(args: argparse.Namespace) -> int:
     from parley.app.stores import open_store
-    from parley.app.tokens import tell_resident
+    from parley.app.tokens import reload_resident_tokens
 
     loader = settings_loader()
     async with open_store(loader, to_write=True) as store:
         if not await store.remove_token(args.name):
             raise CommandFailed(f"there is no token {args.name!r}; `parley token ls` lists them")
-    tell_resident(loader.home)
+    reload_resident_tokens(loader.home)
     if args.json:
         print_json({"type": "token_revoked", "name": args.name})
     return 0

@@ -187,7 +187,7 @@ class Client:
             on_lost=self._receive_loss,
             on_restored=lambda: self._feeds.resume(),  # a lambda, because `_feeds` is set below
             on_end=self._receive_end,
-            handshake=self._shake_hands,
+            handshake=self._handshake,
             timeout_seconds=timeout_seconds,
             reconnect_seconds=reconnect_seconds,
         )
@@ -208,10 +208,10 @@ class Client:
     async def initialize(self, protocol_version: str, client_name: str) -> None:
         """Perform the MCP handshake now. The client repeats the handshake after each reconnection."""
         self._protocol_version, self._client_name = protocol_version, client_name
-        await self._shake_hands()
+        await self._handshake()
         self._connection.establish()
 
-    async def _shake_hands(self) -> None:
+    async def _handshake(self) -> None:
         elicitation = UNSET if self._on_approval is None else ElicitationCapability()
         params = InitializeParams(
             protocol_version=self._protocol_version,

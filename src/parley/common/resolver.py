@@ -29,7 +29,7 @@ class DaemonResolver:
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[Any]] = loop.create_future()
 
-        def tell(addresses: list[Any] | None, error: OSError | None) -> None:
+        def settle(addresses: list[Any] | None, error: OSError | None) -> None:
             if found.done():
                 return  # the request was cancelled
             if error is not None:
@@ -46,7 +46,7 @@ class DaemonResolver:
             except (OSError, UnicodeError) as error:
                 failed = error if isinstance(error, OSError) else OSError(str(error))
             try:
-                loop.call_soon_threadsafe(tell, addresses, failed)
+                loop.call_soon_threadsafe(settle, addresses, failed)
             except RuntimeError:
                 pass  # the event loop was closed
 

@@ -74,8 +74,8 @@ def is_confined(channel: socket.socket) -> bool:
 
 def _peer(channel: socket.socket) -> tuple[int, int]:
     """Return the PID and the user id of the peer process."""
-    told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _ = _CREDENTIALS.unpack(told)
+    credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(credentials)
     return process, user
 
 

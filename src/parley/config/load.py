@@ -25,7 +25,6 @@ from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS
 from parley.config.sources import (
     Source,
     bad_setting,
-    blame,
     checked,
     mentions,
     merge,
@@ -33,6 +32,7 @@ from parley.config.sources import (
     parse_config,
     parse_override,
     read_config,
+    setting_error,
     unknown_key_sentence,
     utf8,
 )
@@ -159,7 +159,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._look_at_file()
+        self._load_if_changed()
         values = merge(self._overrides.values, into=merge(self._file.values, into={})).get("store", {})
         return StoreSettings(**_without_url(values))
 
@@ -174,7 +174,7 @@ class Loader:
             if not is_database_address(given):
                 raise BadSetting(DATABASE_ADDRESS, source=STORE_VARIABLE)
             return StoreUrl(given)
-        self._look_at_file()
+        self._load_if_changed()
         url = self._file.values.get("store", {}).get("url")
         return None if url is None else StoreUrl(url)
 
@@ -184,7 +184,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._look_at_file()
+        self._load_if_changed()
         values = merge(self._overrides.values, into=merge(self._file.values, into={}))
         return ServeSettings(**values.get("serve", {}))
 
@@ -194,7 +194,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._look_at_file()
+        self._load_if_changed()
         values = merge(self._overrides.values, into=merge(self._file.values, into={}))
         return NodeSettings(**values.get("node", {}))
 
@@ -204,7 +204,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._look_at_file()
+        self._load_if_changed()
         values = merge(self._overrides.values, into=merge(self._file.values, into={}))
         return WorkspaceSettings(**values.get("workspace", {}))
 
@@ -238,7 +238,7 @@ class Loader:
         return tuple(self._tables("model_providers"))
 
     def _tables(self, name: str) -> dict[str, dict[str, Any]]:
-        self._look_at_file()
+        self._load_if_changed()
         tables: dict[str, dict[str, Any]] = merge(
             self._overrides.values, into=merge(self._file.values, into={})
         ).get(name, {})
@@ -250,13 +250,13 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, a value in it is invalid, or the secret is missing or too short.
         """
-        self._look_at_file()
+        self._load_if_changed()
         table = WebhookTable(**self._file.values.get("webhook", {}))
         if table.url is None:
             return None
 
         def refused(detail: str) -> BadSetting:
-            return blame([self._file], ("webhook", "secret_env"), detail)
+            return setting_error([self._file], ("webhook", "secret_env"), detail)
 
         if not table.secret_env:
             raise refused("missing, and a webhook needs it")
@@ -279,7 +279,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._look_at_file()
+        self._load_if_changed()
         source = self._file
         return (unknown_key_sentence(source, key) for key in unknown_keys(source.table))
 
@@ -289,12 +289,12 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._look_at_file()
+        self._load_if_changed()
         values = merge(self._overrides.values, into=merge(self._file.values, into={}))
         may_answer = values.get("approvals", {}).get("model_may_answer", False)
         return McpSettings(**values.get("mcp", {}), model_may_answer=may_answer)
 
-    def _look_at_file(self) -> None:
+    def _load_if_changed(self) -> None:
         path = os.path.join(self.home, "config.toml")
         # Compare the text: the modification time stays the same if a program writes twice in one clock tick.
         text = read_config(path)
@@ -306,7 +306,7 @@ class Loader:
         """Resolve the settings of a new conversation with the current config.toml. Equal calls get the
         same object.
         """
-        self._look_at_file()
+        self._load_if_changed()
         key = (replace(wanted, config=None), msgspec.json.encode(argument.values))
         chosen = self._made.get(key)
         if chosen is None:
@@ -373,7 +373,7 @@ class Loader:
         cwd = utf8(_absolute(values.get("cwd", ""), self._server_dir), source="working directory")
         if "experimental_resume" in values:
             detail = "not supported; import the session with `parley import FILE`"
-            raise blame(sources, ("experimental_resume",), detail)
+            raise setting_error(sources, ("experimental_resume",), detail)
         settings = Settings(
             **{name: values[name] for name in _UNCHANGED if name in values},
             environ=self._environ,
@@ -414,7 +414,7 @@ class Loader:
         server = ToolServer(**{"name": name, **table})
         if bool(server.command) == bool(server.url):
             detail = "a tool server has either a `command` or a `url`"
-            raise blame(sources, ("mcp_servers", name), detail)
+            raise setting_error(sources, ("mcp_servers", name), detail)
         cwd, command = server.cwd, server.command
         if cwd is not None:
             user = self._environ.get("HOME") or _home_of_account() or ""
@@ -459,7 +459,7 @@ class Loader:
             return replace(provider, script=os.path.join(home, provider.script)) if provider.script else provider
         if not provider.base_url:
             detail = f"missing, and a provider with wire_api `{provider.wire_api}` needs it"
-            raise blame(sources, ("model_providers", name, "base_url"), detail)
+            raise setting_error(sources, ("model_providers", name, "base_url"), detail)
         return provider
 
 
@@ -485,9 +485,9 @@ def _without_private(source: Source) -> Source:
         BadSetting: the source defines one of them, which only config.toml may do.
     """
     if "webhook" in source.values:
-        raise blame([source], ("webhook",), "can only be set in config.toml")
+        raise setting_error([source], ("webhook",), "can only be set in config.toml")
     if "url" in source.values.get("store", {}):
-        raise blame([source], ("store", "url"), f"can only be set in config.toml or in {STORE_VARIABLE}")
+        raise setting_error([source], ("store", "url"), f"can only be set in config.toml or in {STORE_VARIABLE}")
     return source
 
 

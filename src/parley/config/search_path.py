@@ -38,5 +38,5 @@ def environ_of_programs(settings: Settings) -> Environment:
 def _is_writable(folder: str, roots: Sequence[str], installed: Sequence[str]) -> bool:
     if not os.path.isabs(folder):
         return True
-    ways = {os.path.normpath(folder), os.path.realpath(folder)}
-    return any(is_below_any(way, roots) and not is_below_any(way, installed) for way in ways)
+    paths = {os.path.normpath(folder), os.path.realpath(folder)}
+    return any(is_below_any(path, roots) and not is_below_any(path, installed) for path in paths)

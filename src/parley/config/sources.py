@@ -25,7 +25,6 @@ from parley.errors import BadSetting
 __all__ = [
     "Source",
     "bad_setting",
-    "blame",
     "checked",
     "mentions",
     "merge",
@@ -33,6 +32,7 @@ __all__ = [
     "parse_config",
     "parse_override",
     "read_config",
+    "setting_error",
     "unknown_key_sentence",
     "utf8",
 ]
@@ -86,7 +86,7 @@ def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
     return into
 
 
-def blame(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:
+def setting_error(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:
     """Return an error that names the last source which set `path`. If no source set `path`, the error names the
     last source which set an enclosing table.
     """

@@ -12,7 +12,7 @@ DEMONSTRATION: Final = Script(
     delta_delay_ms=25,
     replies=(
         (
-            Step(reasoning="Somebody is trying this out. A greeting, then, and a word on what I am."),
+            Step(reasoning="A first message. I greet the user and say what I am."),
             Step(delay_ms=200),
             Step(
                 text="Hello! I am not a model, only a script that comes with Parley, so that you can see how a "
@@ -24,7 +24,7 @@ DEMONSTRATION: Final = Script(
             Step(text="Say something else, and I will go on."),
         ),
         (
-            Step(reasoning="They came back. Time to mention what happens when they leave."),
+            Step(reasoning="A second message. I explain what happens when a client leaves."),
             Step(
                 text="Try this: close the client while I am talking, and open another one.\n\n"
                 "The turn belongs to the server and not to the client. It continues while no client reads it, and "
@@ -33,7 +33,7 @@ DEMONSTRATION: Final = Script(
         ),
         (
             Step(
-                text="That was nearly all I know by heart. To talk to something that listens, name a provider in "
+                text="This script is almost over. To talk to a real model, name a provider in "
                 "`config.toml`:\n\n"
                 "```toml\n"
                 'model = "your-model"\n'
@@ -43,7 +43,7 @@ DEMONSTRATION: Final = Script(
                 'base_url = "https://example.com/v1"\n'
                 'env_key = "MY_API_KEY"\n'
                 "```\n\n"
-                "Or write me a better script. From here on I repeat myself."
+                "You can also write a script of your own. From now on, I repeat this text."
             ),
         ),
     ),

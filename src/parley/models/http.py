@@ -50,7 +50,7 @@ interruption.
 SILENT: Final = "idle timeout waiting for SSE"
 BROKEN: Final = "the answer broke off"
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """The time, in seconds, between two checks for a lost connection while no bytes arrive. The checks are needed
 because the HTTP library does not always report the loss.
 """
@@ -183,12 +183,12 @@ class Reply:
         left = self._idle_seconds if within_seconds is None else within_seconds
         try:
             while True:
-                look_seconds = min(left, LOOK_SECONDS)
+                check_seconds = min(left, CHECK_SECONDS)
                 try:
-                    async with asyncio.timeout(look_seconds):
+                    async with asyncio.timeout(check_seconds):
                         return await self._response.content.readany()
                 except TimeoutError:
-                    left -= look_seconds
+                    left -= check_seconds
                     if left <= 0:
                         raise ModelStreamBroken(SILENT) from None
                     if self._is_lost():

@@ -72,7 +72,7 @@ FINISH_SECONDS: Final = 0.2
 can be reused only after the end of the body.
 """
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """Seconds between checks for a lost connection while no data of an answer arrives. The HTTP library does not always
 report the loss.
 """
@@ -508,10 +508,10 @@ async def _chunks(response: aiohttp.ClientResponse, idle_seconds: float | None =
         silent_seconds = 0.0
         while True:
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(CHECK_SECONDS):
                     chunk = await response.content.readany()
             except TimeoutError:
-                silent_seconds += LOOK_SECONDS
+                silent_seconds += CHECK_SECONDS
                 is_silent = idle_seconds is not None and silent_seconds >= idle_seconds
                 if is_silent or _is_lost(response):
                     raise SessionLost from None

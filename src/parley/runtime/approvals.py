@@ -27,11 +27,11 @@ from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 from parley.wire.principals import PrincipalRef, name_of
 
-__all__ = ["DISMISSED", "NOBODY", "Answered", "OpenApprovals", "answered"]
+__all__ = ["DISMISSED", "NO_CLIENT", "Answered", "OpenApprovals", "answered"]
 
 log = logging.getLogger(__name__)
 
-NOBODY: Final = "nobody could be asked"
+NO_CLIENT: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
 """The reason that the server records for a denial if the client closed the form without a decision."""
 POLL_SECONDS: Final = 60.0
@@ -389,7 +389,7 @@ class OpenApprovals:
         )
         # Only the owner runs the timeout.
         is_unanswerable = self.open is not None and not can_be_asked and self._log.is_owner
-        seconds = self._patience_seconds() if is_unanswerable and self._recipients.is_read else None
+        seconds = self._max_wait_seconds() if is_unanswerable and self._recipients.is_read else None
         if seconds != self._timeout_seconds:
             if self._timeout is not None:
                 self._timeout.cancel()
@@ -406,7 +406,7 @@ class OpenApprovals:
             self._polled = None
             self._recipients.forget_polls()
 
-    def _patience_seconds(self) -> float | None:
+    def _max_wait_seconds(self) -> float | None:
         return self._recipients.max_wait_seconds(
             self._approvals, about_limit=self._open_limit is not None, knows_limits=self.knows_limits
         )
@@ -430,7 +430,7 @@ class OpenApprovals:
     async def _settle_by_timeout(self, approval_id: ApprovalId, decision: Settlement) -> None:
         while True:
             try:
-                return await run_to_completion(self.settle(approval_id, decision, by="timeout", reason=NOBODY))
+                return await run_to_completion(self.settle(approval_id, decision, by="timeout", reason=NO_CLIENT))
             except HomeLost:
                 raise
             except StoreFailed as error:

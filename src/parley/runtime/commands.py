@@ -220,13 +220,13 @@ class SubmitMessage(Command):
         otherwise None.
         """
         self._has_stored_parent = False
-        self._looked_up_to = START
+        self._searched_up_to = START
         """The last position of the log when the store was searched. Later entries are in memory."""
 
     def needs_lookup(self, local: Local) -> bool:
         log = local.log
         known = log.projections.state.messages.keys() | log.queue.known.keys()
-        if log.log.base > self._looked_up_to and not self._ids(local) <= known:
+        if log.log.base > self._searched_up_to and not self._ids(local) <= known:
             return True
         return self._has_stored_parent and self._needs_fold(local)
 
@@ -246,14 +246,14 @@ class SubmitMessage(Command):
 
     async def look_up(self, local: Local) -> None:
         log, last = local.log, local.log.log.durable
-        if log.log.base > self._looked_up_to:
+        if log.log.base > self._searched_up_to:
             found = {one: await log.position_of(MESSAGE, one) for one in self._ids(local)}
             position = found.pop(self.message.message_id)
             self.stored = None if position is None else await log.entry_at(position)
             queued = await log.position_of(QUEUED, self.message.message_id)
             self.queued = None if queued is None else await log.entry_at(queued)
             self._has_stored_parent = any(one is not None for one in found.values())
-            self._looked_up_to = last
+            self._searched_up_to = last
         if self._has_stored_parent and self._needs_fold(local):
             await log.fold_whole()
 
@@ -353,11 +353,11 @@ class AnswerApproval(Command):
     def __init__(self, answer: SettleApproval, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._answer = answer
-        self._looked_up_to = START
+        self._searched_up_to = START
 
     def needs_lookup(self, local: Local) -> bool:
         is_known = self._answer.approval_id in local.approvals
-        return local.log.log.base > self._looked_up_to and not is_known
+        return local.log.log.base > self._searched_up_to and not is_known
 
     async def look_up(self, local: Local) -> None:
         last = local.log.log.durable
@@ -365,7 +365,7 @@ class AnswerApproval(Command):
             entry = await local.log.entry_at(position)
             settled = msgspec.json.decode(entry.encoded, type=ApprovalSettlement)
             local.log.projections.approvals.learn(settled, at=entry.at)
-        self._looked_up_to = last
+        self._searched_up_to = last
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         return None if self.is_repeated(local) else local.runner.answer(self._answer, until=self.deadline.at)

@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 class CorruptConversations:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._told: dict[ConversationId, str] = {}
+        self._logged: dict[ConversationId, str] = {}
 
     def report(self, conversation_id: ConversationId, error: StoreError) -> None:
         """Log why a conversation is left out of a list. Each reason is logged once."""
-        if self._told.get(conversation_id) != str(error):
-            self._told[conversation_id] = str(error)
+        if self._logged.get(conversation_id) != str(error):
+            self._logged[conversation_id] = str(error)
             log.warning("%s: left out: %s", conversation_id, error)
 
     async def delete(self, conversation_id: ConversationId) -> None:
@@ -41,4 +41,4 @@ class CorruptConversations:
             await self._store.delete(lease)
         finally:
             await self._store.release(lease)
-        self._told.pop(conversation_id, None)
+        self._logged.pop(conversation_id, None)

@@ -33,7 +33,7 @@ from parley.ports.store import CALL_SECONDS, TURN_SECONDS
 from parley.runtime.commands import Command, Delete, Interrupt, Local, Observe, SubmitMessage
 from parley.runtime.deadline import Deadline
 from parley.runtime.errors import TurnIsRunning
-from parley.runtime.ownership import BETWEEN_LOOKS_SECONDS, Ownership, OwnershipState
+from parley.runtime.ownership import RETRY_SECONDS, Ownership, OwnershipState
 from parley.runtime.queue_commands import BeginQueued
 from parley.runtime.remote_owner import FOLLOW_SECONDS
 from parley.runtime.turn_placer import TurnPlacer
@@ -98,7 +98,7 @@ class Mailbox:
         self._retry_seconds = FIRST_RETRY_SECONDS
         """The delay after the next failed attempt to begin a turn with a queued message, in seconds."""
         self._answers = asyncio.Event()
-        self._trouble = ""
+        self._last_error = ""
         """The text of the last `Observe` failure that was logged; empty if there is none."""
         self._lost: HomeLost | None = None
 
@@ -275,11 +275,11 @@ class Mailbox:
             error = command.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
         if isinstance(command, Observe) and command.is_fresh and isinstance(error, ParleyError):
             # The log is current. Only the unfinished turn of another process cannot be followed or recovered.
-            if str(error) != self._trouble and not self._closing.is_set():
+            if str(error) != self._last_error and not self._closing.is_set():
                 log.warning(
                     "%s: an unfinished turn is neither followed nor recovered: %s", self._local.log.id, error
                 )
-            self._trouble = str(error)
+            self._last_error = str(error)
             command.done.set_result(None)
         else:
             command.done.set_exception(error)
@@ -368,7 +368,7 @@ class Mailbox:
                 self._ownership.give_up()
                 if self._local.log.projections.state.phase is not Phase.IDLE or release_deadline.is_past:
                     raise TurnIsRunning from None
-                await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
         if self._local.log.projections.state.phase is not Phase.IDLE or self._local.runner.turn is not None:
             raise TurnIsRunning
         try:
@@ -410,7 +410,7 @@ class Mailbox:
             await self._release()
         answer = await self._placer.send(node, command, takes_over=False)
         if answer is None:
-            await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
             return
         self._remove(command)
         if isinstance(command, BeginQueued):

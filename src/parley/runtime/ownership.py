@@ -29,7 +29,7 @@ __all__ = ["TRANSITIONS", "Ownership", "OwnershipEvent", "OwnershipState"]
 
 log = logging.getLogger(__name__)
 
-BETWEEN_LOOKS_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = 0.05
 """The time in seconds between two attempts to acquire the lease after its holder could not be followed."""
 
 
@@ -219,9 +219,7 @@ class Ownership:
                     await remote.follow()
                 except NotOwned:
                     remote = None
-                    await asyncio.sleep(
-                        BETWEEN_LOOKS_SECONDS
-                    )  # a turn of the other process is about to begin or to end
+                    await asyncio.sleep(RETRY_SECONDS)  # a turn of the other process is about to begin or to end
                     await self.read_new()
         except TimeoutError:
             remote = None

@@ -59,9 +59,9 @@ REEXAMINE_TICKS: Final = 5
 """The number of polls after which all conversations in memory are examined again, including unused ones."""
 RESTART_SECONDS: Final = 10.0
 """The time in seconds after which a background loop that has failed is started again."""
-SOONEST_SECONDS: Final = 1.0
+LEAST_EVICT_SECONDS: Final = 1.0
 EVICT_SECONDS: Final = 30.0
-"""The maximum time in seconds between two searches for conversations to evict. `SOONEST_SECONDS` is the minimum
+"""The maximum time in seconds between two searches for conversations to evict. `LEAST_EVICT_SECONDS` is the minimum
 time.
 """
 
@@ -465,7 +465,7 @@ class ConversationRegistry:
         sends none.
         """
         polled = _Polled()
-        trouble = ""
+        last_error = ""
         for tick in itertools.count():
             await self._deps.clock.sleep(POLL_SECONDS)
             if tick % REEXAMINE_TICKS == 0:
@@ -482,12 +482,12 @@ class ConversationRegistry:
                 news = await self._store.changed_since(polled.ends) if polled.ends else ()
                 if self._deps.activity.is_watched:
                     await self._note_activity()
-                trouble = ""
+                last_error = ""
             except ParleyError as error:
                 news = ()
-                if str(error) != trouble:
+                if str(error) != last_error:
                     log.warning("other processes' entries cannot be queried: %s", error)
-                trouble = str(error)
+                last_error = str(error)
             for conversation_id in (*news, *polled.unfinished):
                 if (one := self._alive.get(conversation_id)) is not None and one.needs_polling:
                     self._touched.add(conversation_id)
@@ -534,7 +534,7 @@ class ConversationRegistry:
         """Evict unused conversations periodically, while there are conversations in memory."""
         while self._kept:
             limits = self._settings()
-            await self._deps.clock.sleep(max(SOONEST_SECONDS, min(EVICT_SECONDS, limits.idle_seconds)))
+            await self._deps.clock.sleep(max(LEAST_EVICT_SECONDS, min(EVICT_SECONDS, limits.idle_seconds)))
             if self._evict(limits):
                 self._release_memory()
         self._evicting = None

@@ -194,11 +194,11 @@ class ProtectedFiles:
         """
         with self._mutex:
             found = {path: each for path, each in self._unrestored.items() if is_below_any(path, roots)}
-        dealt_with = [
+        handled = [
             path for path, each in found.items() if _state(path) != each.state or not each.snapshot.is_changed(path)
         ]
         with self._mutex:
-            for path in dealt_with:
+            for path in handled:
                 self._unrestored.pop(path, None)
             return tuple(path for path in found if path in self._unrestored)
 

@@ -31,9 +31,9 @@ from parley.sandbox.snapshot_entries import (
     Link,
     create,
     is_same,
-    look,
     move_aside,
     names_in,
+    read_entry,
     set_mode,
     with_mode,
 )
@@ -165,7 +165,7 @@ class Snapshot:
         waiting: list[tuple[str, _Role]] = [(path, role)]
         while waiting:
             path, role = waiting.pop()
-            entry = look(folders, path, at_most=_MAX_BYTES - self._bytes)
+            entry = read_entry(folders, path, at_most=_MAX_BYTES - self._bytes)
             if isinstance(entry, File):
                 if entry.content is None:
                     raise SandboxUnavailable(
@@ -223,7 +223,7 @@ class Snapshot:
         with DirFds() as folders:
             for path, before in self._entries.items():
                 try:
-                    if not is_same(before, self._look_again(folders, path, before)):
+                    if not is_same(before, self._read_again(folders, path, before)):
                         yield path
                     elif isinstance(before, Directory):
                         added = self._added(folders, path, before)
@@ -231,10 +231,10 @@ class Snapshot:
                 except OSError:
                     yield path
 
-    def _look_again(self, folders: DirFds, path: str, before: Entry) -> Entry:
+    def _read_again(self, folders: DirFds, path: str, before: Entry) -> Entry:
         content = before.content if isinstance(before, File) else None
         try:
-            return look(folders, path, at_most=len(content or b""))
+            return read_entry(folders, path, at_most=len(content or b""))
         except FileNotFoundError:
             return ABSENT
 
@@ -261,7 +261,7 @@ class Snapshot:
         reasons: dict[str, str] = {}
         for path, before in self._entries.items():
             try:
-                self._clear_way(path, result)
+                self._make_room(path, result)
                 self._restore(path, before, result)
             except OSError as error:
                 reasons[path] = os_detail(error)
@@ -271,7 +271,7 @@ class Snapshot:
         result.restored = [path for path in outermost(result.restored) if path not in result.left]
         return result
 
-    def _clear_way(self, path: str, result: Restored) -> None:
+    def _make_room(self, path: str, result: Restored) -> None:
         """Move aside a link or file with which a command has replaced a directory in the given path."""
         try:
             with DirFds() as folders:
@@ -286,7 +286,7 @@ class Snapshot:
 
     def _restore(self, path: str, before: Entry, result: Restored) -> None:
         with DirFds() as folders:
-            now = self._look_again(folders, path, before)
+            now = self._read_again(folders, path, before)
         if not is_same(before, now):
             is_in_place = isinstance(before, Directory) and is_same(before, with_mode(now, before.mode))
             is_replaced = isinstance(before, File | Link) and isinstance(now, File | Link)
@@ -340,13 +340,13 @@ def _first_link(folders: DirFds, git: str, name: str) -> str:
     path = git
     for part in name.split("/")[:-1]:
         path = os.path.join(path, part)
-        if isinstance(look(folders, path, at_most=0), Link):
+        if isinstance(read_entry(folders, path, at_most=0), Link):
             return path
     return os.path.join(git, name)
 
 
 def _is_git_directory(folders: DirFds, path: str) -> bool:
-    if not isinstance(look(folders, path, at_most=0), Directory):
+    if not isinstance(read_entry(folders, path, at_most=0), Directory):
         return False
-    marks = (look(folders, os.path.join(path, mark), at_most=0) for mark in _GIT_MARKS)
+    marks = (read_entry(folders, os.path.join(path, mark), at_most=0) for mark in _GIT_MARKS)
     return any(isinstance(mark, File | Link) for mark in marks)

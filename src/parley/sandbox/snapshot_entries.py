@@ -26,9 +26,9 @@ __all__ = [
     "Link",
     "create",
     "is_same",
-    "look",
     "move_aside",
     "names_in",
+    "read_entry",
     "set_mode",
     "with_mode",
 ]
@@ -86,7 +86,7 @@ Entry = Absent | File | Link | Directory | Special
 ABSENT: Final = Absent()
 
 
-def look(folders: DirFds, path: str, *, at_most: int) -> Entry:
+def read_entry(folders: DirFds, path: str, *, at_most: int) -> Entry:
     """Return the entry at a path. The content of a file with more than `at_most` bytes is None.
 
     Raises:

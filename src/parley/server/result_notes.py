@@ -13,7 +13,7 @@ import msgspec
 
 from parley.conversation.log import Entry
 from parley.conversation.records import ApprovalRequest, ApprovalSettlement, record_type
-from parley.runtime.approvals import DISMISSED, NOBODY
+from parley.runtime.approvals import DISMISSED, NO_CLIENT
 from parley.server.approval_text import what_is_asked
 from parley.wire.ids import ApprovalId, ConversationId
 
@@ -21,7 +21,7 @@ __all__ = ["ResultNotes", "returned_approval"]
 
 _ASKED: Final = record_type(ApprovalRequest)
 _SETTLED: Final = record_type(ApprovalSettlement)
-_REASONS: Final = {NOBODY: "no client could be asked", DISMISSED: "the client dismissed the question"}
+_REASONS: Final = {NO_CLIENT: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
 """The maximum number of characters that a note repeats from the message of an earlier turn. `conversationRead`
 returns the whole message.

@@ -241,7 +241,7 @@ _RG_VALUES: Final = _PATTERN | _set(
 _TARGET_VALUES: Final = _set(
     "-c -f -l --config --config-file --edition --ext --format --ignore --line-length --max-warnings --select"
 )
-_NOT_TELLING: Final = frozenset({"src", "build", "dist", "node_modules"})
+_COMMON_NAMES: Final = frozenset({"src", "build", "dist", "node_modules"})
 
 
 def _operands(
@@ -277,4 +277,4 @@ def _first(paths: list[str]) -> str | None:
 def _short(path: str) -> str:
     """Return the most informative part of a path: the last part that is not a common directory name."""
     parts = path.split("/")
-    return next((part for part in reversed(parts) if part and part not in _NOT_TELLING), path)
+    return next((part for part in reversed(parts) if part and part not in _COMMON_NAMES), path)

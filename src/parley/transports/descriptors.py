@@ -37,7 +37,7 @@ LOW_WATER_BYTES: Final = 256 * 1024
 high-water mark, so that events do not stop and start too often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
-LOOK_SECONDS: Final = 0.25
+CHECK_SECONDS: Final = 0.25
 """Seconds between checks for a disconnected client while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024
 """The minimum size, in bytes, of a frame that is written separately. Joining large frames would copy them."""
@@ -276,10 +276,10 @@ class DescriptorTransport:
         self._ended = asyncio.Event()
         self._framer = LineFramer(why_too_large=why_too_large)
         self._take: Callable[[bytes | Overlong], None] = lambda frame: None
-        self._untaken: deque[bytes | Overlong] = deque()
+        self._unhandled: deque[bytes | Overlong] = deque()
         """Frames that have been read but not handled yet, because there was not enough memory."""
         self._reading = False
-        self._hung_up = False
+        self._has_hung_up = False
         self._changed = asyncio.Event()
         self._watch: asyncio.TimerHandle | None = None
         self._stdin: int | None
@@ -289,7 +289,7 @@ class DescriptorTransport:
                 stdout, on_closed=self.stop_reading, on_room=self._regulate, most_unread=most_unread
             )
         except OSError:
-            self._let_go()
+            self._close_stdin()
             raise
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
@@ -315,17 +315,17 @@ class DescriptorTransport:
         """Stop reading and writing, and close both descriptors."""
         self.outbox.close()
         self.stop_reading()
-        self._let_go()
+        self._close_stdin()
 
-    def _let_go(self) -> None:
+    def _close_stdin(self) -> None:
         if self._stdin is not None:
             os.close(self._stdin)
             self._stdin = None
 
     def _regulate(self) -> None:
         self._changed.set()
-        has_room = self.outbox.unread < self._stop_reading_at or self._hung_up
-        wanted = self._pollable and not self._ended.is_set() and has_room and not self._untaken
+        has_room = self.outbox.unread < self._stop_reading_at or self._has_hung_up
+        wanted = self._pollable and not self._ended.is_set() and has_room and not self._unhandled
         if wanted == self._reading or self._stdin is None:
             return
         self._reading = wanted
@@ -344,10 +344,10 @@ class DescriptorTransport:
         poll = select.poll()
         poll.register(self._stdin, getattr(select, "POLLRDHUP", 0))
         if poll.poll(0):
-            self._hung_up = True  # only buffered bytes are left to read
+            self._has_hung_up = True  # only buffered bytes are left to read
             self._regulate()
         else:
-            self._watch = self._loop.call_later(LOOK_SECONDS, self._watch_for_the_end)
+            self._watch = self._loop.call_later(CHECK_SECONDS, self._watch_for_the_end)
 
     def _readable(self) -> None:
         assert self._stdin is not None
@@ -359,29 +359,29 @@ class DescriptorTransport:
             data = b""
         except MemoryError:  # discard the line that is being read, and continue later
             self._framer.skip(OUT_OF_MEMORY)
-            self._rest()
+            self._pause()
             return
         self._feed(data)
-        if self._untaken:
-            self._rest()
+        if self._unhandled:
+            self._pause()
         else:
             self._regulate()
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         """Pause reading until there is enough memory for the frames that have been read."""
         assert self._stdin is not None
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._stdin)
-        self._watch = self._loop.call_later(LOOK_SECONDS, self._go_on)
+        self._watch = self._loop.call_later(CHECK_SECONDS, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._stdin is None:
             return
-        if self._hand_over():
+        if self._handle_frames():
             self._regulate()
         else:
-            self._rest()
+            self._pause()
 
     async def _read_file(self, fd: int) -> None:
         while not self._ended.is_set():
@@ -401,23 +401,23 @@ class DescriptorTransport:
         except MemoryError:  # the line cannot be assembled, so its parts are freed
             self._framer.skip(OUT_OF_MEMORY)
             frames = self._framer.feed(data) if data else self._framer.end()
-        self._untaken.extend(frames)
+        self._unhandled.extend(frames)
         del frames  # frees an oversized frame before it is answered
-        self._hand_over()
+        self._handle_frames()
         if not data:
             self._ended.set()
 
-    def _hand_over(self) -> bool:
+    def _handle_frames(self) -> bool:
         """Pass the frames to the handler in order. Return False if there was not enough memory for the next frame.
         That frame is then replaced by its outline, and answered later with an error.
         """
-        while self._untaken:
+        while self._unhandled:
             try:
-                self._take(self._untaken[0])
+                self._take(self._unhandled[0])
             except MemoryError:
-                self._untaken[0] = outline_of(self._untaken[0], OUT_OF_MEMORY)
+                self._unhandled[0] = outline_of(self._unhandled[0], OUT_OF_MEMORY)
                 return False
-            self._untaken.popleft()
+            self._unhandled.popleft()
         return True
 
 

@@ -28,7 +28,7 @@ Decoded = TypeVar("Decoded", bound=Struct)
 LARGE_BYTES: Final = 1024 * 1024
 """The minimum size, in bytes, of arguments that are decoded without generic dicts and lists."""
 
-SKETCH_BYTES: Final = 64 * 1024
+OUTLINE_BYTES: Final = 64 * 1024
 """The maximum size, in bytes, of a value that is decoded completely for an error message of large arguments."""
 
 MAX_CONFIG_VALUES: Final = 10_000
@@ -142,7 +142,7 @@ def _members_of(encoded: Raw | bytes, check: Callable[[str], None]) -> dict[str,
     try:
         members = decode_lenient(msgspec.json.Decoder(dict[_Name, Raw], dec_hook=checked), encoded)
     except msgspec.ValidationError:
-        raise _not_a_map(_sketch(Raw(encoded))) from None
+        raise _not_a_map(_outline(Raw(encoded))) from None
     except msgspec.DecodeError as error:
         raise _unreadable(error) from None
     return {str(name): raw for name, raw in members.items()}
@@ -156,8 +156,8 @@ class _Name(str):
 
 def _decode_member(name: str, field: _Field, raw: Raw) -> Any:
     size = len(memoryview(raw))
-    if size > SKETCH_BYTES and "enum" in field.schema:  # the error of the decoder would contain the value
-        raise BadArguments(f"{_complaint(_sketch(raw), field.schema)} ({name})", field=name)
+    if size > OUTLINE_BYTES and "enum" in field.schema:  # the error of the decoder would contain the value
+        raise BadArguments(f"{_complaint(_outline(raw), field.schema)} ({name})", field=name)
     if size > MAX_CONFIG_VALUES and field.schema.get("type") == "object":
         _limit_values(name, raw)
     try:
@@ -195,8 +195,8 @@ def _limit_values(name: str, raw: Raw) -> None:
 def _count_values(raw: Raw, limit: int) -> int:
     """Return an upper bound on the number of values in an encoded value. Stop counting beyond the limit."""
     data, count = memoryview(raw), 0
-    for begin in range(0, len(data), SKETCH_BYTES):
-        count += max_values(bytes(data[begin : begin + SKETCH_BYTES]))
+    for begin in range(0, len(data), OUTLINE_BYTES):
+        count += max_values(bytes(data[begin : begin + OUTLINE_BYTES]))
         if count > limit:
             break
     return count
@@ -211,8 +211,8 @@ def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArgu
     the type of the value instead of the value.
     """
     place = _PLACE.search(error)
-    if place is None or len(memoryview(raw)) <= SKETCH_BYTES or _MISSING.search(error):
-        return _explained(error, {name: _sketch(raw)}, {"properties": {name: field.schema}}, within=f".{name}")
+    if place is None or len(memoryview(raw)) <= OUTLINE_BYTES or _MISSING.search(error):
+        return _explained(error, {name: _outline(raw)}, {"properties": {name: field.schema}}, within=f".{name}")
     path, detail = name + place[1], error[: place.start()]
     if variant := _VARIANT.match(detail):
         detail = f"unknown variant {shortened(variant[1])}"
@@ -222,13 +222,13 @@ def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArgu
     return BadArguments(f"{detail} ({path})", field=path)
 
 
-def _sketch(raw: Raw) -> Any:
+def _outline(raw: Raw) -> Any:
     """Decode a value for an error message. Of a large value, only its type or the beginning of its text is kept.
 
     Raises:
         BadArguments: the value cannot be decoded.
     """
-    if len(memoryview(raw)) <= SKETCH_BYTES:
+    if len(memoryview(raw)) <= OUTLINE_BYTES:
         try:
             return decode_lenient(_any_decoder, raw)
         except msgspec.DecodeError as error:

@@ -147,10 +147,10 @@ def decode_lenient(
         msgspec.DecodeError: `data` is not JSON, does not match the type of the decoder, has too many levels, or has
             too many lone surrogates.
     """
-    return decode_mended(decoder, data, half_as=half_as)[0]
+    return decode_repaired(decoder, data, half_as=half_as)[0]
 
 
-def decode_mended(
+def decode_repaired(
     decoder: msgspec.json.Decoder[T],
     data: bytes | Raw,
     *,
@@ -172,13 +172,13 @@ def decode_mended(
                 raise
             # A constant replacement runs no Python code for each match. Clients choose the number of matches.
             escapes = copied.replace(_ESCAPED_BACKSLASH, _STAND_IN)
-            mended, count = _LONE_SURROGATE.subn(half_as, escapes, MOST_LONE_SURROGATES)
+            repaired, count = _LONE_SURROGATE.subn(half_as, escapes, MOST_LONE_SURROGATES)
             if not count:
                 raise
-            if count == MOST_LONE_SURROGATES and _LONE_SURROGATE.search(mended):
+            if count == MOST_LONE_SURROGATES and _LONE_SURROGATE.search(repaired):
                 raise TooManySurrogates from None
-            mended = mended.replace(_STAND_IN, _ESCAPED_BACKSLASH)
-            return decoder.decode(mended), mended
+            repaired = repaired.replace(_STAND_IN, _ESCAPED_BACKSLASH)
+            return decoder.decode(repaired), repaired
     except RecursionError:
         raise NestedTooDeeply from None
     except UnicodeDecodeError as error:
@@ -216,8 +216,8 @@ def decode_frame(frame: bytes) -> tuple[Message, bytes]:
     Raises:
         msgspec.DecodeError: the frame is not a JSON object, or its members have invalid types.
     """
-    message, mended = decode_mended(_decoder, frame)
-    return message, bytes(mended)
+    message, repaired = decode_repaired(_decoder, frame)
+    return message, bytes(repaired)
 
 
 def is_null(raw: Raw) -> bool:

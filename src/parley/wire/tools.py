@@ -556,7 +556,7 @@ class ApprovalAnswerArguments(Struct, frozen=True, kw_only=True):
     decision: Annotated[
         Decision, Meta(description="Approve once, approve for the session, deny, or deny and stop the turn.")
     ]
-    reason: Annotated[str | None, Meta(description="The reason of a denial, which the agent is told.")] = None
+    reason: Annotated[str | None, Meta(description="The reason of a denial. The model gets this reason.")] = None
 
 
 class Tokens(Struct, frozen=True, kw_only=True):

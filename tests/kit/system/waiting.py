@@ -10,7 +10,7 @@ from kit.system.commands import PATIENCE_SECONDS
 
 __all__ = ["until"]
 
-LOOK_SECONDS: Final = 0.005
+CHECK_SECONDS: Final = 0.005
 
 
 async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None = None) -> None:
@@ -22,6 +22,6 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None =
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not holds():  # noqa: ASYNC110 - there is no event to wait for
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(CHECK_SECONDS)
     except TimeoutError:
         raise AssertionError(otherwise() if otherwise else "the condition did not become true in time") from None

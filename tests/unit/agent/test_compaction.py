@@ -25,7 +25,7 @@ from kit.builders.records import (
 )
 from kit.builders.transcript import RecordingTranscript
 from kit.models.raw_provider import RecordingClock, settings
-from parley.agent.compaction import FOREWORD, INSTRUCTIONS, TokenMeter, compact_if_needed
+from parley.agent.compaction import INSTRUCTIONS, SUMMARY_PREFIX, TokenMeter, compact_if_needed
 from parley.agent.prompt import request_for
 from parley.agent.tokens import estimate
 from parley.config.types import Limits, Settings
@@ -160,12 +160,12 @@ async def test_a_summary_takes_the_place_of_what_is_old_and_an_event_reports_it(
     transcript.write(model_asked())
 
     compacted, notice, _ = transcript.payloads
-    assert compacted == history_compacted(f"{FOREWORD}In short.", replaced=4)
+    assert compacted == history_compacted(f"{SUMMARY_PREFIX}In short.", replaced=4)
     assert isinstance(notice, BackgroundEvent)
     number = int(notice.message.split()[2])
     assert notice == background_event(f"Context compacted: {number} of 10000 tokens")
     assert abs(number - used) <= 2  # the parts of the estimate are rounded
-    assert transcript.history.items == [user(f"{FOREWORD}In short."), *recent, user("four")]
+    assert transcript.history.items == [user(f"{SUMMARY_PREFIX}In short."), *recent, user("four")]
 
 
 async def test_waiting_input_counts_and_is_not_summarized() -> None:
@@ -177,7 +177,7 @@ async def test_waiting_input_counts_and_is_not_summarized() -> None:
     await room_made(transcript, model)
     transcript.write(model_asked())
 
-    assert transcript.history.items == [user(f"{FOREWORD}In short."), user(tokens(6_000))]
+    assert transcript.history.items == [user(f"{SUMMARY_PREFIX}In short."), user(tokens(6_000))]
 
 
 @pytest.mark.parametrize("instructions", [10_100, 50_000])
@@ -196,7 +196,7 @@ async def test_one_message_that_is_too_long_for_the_window_does_not_stop_the_con
 
     transcript.write(model_asked(), turn_ended("failed"), *said("two"))
     await room_made(transcript, model)
-    assert transcript.history.items == [user(f"{FOREWORD}In short.")]
+    assert transcript.history.items == [user(f"{SUMMARY_PREFIX}In short.")]
 
 
 # --- the request for a summary -------------------------------------------------------------------
@@ -241,8 +241,8 @@ async def test_an_earlier_summary_is_summed_up_with_the_rest() -> None:
     model = Summaries(says("The second."))
     await room_made(transcript, model)
 
-    assert model.records[0].startswith(f"{FOREWORD}The first.\n\nUSER: two\n\nAGENT: xxx")
-    assert transcript.history.items == [user(f"{FOREWORD}The second.")]
+    assert model.records[0].startswith(f"{SUMMARY_PREFIX}The first.\n\nUSER: two\n\nAGENT: xxx")
+    assert transcript.history.items == [user(f"{SUMMARY_PREFIX}The second.")]
 
 
 @pytest.mark.parametrize(("outputs", "longest"), [(4, 4_000), (12, 1_000), (60, 250)])
@@ -284,7 +284,7 @@ async def test_the_last_response_stays_with_its_outputs_while_they_fit() -> None
     await room_made(transcript, model)
 
     assert transcript.history.items == [
-        user(f"{FOREWORD}In short."),
+        user(f"{SUMMARY_PREFIX}In short."),
         user("two"),
         call("c1"),
         OutputItem(CallId("c1"), tokens(2_500)),
@@ -302,7 +302,7 @@ async def test_a_last_response_that_does_not_fit_is_summed_up_too() -> None:
     transcript.write(model_asked(), model_said(call("c0")), call_output("c0", "again"))
 
     assert transcript.history.items == [
-        user(f"{FOREWORD}In short."),
+        user(f"{SUMMARY_PREFIX}In short."),
         call("c0"),
         OutputItem(CallId("c0"), "again"),
     ]
@@ -372,7 +372,7 @@ def long_talk() -> RecordingTranscript:
     return RecordingTranscript(
         *turn("one", 9_000),
         *said("two"),
-        history_compacted(f"{FOREWORD}What was before.", replaced=2),
+        history_compacted(f"{SUMMARY_PREFIX}What was before.", replaced=2),
         model_asked(),
         model_said(message(tokens(5_000))),
         turn_ended(),
@@ -381,7 +381,7 @@ def long_talk() -> RecordingTranscript:
     )
 
 
-WISHES = f"{FOREWORD}What was before.\n- The user said: two\n- The user said: three"
+WISHES = f"{SUMMARY_PREFIX}What was before.\n- The user said: two\n- The user said: three"
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ async def test_a_failure_that_says_nothing_of_the_summary_costs_no_history(failu
     assert (transcript.payloads, transcript.history.items) == ([], before)
 
     await room_made(transcript, model)
-    assert transcript.history.items == [user(f"{FOREWORD}In short.")]
+    assert transcript.history.items == [user(f"{SUMMARY_PREFIX}In short.")]
 
 
 async def test_only_the_successful_attempt_is_the_summary_and_its_tokens_are_counted() -> None:
@@ -437,7 +437,7 @@ async def test_only_the_successful_attempt_is_the_summary_and_its_tokens_are_cou
     notice, *rest, error = transcript.payloads
     assert isinstance(notice, BackgroundEvent)
     assert notice.message.startswith("stream error: stream disconnected before completion: gone; retrying 1/1 in ")
-    assert rest == [spent, history_compacted(f"{FOREWORD}In short.", replaced=5)]
+    assert rest == [spent, history_compacted(f"{SUMMARY_PREFIX}In short.", replaced=5)]
     assert isinstance(error, BackgroundEvent)
     assert model.records[0] == model.records[1]
 
@@ -459,7 +459,7 @@ async def test_a_summary_that_is_too_long_loses_its_middle() -> None:
     assert isinstance(item, UserItem)
     (part,) = item.content
     assert isinstance(part, TextItem)
-    assert part.text.startswith(f"{FOREWORD}begin zzz")
+    assert part.text.startswith(f"{SUMMARY_PREFIX}begin zzz")
     assert part.text.endswith("zzz end")
     assert size([item]) <= 0.2 * 0.85 * WINDOW + 50
 
@@ -468,7 +468,7 @@ async def test_surrogates_that_cannot_be_stored_are_replaced() -> None:
     transcript, model = long_talk(), Summaries(says("half a pair: \ud83d"))
     await room_made(transcript, model)
 
-    assert transcript.history.items == [user(f"{FOREWORD}half a pair: ?")]
+    assert transcript.history.items == [user(f"{SUMMARY_PREFIX}half a pair: ?")]
 
 
 async def test_being_cancelled_in_mid_summary_changes_nothing() -> None:

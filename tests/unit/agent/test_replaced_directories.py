@@ -10,7 +10,7 @@ import pytest
 from kit.builders.trees import not_a_link
 from kit.models.raw_provider import settings
 from parley.agent.prompt import user_instructions
-from parley.agent.safe.resolving import lies_out_of_reach
+from parley.agent.safe.resolving import is_outside
 
 
 @pytest.fixture
@@ -28,4 +28,4 @@ def test_notes_are_not_read(moved: str, tmp_path: Path) -> None:
 
 
 def test_no_program_is_known(moved: str) -> None:
-    assert not lies_out_of_reach(f"{moved}/AGENTS.md", ("/elsewhere",))
+    assert not is_outside(f"{moved}/AGENTS.md", ("/elsewhere",))

@@ -41,7 +41,7 @@ async def sockets(
         path,
         on_channel=lambda channel: channel.close(),
         on_bound_again=on_bound_again,
-        look_seconds=0.01,
+        check_seconds=0.01,
     )
     try:
         yield opened

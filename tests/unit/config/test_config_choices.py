@@ -193,11 +193,13 @@ def test_instructions_are_those_of_the_last_call_that_gave_some(home: Home, tmp_
 
 def test_instructions_of_a_profile_take_the_place_of_those_given_before(home: Home, tmp_path: Path) -> None:
     (tmp_path / "written.md").write_text("Of the profile.")
-    text = f'{CONFIG}\n[profiles.told]\nexperimental_instructions_file = "{tmp_path}/written.md"\n'
+    text = f'{CONFIG}\n[profiles.named]\nexperimental_instructions_file = "{tmp_path}/written.md"\n'
     given = SettingsOverrides(base_instructions="Given.")
 
-    assert after(home, given, SettingsOverrides(profile="told"), config=text).base_instructions == "Of the profile."
-    assert after(home, SettingsOverrides(profile="told"), given, config=text).base_instructions == "Given."
+    assert (
+        after(home, given, SettingsOverrides(profile="named"), config=text).base_instructions == "Of the profile."
+    )
+    assert after(home, SettingsOverrides(profile="named"), given, config=text).base_instructions == "Given."
     assert after(home, given, SettingsOverrides(profile="fast"), config=text).base_instructions == "Given."
 
 

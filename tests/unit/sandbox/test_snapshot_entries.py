@@ -9,12 +9,22 @@ from pathlib import Path
 import pytest
 
 from parley.common.guarded_files import DirFds
-from parley.sandbox.snapshot_entries import ABSENT, Entry, File, Link, create, is_same, look, move_aside, names_in
+from parley.sandbox.snapshot_entries import (
+    ABSENT,
+    Entry,
+    File,
+    Link,
+    create,
+    is_same,
+    move_aside,
+    names_in,
+    read_entry,
+)
 
 
 def looked_at(path: Path, *, at_most: int = 100) -> Entry:
     with DirFds() as folders:
-        return look(folders, str(path), at_most=at_most)
+        return read_entry(folders, str(path), at_most=at_most)
 
 
 def test_a_file_that_is_created_again_is_the_same(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ async def unheard(server: LocalServer, **approvals: Any) -> tuple[LocalClient, A
     return client, conversation
 
 
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_an_approval_without_recipients_times_out_and_the_model_reads_why(home: str) -> None:
     async with LocalServer(home) as server:
         client, conversation = await unheard(server)
@@ -108,7 +108,7 @@ async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
         assert server.decisions == REFUSED
 
 
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_time_does_not_run_without_readers(home: str) -> None:
     async with LocalServer(home) as server:
         client, conversation = await unheard(server)
@@ -132,7 +132,7 @@ async def test_a_polling_client_counts_as_a_reader(home: str) -> None:
         assert server.decisions == REFUSED
 
 
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_an_approval_of_a_rarely_polling_client_times_out(home: str) -> None:
     async with LocalServer(home) as server:
         conversation = await server.create({"approvals": {"timeout_seconds": 90}})
@@ -149,7 +149,7 @@ async def test_an_approval_of_a_rarely_polling_client_times_out(home: str) -> No
         assert server.decisions == REFUSED
 
 
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: str) -> None:
     async with LocalServer(home) as server:
         conversation = await server.create(PATIENT)
@@ -167,7 +167,7 @@ async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: 
         assert server.decisions == REFUSED
 
 
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_an_approval_waits_for_a_client_that_cannot_take_its_snapshot_yet(home: str) -> None:
     async with LocalServer(home) as server:
         client, conversation = await unheard(server)

@@ -187,7 +187,7 @@ async def test_each_client_gets_the_id_of_its_own_first_request(home: str) -> No
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"url": {}}}, {"elicitation": None}])
-@pytest.mark.promises("approvals.nobody")
+@pytest.mark.promises("approvals.no-client")
 async def test_a_client_without_the_form_capability_is_not_asked(home: str, capabilities: Any) -> None:
     async with LocalServer(home) as server:
         conversation = await server.create()

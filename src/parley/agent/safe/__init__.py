@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Final
 
 from parley.agent.safe.programs import only_reads
-from parley.agent.safe.resolving import is_out_of_reach, lies_out_of_reach
+from parley.agent.safe.resolving import is_outside, is_program_outside
 from parley.common import shell_lexer
 from parley.ports.tools import RunCommand
 
@@ -69,7 +69,7 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
         return False
     if any("\0" in word for word in (*action.argv, action.cwd)):
         return False
-    is_known = cache(partial(is_out_of_reach, search_path=action.search_path, writable=writable))
+    is_known = cache(partial(is_program_outside, search_path=action.search_path, writable=writable))
     shell, *rest = action.argv
     match _name(shell), rest:
         case "bash" | "sh", ["-c", script]:
@@ -126,5 +126,5 @@ def _name(program: str) -> str | None:
 def _login_files_may_be_written(home: str, writable: Sequence[str]) -> bool:
     """Return whether the agent may have written a file that a login shell runs before the script."""
     return not home.startswith("/") or not all(
-        lies_out_of_reach(os.path.join(home, name), writable) for name in _LOGIN_FILES
+        is_outside(os.path.join(home, name), writable) for name in _LOGIN_FILES
     )

@@ -8,10 +8,10 @@ import os
 from collections.abc import Sequence
 from pathlib import PurePath
 
-__all__ = ["is_out_of_reach", "lies_out_of_reach"]
+__all__ = ["is_outside", "is_program_outside"]
 
 
-def is_out_of_reach(
+def is_program_outside(
     program: str, *, search_path: str | None, writable: Sequence[str], elsewhere: Sequence[str] = ()
 ) -> bool:
     """Return whether a program exists and its file is in none of the `writable` directories.
@@ -22,30 +22,26 @@ def is_out_of_reach(
     must not be in a writable directory either.
     """
     if "/" in program:
-        return _is_program(program) and lies_out_of_reach(program, writable)
+        return _is_program(program) and is_outside(program, writable)
     places = search_path.split(os.pathsep) if search_path else []
     if not all(place.startswith("/") for place in places):
         return False
     files = (os.path.join(place, program) for place in places)
     found = next((file for file in files if os.path.lexists(file)), None)
     others = [other for place in elsewhere if os.path.lexists(other := os.path.join(place, program))]
-    return (
-        found is not None
-        and _is_program(found)
-        and all(lies_out_of_reach(file, writable) for file in (found, *others))
-    )
+    return found is not None and _is_program(found) and all(is_outside(file, writable) for file in (found, *others))
 
 
-def lies_out_of_reach(path: str, writable: Sequence[str]) -> bool:
+def is_outside(path: str, writable: Sequence[str]) -> bool:
     """Return whether a file is outside of all writable directories. For a link, both the link and its target must
     be outside.
     """
     folder, name = os.path.split(path)
     try:
-        ways = PurePath(os.path.realpath(folder), name), PurePath(os.path.realpath(path))
+        paths = PurePath(os.path.realpath(folder), name), PurePath(os.path.realpath(path))
     except OSError:
         return False  # a directory of the path is being moved
-    return not any(way.is_relative_to(root) for way in ways for root in writable)
+    return not any(one.is_relative_to(root) for one in paths for root in writable)
 
 
 def _is_program(path: str) -> bool:

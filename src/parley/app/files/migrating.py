@@ -33,12 +33,12 @@ class Migrated(NamedTuple):
 
 
 async def migrate_home(
-    home: str, url: str, *, tell: Callable[[int, int], None] = lambda done, of: None
+    home: str, url: str, *, report: Callable[[int, int], None] = lambda done, of: None
 ) -> Migrated:
     """Copy all conversations, tokens and read marks of a home to an empty database. The home is not changed.
 
-    A migration that was interrupted continues with the first conversation that the database lacks. `tell` is called
-    with the number of conversations in the database and their total number.
+    A migration that was interrupted continues with the first conversation that the database lacks. `report` is
+    called with the number of conversations in the database and their total number.
 
     Raises:
         BadHome: a server is using the home, the home has no conversations, or the database is not empty.
@@ -54,9 +54,9 @@ async def migrate_home(
             listings = [one async for one in _listed(store)]
             copied = 0
             for done, listed in enumerate(reversed(listings)):
-                tell(done, len(listings))
+                report(done, len(listings))
                 copied += await _copied(store, target, listed)
-            tell(len(listings), len(listings))
+            report(len(listings), len(listings))
             await _refuse_changed(home, store, target)
             tokens = await store.tokens()
             present = {one.digest for one in await target.tokens()}

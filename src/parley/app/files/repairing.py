@@ -45,10 +45,10 @@ class _Log(NamedTuple):
     summary: Summary
 
 
-async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) -> Repaired:
+async def repair_home(home: str, target: str, *, report: Callable[[str], None]) -> Repaired:
     """Copy the readable part of all conversations of the home directory `home` to the new home directory `target`.
 
-    `tell` is called with a line for each conversation that could not be copied completely.
+    `report` is called with a line for each conversation that could not be copied completely.
 
     Raises:
         BadHome: `target` is not empty or cannot be created, or nothing in `home` can be read.
@@ -61,7 +61,7 @@ async def repair_home(home: str, target: str, *, tell: Callable[[str], None]) ->
     try:
         with salvaged(home, folder) as conversations:
             for one in conversations:
-                kind = await _write(store, one, tell)
+                kind = await _write(store, one, report)
                 counts[kind] += 1
     finally:
         await store.close()
@@ -81,16 +81,16 @@ def _create_empty(target: str) -> None:
         raise BadHome(target, f"cannot be created: {os_detail(error)}") from error
 
 
-async def _write(store: Store, found: Salvaged, tell: Callable[[str], None]) -> str:
+async def _write(store: Store, found: Salvaged, report: Callable[[str], None]) -> str:
     name = found.id if found.id is not None and _is_id(found.id) else ConversationId(str(uuid4()))
     if (log := _log(found)) is None:
-        tell(f"{found.id or name}: lost")
+        report(f"{found.id or name}: lost")
         return "lost"
     await bulk_create(store, name, pages_of(log.entries), log.summary, archived=found.archived)
     if found.id == name and _is_whole(found) and len(log.entries) == found.last:
         return "whole"
     new_id = "" if found.id == name else ", under a new id"
-    tell(f"{name}: partial, {len(log.entries)} of {found.last} entries{new_id}")
+    report(f"{name}: partial, {len(log.entries)} of {found.last} entries{new_id}")
     return "partial"
 
 

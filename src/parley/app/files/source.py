@@ -117,7 +117,7 @@ class SourceFile:
             else:
                 head = read_head(first)
                 self.conversation_id, self.archived = head.conversation_id, head.archived
-                yield from map(_with_usual_settings, read_entries(head, lines, projections))
+                yield from map(_with_default_settings, read_entries(head, lines, projections))
 
     def _rollout_entries(self, first: bytes, lines: Iterator[Line], projections: Projections) -> Iterator[Entry]:
         session = read_session(first)
@@ -155,7 +155,7 @@ _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
 _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
-def _with_usual_settings(entry: Entry) -> Entry:
+def _with_default_settings(entry: Entry) -> Entry:
     """Return an entry with the secrets in its settings redacted.
 
     Raises:

@@ -43,7 +43,7 @@ __all__ = ["HttpSession", "HttpSessions"]
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 30.0
+CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 USE_SECONDS: Final = 300.0
 """The minimum time in seconds between two writes of the last use of a session."""
@@ -235,7 +235,7 @@ class HttpSessions:
         """The principals whose token is no longer valid. They are remembered because a request that was accepted
         earlier may still begin a session.
         """
-        self._look: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -262,8 +262,8 @@ class HttpSessions:
         session.idle_since = self._now()
         self._sessions[session.id] = session
         serving = self._start(self._serve(session))
-        if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
+        if self._check is None:
+            self._check = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check_again)
         await first_of(session.wait_connected(), _ended(serving))
         if not session.is_connected:
             raise RuntimeError("an HTTP session could not begin")
@@ -435,7 +435,7 @@ class HttpSessions:
             while session.is_changed:
                 if (error := await self._save(session)) is not None:
                     self._log.warning("a change to a session cannot be stored: %s", error)
-                    break  # `_look_again` stores the session later
+                    break  # `_check_again` stores the session later
         finally:
             session.saving = None
 
@@ -551,8 +551,8 @@ class HttpSessions:
 
     async def close(self) -> None:
         """End all sessions. The server core must have shut down first."""
-        if self._look is not None:
-            self._look.cancel()
+        if self._check is not None:
+            self._check.cancel()
         for session in tuple(self._sessions.values()):
             self.delete(session)
         if self._tasks:
@@ -584,7 +584,7 @@ class HttpSessions:
             return False
         return sum(one.principal == principal for one in self._sessions.values()) >= max(1, self._most // 2)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         self.expire()
         if self._stores:
             self._start(self._store_uses())
@@ -592,7 +592,7 @@ class HttpSessions:
                 if session.is_changed:
                     self._save_soon(session)
         waits = bool(self._sessions or self._removing)
-        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again) if waits else None
+        self._check = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check_again) if waits else None
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -80,7 +80,7 @@ _ACTS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, open
 """The annotations of tools that run the agent. The agent may change files and use the network if its settings allow
 this.
 """
-_LOOKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _OPENS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 _STOPS: Final = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
@@ -167,7 +167,7 @@ TOOLS: Final = ToolTable(
         may_ask=True,
         modern_result=StreamEnded,
         error_shape=ErrorShape.STREAM,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
     ),
     Tool(
@@ -178,7 +178,7 @@ TOOLS: Final = ToolTable(
         result=ConversationsListResult,
         run=list_conversations,
         error_shape=ErrorShape.PLAIN,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
     ),
     Tool(
@@ -191,7 +191,7 @@ TOOLS: Final = ToolTable(
         result=ConversationReadResult,
         run=read,
         error_shape=ErrorShape.TYPED,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
     ),
     Tool(
@@ -216,7 +216,7 @@ TOOLS: Final = ToolTable(
         result=ConversationSearchResult,
         run=search,
         error_shape=ErrorShape.TYPED,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
         is_addition=True,
     ),
@@ -254,7 +254,7 @@ TOOLS: Final = ToolTable(
         result=ConversationStatusResult,
         run=status,
         error_shape=ErrorShape.TYPED,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
     ),
     Tool(
@@ -310,7 +310,7 @@ TOOLS: Final = ToolTable(
         result=QueueListResult,
         run=list_queue,
         error_shape=ErrorShape.TYPED,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
         is_addition=True,
     ),
@@ -359,7 +359,7 @@ TOOLS: Final = ToolTable(
         result=AttentionListResult,
         run=list_attention,
         error_shape=ErrorShape.TYPED,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
         is_addition=True,
     ),
@@ -372,7 +372,7 @@ TOOLS: Final = ToolTable(
         result=SettingsListResult,
         run=list_settings,
         error_shape=ErrorShape.TYPED,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
         is_addition=True,
     ),
@@ -384,7 +384,7 @@ TOOLS: Final = ToolTable(
         result=ApprovalsListResult,
         run=list_approvals,
         error_shape=ErrorShape.TYPED,
-        annotations=_LOOKS,
+        annotations=_READS,
         role=Role.OBSERVER,
     ),
     Tool(

@@ -205,12 +205,12 @@ def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
     """
     found: dict[int, _Head] = {}
     for some in pieces(list(rows)):
-        (told,) = db.execute(
+        (packed,) = db.execute(
             f"SELECT group_concat(row || ' ' || {_number('epoch')} || ' ' || {_number('last')})"
             f" FROM conversations WHERE row IN ({placeholders(len(some))})",
             some,
         ).fetchone()
-        for one in told.split(",") if told else ():
+        for one in packed.split(",") if packed else ():
             row, epoch, last = map(int, one.split())
             found[row] = _Head(epoch, last)
     return found

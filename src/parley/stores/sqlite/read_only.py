@@ -30,7 +30,7 @@ from parley.stores.sqlite.lock_holders import UNKNOWN
 from parley.stores.sqlite.locks import LeaseLocks, write_lock_holder
 from parley.stores.sqlite.schema import MIGRATIONS
 
-__all__ = ["ReadOnlyHome", "connect_read_only", "look_at_database"]
+__all__ = ["ReadOnlyHome", "check_database", "connect_read_only"]
 
 MAX_TRIES: Final = 10
 """The maximum number of attempts to read while other processes are changing the files."""
@@ -38,7 +38,7 @@ MAX_TRIES: Final = 10
 BUSY_SECONDS: Final = 1.0
 """The time for which a read waits for SQLite's own locks, in seconds."""
 
-LOOK_SECONDS: Final = 0.02
+CHECK_SECONDS: Final = 0.02
 """The time between two checks whether the home is open, in seconds."""
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class ReadOnlyHome:
                             raise refused.error from refused
             if opened is not None:
                 return opened.read(ask)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
 
     def _read(self, ask: Callable[[Connection], T]) -> T:
         for _ in range(MAX_TRIES):
@@ -125,7 +125,7 @@ class ReadOnlyHome:
         return error if found else _NotYetOpen(error)
 
 
-def look_at_database(home: str) -> None:
+def check_database(home: str) -> None:
     """Check whether an existing database of a home can be opened, even while other processes use it.
 
     The check changes nothing and waits for nothing. It does not find faults that appear only when the database is
@@ -141,7 +141,7 @@ def look_at_database(home: str) -> None:
             return
         before = file_states(home)
         try:
-            _look(home)
+            _check(home)
         except Exception as error:
             if not isinstance(error, sqlite3.Error | FileNotFoundError) or file_states(home) == before:
                 raise opening_error(home, error) from error
@@ -149,7 +149,7 @@ def look_at_database(home: str) -> None:
             return
 
 
-def _look(home: str) -> None:
+def _check(home: str) -> None:
     is_shared = os.path.exists(os.path.join(home, SHARED_MEMORY))
     if (db := connect_read_only(home)) is None:
         return  # SQLite cannot read the log without creating the shared memory file

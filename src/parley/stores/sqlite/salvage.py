@@ -36,7 +36,7 @@ __all__ = ["Salvaged", "salvaged"]
 
 POLL_SECONDS: Final = 0.05
 PAGE_BYTES: Final = 4096
-MOST_IN_VAIN: Final = 100_000
+MOST_FAILED: Final = 100_000
 """The number of consecutive unreadable rows after which the remaining rows of the table are skipped."""
 
 
@@ -206,8 +206,8 @@ class _Salvage:
         """Return the row ids of the entries in all readable pages of the table, by conversation and position."""
         if self._places is None:
             self._places = defaultdict(dict)
-            at = in_vain = 0
-            while in_vain < MOST_IN_VAIN:
+            at = failed = 0
+            while failed < MOST_FAILED:
                 before = at
                 try:
                     for place, row, seq in self._db.execute(
@@ -220,7 +220,7 @@ class _Salvage:
                 except sqlite3.Error as error:
                     if not is_damage(error):
                         raise
-                in_vain = in_vain + 1 if at == before else 0
+                failed = failed + 1 if at == before else 0
                 at += 1
         return self._places
 

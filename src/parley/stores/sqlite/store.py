@@ -113,7 +113,7 @@ class SqliteStore:
         self._watchers: list[Callable[[HomeLost], None]] = []
         self._writer = Writer(
             home if callable(home) else lambda: home,
-            on_lost=self._tell_watchers,
+            on_lost=self._notify_watchers,
             on_lease_lost=self._find_lost_leases,
         )
 
@@ -382,7 +382,7 @@ class SqliteStore:
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
         self._watchers.append(lost)
 
-    def _tell_watchers(self, error: HomeLost) -> None:
+    def _notify_watchers(self, error: HomeLost) -> None:
         for lost in self._watchers:
             lost(error)
 

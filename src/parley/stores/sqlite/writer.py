@@ -323,8 +323,8 @@ class Writer:
         except Exception:
             log.exception("failed to close the database of %s", self._path)
         if self._checking is not None:
-            self._tell(self._checking.cancel)
-        self._tell(self._end)
+            self._schedule(self._checking.cancel)
+        self._schedule(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
         """Fail the jobs as soon as there is enough memory to do so.
@@ -334,7 +334,7 @@ class Writer:
         while True:
             try:
                 self._begin(jobs)
-                self._tell(self._settle, [(job.future, None, _not_done(error)) for job in jobs])
+                self._schedule(self._settle, [(job.future, None, _not_done(error)) for job in jobs])
                 return
             except MemoryError:
                 time.sleep(CHECK_SECONDS)
@@ -380,7 +380,7 @@ class Writer:
     def _open_database(self, home: Home) -> Database:
         from parley.stores.sqlite.database import open_database
 
-        self.opened = open_database(home, on_lost=partial(self._tell, self._lost))
+        self.opened = open_database(home, on_lost=partial(self._schedule, self._lost))
         # Processes that write little would otherwise never checkpoint, and the log would grow with each of them.
         self._grown += self.opened.log_bytes()
         return self.opened
@@ -397,7 +397,7 @@ class Writer:
                     opened.refuse_when_lost(opened.writer, has_written=self._has_committed)
                     outcomes += done
             # The write lock is released first, because waking the event loop may wait for the interpreter lock.
-            self._tell(self._settle, outcomes)
+            self._schedule(self._settle, outcomes)
             outcomes = []
             if self._is_checkpoint_due(opened):
                 with home.lock:
@@ -410,10 +410,10 @@ class Writer:
                 self.home = None  # the next attempt may find another directory
             from parley.stores.sqlite.errors import store_error
 
-            told = {future for future, _, _ in outcomes}
+            settled = {future for future, _, _ in outcomes}
             why = store_error(self._path, error)
-            outcomes += [(job.future, None, why) for job in jobs if job.future not in told]
-            self._tell(self._settle, outcomes)
+            outcomes += [(job.future, None, why) for job in jobs if job.future not in settled]
+            self._schedule(self._settle, outcomes)
 
     def _transaction(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
         """Execute all jobs in one transaction.
@@ -475,7 +475,7 @@ class Writer:
             log.warning("failed to checkpoint the database; retrying later: %s", error)
         self._measure_at = self._grown + MEASURE_BYTES
 
-    def _tell(self, call: Callable[..., None], *about: object) -> None:
+    def _schedule(self, call: Callable[..., None], *about: object) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(call, *about)

@@ -26,15 +26,15 @@ LIST_BYTES: Final = 64 * 1024
 class Children:
     """All children of the current process, and a pipe that becomes readable when a signal arrives."""
 
-    def __init__(self, *wakers: signal.Signals) -> None:
-        """Install handlers for the signals `wakers`, so that these signals wake the process when it is waiting. The
-        process must not use these signals for anything else.
+    def __init__(self, *wake_signals: signal.Signals) -> None:
+        """Install handlers for `wake_signals`, so that these signals wake the waiting process. The process must not
+        use these signals for anything else.
         """
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        for number in wakers:
+        for number in wake_signals:
             signal.signal(number, lambda _number, _frame: None)
         self._list = _open_list_of_children()
         self._childless = False
@@ -51,13 +51,13 @@ class Children:
 
     def received_sigterm(self) -> bool:
         """Return whether SIGTERM has arrived, and discard all signals received so far."""
-        is_told = False
+        has_sigterm = False
         try:
             while signals := os.read(self._woken, select.PIPE_BUF):
-                is_told |= signal.SIGTERM in signals
+                has_sigterm |= signal.SIGTERM in signals
         except BlockingIOError:
             pass
-        return is_told
+        return has_sigterm
 
     def reap(self) -> list[tuple[int, int]]:
         """Return the process ids and wait statuses of the children that have ended since the last call."""

@@ -118,8 +118,8 @@ class PathResolver:
                 f"error: {self.shown(written)} must not be changed: Parley itself is installed there"
             )
         for place, name in self._protected.items():
-            is_workplace = is_inside and is_below(self.cwd, place)
-            if is_below(path, place) and not is_workplace:
+            contains_cwd = is_inside and is_below(self.cwd, place)
+            if is_below(path, place) and not contains_cwd:
                 raise PatchRefused(
                     f"error: {self.shown(written)} must not be changed: {replace_surrogates(name)} is protected"
                 )
@@ -134,10 +134,10 @@ class PathResolver:
                 continue
             place = os.path.join(reached, part)
             for hidden, name in self._hidden.items():
-                is_workplace = is_below(self.cwd, hidden) and (
+                contains_cwd = is_below(self.cwd, hidden) and (
                     is_below(place, self.cwd) or is_below(self.cwd, place)
                 )
-                if part != ".." and is_below(reached, hidden) and not is_workplace:
+                if part != ".." and is_below(reached, hidden) and not contains_cwd:
                     raise PatchRefused(f"{failure}: {replace_surrogates(name)} is protected")
             reached = _real(place)
 

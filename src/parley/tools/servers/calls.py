@@ -25,7 +25,7 @@ __all__ = ["ServerTools"]
 
 log: Final = logging.getLogger(__name__)
 
-MAX_TOLD_BYTES: Final = 1024 * 1024
+MAX_OUTPUT_BYTES: Final = 1024 * 1024
 """The maximum size, in bytes, of a result that the model gets. The context window of most models is smaller."""
 
 MAX_SHOWN_BYTES: Final = 4 * 1024 * 1024
@@ -56,7 +56,7 @@ class ServerTools:
         return self._lease.find(name) is not None
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return its output for the model. If the call is cancelled, tell the server to stop
+        """Run a call and return its output for the model. If the call is cancelled, send a cancellation for
         the call.
         """
         tool = self._lease.find(call.name)
@@ -130,10 +130,10 @@ def _is_too_deep(value: object) -> bool:
 
 def _model_text(result: dict[str, Any]) -> str:
     encoded = _encode(result["content"])
-    if len(encoded) <= MAX_TOLD_BYTES:
+    if len(encoded) <= MAX_OUTPUT_BYTES:
         return encoded.decode()
-    left_out = len(encoded) - MAX_TOLD_BYTES
-    kept = encoded[:MAX_TOLD_BYTES].decode("utf-8", "ignore")
+    left_out = len(encoded) - MAX_OUTPUT_BYTES
+    kept = encoded[:MAX_OUTPUT_BYTES].decode("utf-8", "ignore")
     return f"{kept}\n[The result is too long: {left_out} of {len(encoded)} bytes are left out.]"
 
 

@@ -85,7 +85,7 @@ class Connection:
         await self._settled.wait()
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, progress: OnProgress) -> dict[str, Any]:
-        """Call a tool and return its result. If the call is cancelled, tell the server to stop the call. Other
+        """Call a tool and return its result. If the call is cancelled, send a cancellation to the server. Other
         calls are not affected.
 
         Raises:

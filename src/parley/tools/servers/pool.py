@@ -41,7 +41,7 @@ class RemoteTool:
         them.
 
         A server that has crashed is started again first. If the call is cancelled or `tool_timeout` passes, the
-        server is told to stop this call. Other calls are not affected. `progress` must not block.
+        server gets a cancellation of this call. Other calls are not affected. `progress` must not block.
 
         Raises:
             ToolServerFailed: the server did not start, did not answer in time, or did not return a valid result.

@@ -66,8 +66,8 @@ class ToolSession:
         return tuple(tool_list.tools)
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, report: OnProgress) -> dict[str, Any]:
-        """Call a tool and return the known members of its result. If the call is cancelled, the server is told to
-        stop the call. `report` is called with the progress of the call.
+        """Call a tool and return the known members of its result. If the call is cancelled, the server gets a
+        cancellation. `report` is called with the progress of the call.
 
         Raises:
             CallFailed: the connection was lost, or the server did not return a valid result.

@@ -161,10 +161,10 @@ class HttpListener:
         most = self._options.max_connections
         if len(self._starting) >= max(1, most // 4):
             next(iter(self._starting)).cancel()
-        strangers = [one for one in self._open if not one.is_trusted] if len(self._open) >= most // 2 else []
-        if strangers and (len(self._open) + len(self._starting) >= most or len(strangers) >= most // 2):
-            strangers[0].abort()
-            self._open.pop(strangers[0], None)
+        unauthenticated = [one for one in self._open if not one.is_trusted] if len(self._open) >= most // 2 else []
+        if unauthenticated and (len(self._open) + len(self._starting) >= most or len(unauthenticated) >= most // 2):
+            unauthenticated[0].abort()
+            self._open.pop(unauthenticated[0], None)
         return len(self._open) + len(self._starting) < most
 
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:

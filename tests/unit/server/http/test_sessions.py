@@ -39,7 +39,7 @@ async def test_a_session_whose_removal_failed_is_removed_later(home: str) -> Non
         assert removing is not None
         await removing
         store.is_broken = False
-        sessions._look_again()
+        sessions._check_again()
         await until(lambda: not sessions._removing)
 
         assert store.removed == [session.digest]

@@ -12,7 +12,7 @@ import pytest
 from parley.errors import BadHome
 from parley.stores.sqlite.database import Database, open_home
 from parley.stores.sqlite.queries import read_snapshot
-from parley.stores.sqlite.read_only import look_at_database
+from parley.stores.sqlite.read_only import check_database
 from parley.stores.sqlite.schema import MIGRATIONS
 
 
@@ -43,7 +43,7 @@ def test_a_commit_is_durable_and_nothing_is_folded_in_without_the_lock(opened: D
     ]
 
 
-@pytest.mark.parametrize("use", [open_home, look_at_database])
+@pytest.mark.parametrize("use", [open_home, check_database])
 def test_a_sqlite_that_is_too_old_is_named_and_nothing_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[str], object]
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_look_at_a_database_changes_nothing_and_says_what_opening_would(tmp_pa
         make(home / "parley.db")
 
         with pytest.raises(BadHome) as looked:
-            look_at_database(str(home))
+            check_database(str(home))
         assert [path.name for path in home.iterdir()] == ["parley.db"]
         with pytest.raises(BadHome) as opened:
             open_home(str(home))
@@ -110,7 +110,7 @@ def files_in(home: Path) -> dict[str, bytes]:
 
 def test_a_look_at_a_database_in_use_finds_nothing_wrong(opened: Database, tmp_path: Path) -> None:
     files = sorted(tmp_path.iterdir())
-    look_at_database(str(tmp_path))
+    check_database(str(tmp_path))
 
     assert sorted(tmp_path.iterdir()) == files
 
@@ -130,7 +130,7 @@ def test_a_look_counts_what_is_in_the_log_and_not_yet_in_the_file(
     (killed / "parley.db").write_bytes(database.read_bytes()[:4096] + rest)
     before = files_in(killed)
 
-    look_at_database(str(killed))
+    check_database(str(killed))
 
     assert files_in(killed) == before
     with closing(sqlite3.connect(killed / "parley.db")) as db:
@@ -141,4 +141,4 @@ def test_a_look_finds_the_newer_version_that_is_only_in_the_log(opened: Database
     opened.writer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
 
     with pytest.raises(BadHome, match="a newer version of Parley"):
-        look_at_database(str(tmp_path))
+        check_database(str(tmp_path))
