@@ -14,6 +14,7 @@ from kit.builders.images import PNG
 from kit.builders.trees import patch
 from kit.clients.codex_calls import speaking
 from kit.clients.shell_turns import shell
+from kit.system.needs import BUBBLEWRAP, SANDBOX
 from kit.system.swapped_files import swapped
 from parley.testing import Call, ScriptedModel
 
@@ -260,6 +261,78 @@ async def test_the_error_for_an_image_does_not_show_whether_a_hidden_file_exists
     outputs = [m["content"] for m in parley_model.requests[1].body["messages"] if m["role"] == "tool"]
     assert outputs == [f"{path}: may not be read" for path in paths]
     assert [path for path, text in zip(paths, refused, strict=True) if f"{path}: may not be read" not in text] == []
+
+
+# --- commands --------------------------------------------------------------------------------
+
+HIDDEN_NAMES: Final = (
+    *("folder", "id", "link", "dangling", "loop", "link/none", "folder/../link", "folder/../../outside"),
+    *("none", "none/none", "id/none", "folder/none", "none/../link", "none/../../outside"),
+)
+"""Paths below a hidden directory. Some of them exist, and some are links out of the directory."""
+
+
+def _with_links(ground: Ground) -> None:
+    (ground.keys / "folder").mkdir()
+    for name, target in (("link", ground.outside), ("dangling", "/nowhere/else"), ("loop", "loop")):
+        (ground.keys / name).symlink_to(target)
+    (ground.project / "way").symlink_to(ground.keys)
+
+
+async def _outputs(model: ScriptedModel, ground: Ground, *calls: Call) -> list[str]:
+    """Return what the model gets for calls in the project, of which none is approved."""
+    model.says(*calls)
+    model.says("Done")
+    async with speaking(model, config=ground.config) as wire:
+        wire.codex(1, "go", cwd=str(ground.project), approval_policy="never", sandbox="workspace-write")
+        await wire.answer(1)
+    return [m["content"] for m in model.requests[-1].body["messages"] if m["role"] == "tool"]
+
+
+@SANDBOX
+@pytest.mark.promises("shell.nothing-hidden")
+async def test_the_result_of_a_command_does_not_show_whether_its_hidden_directory_exists(
+    parley_model: ScriptedModel, ground: Ground
+) -> None:
+    _with_links(ground)
+    paths = [f"{way}/{name}" for way in (str(ground.keys), "way") for name in HIDDEN_NAMES]
+    commands = [("ls",), ("apply_patch", patch("*** Add File: a.txt", "+a"))]
+    calls = [
+        shell(f"c{place}-{number}", *command, workdir=path)
+        for number, command in enumerate(commands)
+        for place, path in enumerate(paths)
+    ]
+    outputs = await _outputs(parley_model, ground, *calls)
+
+    whole = [path if path.startswith("/") else f"{ground.project}/{path}" for path in paths]
+    assert outputs == [
+        *(f"execution error: the working directory {path} is hidden from commands" for path in whole),
+        *(f"error: invalid working directory {path}: {ground.keys} is protected" for path in whole),
+    ]
+    assert os.listdir(ground.outside) == ["image.png"]
+
+
+@BUBBLEWRAP
+@pytest.mark.promises("shell.nothing-hidden")
+async def test_the_error_for_a_program_does_not_show_whether_its_hidden_path_exists(
+    parley_model: ScriptedModel, ground: Ground
+) -> None:
+    _with_links(ground)
+    for script in (ground.project / "script", ground.outside / "script"):
+        script.write_text("#!/nowhere/at/all\n")
+        script.chmod(0o755)
+    programs = [
+        f"{way}/{name}/{rest}"
+        for way in (str(ground.keys), "way")
+        for name in HIDDEN_NAMES
+        for rest in ("script", "../../project/script")
+    ]
+    calls = [shell(f"c{place}", program) for place, program in enumerate(programs)]
+    visible, *outputs = await _outputs(parley_model, ground, shell("visible", "./script"), *calls)
+
+    missing = "No such file or directory (os error 2)"
+    assert visible == f"execution error: the interpreter of ./script cannot be run: {missing}"
+    assert outputs == [f"execution error: {missing}"] * len(programs)
 
 
 # --- patches and diffs -----------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from parley.common.guarded_files import DirFds, HiddenPath
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below_any
 from parley.config.types import Settings
@@ -105,13 +106,14 @@ class Shell:
             return BAD_ARGUMENTS + error.detail
         settings = self._context.settings
         try:
-            cwd = _directory(settings.cwd, shell_call.workdir)
+            cwd, concealed = _directory(settings.cwd, shell_call.workdir, hidden=settings.withheld_paths)
         except OSError as error:
             return replace_surrogates(
                 f"execution error: {shell_call.workdir} cannot be resolved: {os_detail(error)}"
             )
         if (patch := patch_in(shell_call.command)) is not None:
-            return await self._patches.apply(call.call_id, patch, workdir=cwd)
+            return await self._patches.apply(call.call_id, patch, workdir=concealed or cwd)
+        shell_call = shell_call._replace(concealed=concealed)
         env = self._env(network=True)
         action = RunCommand(
             call_id=call.call_id,
@@ -184,9 +186,10 @@ class Shell:
         self, action: RunCommand, shell_call: _ShellCall, verdict: Granted, approved: Approved | None = None
     ) -> _Outcome:
         settings, transcript, call_id = self._context.settings, self._context.transcript, action.call_id
+        is_confined = verdict.policy is not None
         command = Command(
             argv=action.argv,
-            cwd=action.cwd,
+            cwd=shell_call.concealed if is_confined and shell_call.concealed else action.cwd,
             env=self._env_for(verdict),
             timeout_seconds=shell_call.timeout_ms / 1000,
             policy=verdict.policy,
@@ -234,21 +237,28 @@ def _explained(error: CommandNotStarted, command: Command, settings: Settings) -
         return error
     if not os.path.isdir(directory):
         return CommandNotStarted(f"the working directory {quoted(command.cwd)} cannot be used: {error.detail}")
-    program = _program(command, directory)
-    if program is None or is_below_any(os.path.realpath(program), settings.withheld_paths):
+    if not _program_exists(command, directory, hidden=settings.withheld_paths):
         return error
     return CommandNotStarted(f"the interpreter of {quoted(command.argv[0])} cannot be run: {error.detail}")
 
 
-def _program(command: Command, directory: str) -> str | None:
-    """Return the path of the file that a command names as its program; None if the file does not exist."""
+def _program_exists(command: Command, directory: str, *, hidden: Sequence[str]) -> bool:
+    """Return whether the file that a command names as its program exists. Return False if its path leads through a
+    hidden directory.
+    """
     import shutil  # imported here: few commands name a program that cannot be run
 
     name = command.argv[0]
-    if "/" in name:
-        path = os.path.join(directory, name)
-        return path if os.path.exists(path) else None
-    return shutil.which(name, path=command.env.get("PATH", os.defpath))
+    search_path = command.env.get("PATH", os.defpath)
+    path = os.path.join(directory, name) if "/" in name else shutil.which(name, path=search_path)
+    if path is None:
+        return False
+    try:
+        with DirFds(hidden) as folders:
+            real = folders.resolve(path)
+    except OSError:
+        return False
+    return os.path.exists(real) and not is_below_any(real, map(os.path.realpath, hidden))
 
 
 # --- arguments ---------------------------------------------------------------------------
@@ -280,6 +290,11 @@ class _ShellCall(NamedTuple):
     timeout_ms: float
     escalated: bool = False
     justification: str | None = None
+    concealed: str | None = None
+    """The absolute path of `workdir` if it leads through a hidden directory, otherwise None. A confined command
+    starts with this path, because the sandbox refuses every such path with the same error. The error for the
+    resolved path would show where a hidden link leads.
+    """
 
 
 def _decoded_call(call: CallItem) -> _ShellCall:
@@ -304,19 +319,27 @@ def _refuse_too_many_words(command: Sequence[str]) -> None:
         raise BadArguments(f"more than {MOST_WORDS} words (command)", field="command")
 
 
-def _directory(cwd: str, workdir: str | None) -> str:
-    """Return the working directory of a command. A `workdir` is resolved, so that an approval request shows the
-    real directory.
+def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:
+    """Return the working directory of a command, and the same directory with unresolved links if its path leads
+    through a hidden directory. A `workdir` is resolved, so that an approval request shows the real directory.
 
     Raises:
         OSError: another process replaced a directory in the path meanwhile.
     """
     if not workdir:
-        return cwd
+        return cwd, None
+    path = os.path.join(cwd, workdir)
     try:
-        return os.path.realpath(os.path.join(cwd, workdir))
+        with DirFds(hidden) as folders:
+            return folders.resolve(path), None
+    except HiddenPath:
+        return os.path.realpath(path), path
+    except OSError:
+        pass  # the directory does not exist, or cannot be opened
+    try:
+        return os.path.realpath(path), None
     except ValueError:
-        return os.path.join(cwd, workdir)  # no such directory can exist; starting the command reports the error
+        return path, None  # no such directory can exist; starting the command reports the error
 
 
 def _real(cwd: str) -> str:
