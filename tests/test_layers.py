@@ -153,3 +153,31 @@ def test_wire_and_conversation_import_no_event_loop_clock_file_or_socket() -> No
     ]
 
     assert not impure, "\n".join(impure)
+
+
+LIBRARY_NAMES = frozenset({"os._exit", "_replace"})
+"""Names of the standard library that begin with an underscore but are public."""
+
+
+def test_no_module_uses_private_attributes_of_another() -> None:
+    foreign = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for line, name in private(path)
+    ]
+
+    assert not foreign, "\n".join(foreign)
+
+
+def private(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the private attributes that a file uses and does not define itself."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    is_own = {
+        node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+    }
+    is_own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for node in attributes:
+        names = {node.attr, ast.unparse(node)}
+        if node.attr.startswith("_") and not node.attr.startswith("__") and not names & (is_own | LIBRARY_NAMES):
+            yield node.lineno, ast.unparse(node)

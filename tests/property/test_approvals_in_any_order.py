@@ -107,12 +107,12 @@ class Party:
                     for asked in one.asked:
                         one.answer(asked["id"], {"decision": STALE})
             case ("tool", place, decision):
-                if (approval := self.conversation.open_approval) is not None:
+                if (approval := self.conversation.approvals.open) is not None:
                     self.first.setdefault(approval.approval_id, (decision, None))
                     wanted = {"approval_id": approval.approval_id, "decision": decision}
                     self.here[place].call("approvalAnswer", **wanted)
             case ("interrupt", place):
-                if (approval := self.conversation.open_approval) is not None:
+                if (approval := self.conversation.approvals.open) is not None:
                     self.first.setdefault(approval.approval_id, ("dropped", None))
                 self.here[place].call("conversationInterrupt", conversation_id=self.conversation.id)
             case ("time", seconds):

@@ -164,9 +164,9 @@ class Play:
             case ("remove", place):
                 await self._change(place, None)
             case ("approve",) if expected.is_asking:
-                assert conversation.open_approval is not None
-                approval = conversation.open_approval.request.approval_id
-                await conversation.answer(approval, "approved", by="client", principal=LOCAL)
+                assert conversation.approvals.open is not None
+                approval = conversation.approvals.open.request.approval_id
+                await conversation.approvals.answer(approval, "approved", by="client", principal=LOCAL)
                 expected.is_asking = False
                 expected.go_on()
             case ("interrupt",):

@@ -284,7 +284,7 @@ class Resident:
     def _running_turns(self) -> set[asyncio.Future[Any]]:
         """Return the turns that are running in this process and are not waiting for an approval."""
         running = self._server.conversations.running
-        return {one.turn.work for one in running if one.turn is not None and one.open_approval is None}
+        return {one.turn.work for one in running if one.turn is not None and one.approvals.open is None}
 
     def _seconds_to_idle_exit(self) -> float:
         minutes = self._settings().idle_exit_minutes

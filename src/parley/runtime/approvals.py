@@ -22,7 +22,7 @@ from parley.errors import ApprovalIsSettled, HomeLost, LeaseLost, StoreFailed
 from parley.ports.clock import Clock
 from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
 from parley.runtime.errors import UnknownApproval
-from parley.runtime.recipients import FOLLOWERS_SECONDS, ApprovalRecipient, Recipients
+from parley.runtime.recipients import FOLLOWERS_SECONDS, ApprovalRecipient, ReadingClient, Recipients
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
 from parley.wire.ids import ApprovalId
 from parley.wire.principals import PrincipalRef, name_of
@@ -277,28 +277,10 @@ class OpenApprovals:
 
     # --- clients that can answer -------------------------------------------------------
 
-    def register_reader(
-        self,
-        reader: Hashable,
-        *,
-        principal: PrincipalRef | None,
-        can_be_asked: bool,
-        knows_limits: bool,
-        waits_for_turn: bool = False,
-        may_answer: bool = True,
-        may_interrupt: bool = True,
-    ) -> None:
-        if waits_for_turn:
+    def register_reader(self, reader: Hashable, client: ReadingClient) -> None:
+        if client.waits_for_turn:
             self._waits_since = self._clock.now()
-        self._recipients.add(
-            reader,
-            principal=principal,
-            can_be_asked=can_be_asked,
-            knows_limits=knows_limits,
-            waits_for_turn=waits_for_turn,
-            may_answer=may_answer,
-            may_interrupt=may_interrupt,
-        )
+        self._recipients.add(reader, client)
         self.recheck()
 
     def unregister_reader(self, reader: Hashable) -> None:

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from uuid import uuid4
 
 from msgspec import to_builtins
 
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
-from parley.conversation.approvals import PendingApproval
 from parley.conversation.keys import MESSAGE, TURN
 from parley.conversation.log import Entry, LogView
 from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase, State
 from parley.errors import (
     HomeLost,
-    LeaseLost,
     NotOwned,
-    OwnerUnresponsive,
-    StoreFailed,
     UnknownConversation,
 )
 from parley.ports.store import CALL_SECONDS, PAGE, TURN_SECONDS
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.commands import (
-    AnswerApproval,
     AppendOutsideTurn,
     Command,
     Continue,
@@ -44,9 +39,10 @@ from parley.runtime.commands import (
     StoreCheckpoint,
     SubmitMessage,
 )
+from parley.runtime.conversation_approvals import ConversationApprovals
 from parley.runtime.deadline import Deadline
 from parley.runtime.deps import RuntimeDeps
-from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, READ_BYTES, DurableLog
+from parley.runtime.durable_log import READ_BYTES, DurableLog
 from parley.runtime.errors import MessageIdTaken
 from parley.runtime.grants import SessionGrants
 from parley.runtime.mailbox import Mailbox
@@ -58,14 +54,14 @@ from parley.runtime.peer_requests import command_for, placed_command
 from parley.runtime.permissions import PermissionGate
 from parley.runtime.queue_commands import EditMessage, QueueMessage, RemoveMessage, Resume
 from parley.runtime.readers import Reader
-from parley.runtime.recipients import ApprovalRecipient, Recipients
+from parley.runtime.recipients import Recipients
 from parley.runtime.remote_owner import FOLLOW_SECONDS
 from parley.runtime.settings import ResolveSettings, refuse_looser
 from parley.runtime.tool_servers import ToolServers
 from parley.runtime.turn_placer import TurnPlacer
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
-from parley.wire.events import ErrorEvent, SettledBy, Settlement
-from parley.wire.ids import ApprovalId, ConversationId, EventId, MessageId, Seq
+from parley.wire.events import ErrorEvent
+from parley.wire.ids import ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.peers import (
     EditQueued,
@@ -73,7 +69,6 @@ from parley.wire.peers import (
     RemoveQueued,
     RenameConversation,
     ResumeQueue,
-    SettleApproval,
     Submit,
 )
 from parley.wire.principals import PrincipalRef
@@ -123,7 +118,7 @@ class Conversation:
             clock=deps.clock,
             closing=deps.closing,
         )
-        self._background: set[asyncio.Task[None]] = set()
+        self.approvals = ConversationApprovals(conversation_id, self._approvals, self._mailbox, deps.clock)
         self._has_tried_checkpoint = False
         self.is_deleted = False
         """True if the conversation has been deleted or the home directory has been lost."""
@@ -199,7 +194,7 @@ class Conversation:
             self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
             or self.is_watched
             or not self._mailbox.is_empty
-            or self._background
+            or self.approvals.is_answering
             or self._tool_servers.is_starting
             or self._log.projections.state.phase is Phase.RUNNING
         )
@@ -323,43 +318,6 @@ class Conversation:
         self._log.detach(reader)
         self._approvals.unregister_reader(reader)
 
-    def register_reader(
-        self,
-        reader: Hashable,
-        *,
-        principal: PrincipalRef | None,
-        can_be_asked: bool,
-        knows_limits: bool,
-        waits_for_turn: bool = False,
-        may_answer: bool = True,
-        may_interrupt: bool = True,
-    ) -> None:
-        """Register which approvals a reader's client can be asked for. This determines how long an open approval
-        waits.
-
-        `principal` is None for another process, which reports only clients that may answer. `can_be_asked` is True
-        if the client can be asked for approvals. `knows_limits` is True if the client knows the event
-        `limit_reached`. `waits_for_turn` is True if the reader is a call that waits for the end of the turn. The
-        client of such a call cannot answer until the turn ends.
-
-        `may_answer` is True if the role of the principal allows it to answer approvals, and `may_interrupt` is True
-        if the role allows it to interrupt the turn. A reader that may not interrupt the turn does not affect how
-        long an approval waits.
-        """
-        self._approvals.register_reader(
-            reader,
-            principal=principal,
-            can_be_asked=can_be_asked,
-            knows_limits=knows_limits,
-            waits_for_turn=waits_for_turn,
-            may_answer=may_answer,
-            may_interrupt=may_interrupt,
-        )
-
-    def unregister_reader(self, reader: Hashable) -> None:
-        """Undo `register_reader`. An approval that was delivered to the client is not withdrawn."""
-        self._approvals.unregister_reader(reader)
-
     def add_stream(self, stream: Hashable, end: Callable[[str], None]) -> None:
         """Register a stream to a client of this process. `end` is called with the name of a principal when this
         principal takes over the stream.
@@ -385,13 +343,6 @@ class Conversation:
         """
         at = self._streams.take_over(stream, by)
         self._deps.peers.announce_take_over(self.id, by=by, at=at)
-
-    def note_poll(self, *, can_answer: bool) -> None:
-        """Record that a client has polled. The client counts as a reader for one minute.
-
-        `can_answer` is True if the client may call `approvalAnswer`.
-        """
-        self._approvals.note_poll(can_answer=can_answer)
 
     async def wait_beyond(self, position: Seq) -> None:
         """Wait until the log has an entry after `position` or the server shuts down.
@@ -666,126 +617,6 @@ class Conversation:
     def stop_waiting_for_tool_servers(self) -> None:
         """Stop waiting for the tool servers to start. Failures are reported when the next turn begins."""
         self._tool_servers.stop_waiting()
-
-    # --- approvals ---------------------------------------------------------------------
-
-    @property
-    def open_approval(self) -> PendingApproval | None:
-        """The durable approval that is waiting for an answer; None if there is none."""
-        return self._approvals.open
-
-    def approval_to_deliver(self) -> PendingApproval | None:
-        """Notify clients of earlier settlements, and then return the open approval; None if no approval is open."""
-        return self._approvals.to_deliver()
-
-    def has_approval(self, approval_id: ApprovalId) -> bool:
-        """Return whether the entries in memory contain an approval, open or settled."""
-        return approval_id in self._approvals
-
-    @property
-    def returns_approval(self) -> bool:
-        """True if a call that is waiting for the turn gets the open approval as its result."""
-        return self._approvals.is_returned
-
-    @property
-    def seconds_for_followers(self) -> float:
-        """The time in seconds during which a client of another process can still begin to follow the turn."""
-        return self._approvals.seconds_for_followers
-
-    def delivered_to(self, recipient: ApprovalRecipient) -> None:
-        """Record that the open approval was sent to a client."""
-        self._approvals.delivered_to(recipient)
-
-    def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that the result of a call has asked a client for an approval. The client may repeat the call with
-        the answer.
-
-        Until the client repeats the call, the timeout for approvals that no client can answer applies.
-        """
-        self._approvals.await_retry(approval_id)
-
-    def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client will not answer the approval that it was sent."""
-        self._approvals.withdrawn_from(recipient)
-
-    def answer(
-        self,
-        approval_id: ApprovalId,
-        decision: Settlement,
-        *,
-        by: SettledBy,
-        principal: PrincipalRef,
-        reason: str | None = None,
-        deadline: Deadline | None = None,
-    ) -> asyncio.Future[None]:
-        """Settle an approval, whose turn may be running in any process. Return a future that is done when the
-        settlement is durable.
-
-        `by` is the origin of the settlement, for example `client` or `timeout`. The following errors are set on the
-        future. The method itself does not raise them.
-
-        Fails with:
-            UnknownApproval: this conversation never requested the approval.
-            ApprovalIsSettled: the approval has already been settled.
-            MayNotAnswer: the principal is not allowed to answer the approval.
-            ConfigError: the turn would continue, and its settings are no longer valid.
-            StoreError: the settlement cannot be stored.
-        """
-        return self._post(self._answer(approval_id, decision, by, principal, reason), deadline)
-
-    def _answer(
-        self,
-        approval_id: ApprovalId,
-        decision: Settlement,
-        by: SettledBy,
-        principal: PrincipalRef,
-        reason: str | None,
-    ) -> SettleApproval:
-        return SettleApproval(
-            conversation_id=self.id,
-            approval_id=approval_id,
-            decision=decision,
-            by=by,
-            principal=principal,
-            reason=reason,
-            answer_id=str(uuid4()),
-        )
-
-    def _post(self, answer: SettleApproval, deadline: Deadline | None = None) -> asyncio.Future[None]:
-        return self._mailbox.post(AnswerApproval(answer, deadline or Deadline(CALL_SECONDS)))
-
-    def answer_with_retry(
-        self,
-        approval_id: ApprovalId,
-        decision: Settlement,
-        *,
-        by: SettledBy,
-        principal: PrincipalRef,
-        reason: str | None = None,
-    ) -> asyncio.Future[None]:
-        """Settle an approval as `answer` does, and retry while the settlement cannot be stored.
-
-        A retry is necessary because the failure cannot be reported to the client.
-        """
-        answer = self._answer(approval_id, decision, by, principal, reason)
-        return self._in_background(self._repeat(answer, self._post(answer)))
-
-    async def _repeat(self, answer: SettleApproval, answered: asyncio.Future[None]) -> None:
-        while True:
-            try:
-                return await answered
-            except HomeLost:
-                raise
-            except (StoreFailed, LeaseLost, OwnerUnresponsive) as error:
-                log.warning("the answer to an approval is not stored yet: %s", error)
-                await self._deps.clock.sleep(BETWEEN_TRIES_SECONDS)
-                answered = self._post(answer)
-
-    def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
     # --- deletion and shutdown ---------------------------------------------------------
 

@@ -16,7 +16,7 @@ from parley.conversation.approvals import PendingApproval, SettledApproval
 from parley.wire.ids import ApprovalId
 from parley.wire.principals import PrincipalRef
 
-__all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "Recipients"]
+__all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "ReadingClient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
 """The time after the start of a call during which other clients can begin to follow its turn, in seconds."""
@@ -30,18 +30,20 @@ class ApprovalRecipient(Protocol):
         ...
 
 
-class _Reader(Struct, frozen=True):
-    can_be_asked: bool
-    knows_limits: bool
-    """True if the client of this reader knows the event `limit_reached` and can therefore be asked about limits."""
-    waits_for_turn: bool
-    """True if the reader is a call that waits for the end of the turn. Its client cannot answer until then."""
+class ReadingClient(Struct, frozen=True, kw_only=True):
+    """What the client of a reader can do with approvals. This determines how long an open approval waits."""
+
     principal: PrincipalRef | None
     """The principal of the client; None for another process, which reports only clients that may answer."""
-
-    may_answer: bool
+    can_be_asked: bool
+    """True if the client can be asked for approvals."""
+    knows_limits: bool
+    """True if the client knows the event `limit_reached` and can therefore be asked about limits."""
+    waits_for_turn: bool = False
+    """True if the reader is a call that waits for the end of the turn. Its client cannot answer until then."""
+    may_answer: bool = True
     """True if the role of the principal allows it to answer approvals."""
-    may_interrupt: bool
+    may_interrupt: bool = True
     """True if the role of the principal allows it to interrupt the turn. Otherwise the reader does not affect how
     long an approval waits.
     """
@@ -60,7 +62,7 @@ class Recipients:
     """The clients that read one conversation in this process or in a process that follows the conversation."""
 
     def __init__(self) -> None:
-        self._readers: dict[Hashable, _Reader] = {}
+        self._readers: dict[Hashable, ReadingClient] = {}
         self._delivered: list[tuple[ApprovalRecipient, ApprovalId]] = []
         """The clients that were sent an approval, each with the id of the approval. The approval may already be
         settled.
@@ -75,24 +77,12 @@ class Recipients:
         self._poller_can_answer = False
         """True if a polling client may call `approvalAnswer`."""
 
-    def add(
-        self,
-        reader: Hashable,
-        *,
-        principal: PrincipalRef | None,
-        can_be_asked: bool,
-        knows_limits: bool,
-        waits_for_turn: bool,
-        may_answer: bool,
-        may_interrupt: bool,
-    ) -> None:
-        self._readers[reader] = _Reader(
-            can_be_asked, knows_limits, waits_for_turn, principal, may_answer, may_interrupt
-        )
+    def add(self, reader: Hashable, client: ReadingClient) -> None:
+        self._readers[reader] = client
 
     @property
-    def _counted(self) -> list[_Reader]:
-        """The readers whose principal is allowed to interrupt the turn."""
+    def _counted(self) -> list[ReadingClient]:
+        """The clients of readers whose principal is allowed to interrupt the turn."""
         return [one for one in self._readers.values() if one.may_interrupt]
 
     def remove(self, reader: Hashable) -> bool:

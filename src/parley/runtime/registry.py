@@ -228,7 +228,7 @@ class ConversationRegistry:
             StoreError: the store cannot be searched.
         """
         for conversation in self:
-            if conversation.has_approval(approval_id):
+            if approval_id in conversation.approvals:
                 return conversation
         found = await self._store.find(Query(asked=approval_id, archived=None, limit=1))
         for listed in found.items:
@@ -249,7 +249,7 @@ class ConversationRegistry:
             finding = (self.find_if_possible(listed.conversation_id) for listed in found.items)
             asking += [one for one in await asyncio.gather(*finding) if one is not None]
             if not found.more:
-                return [one for one in asking if one.open_approval is not None]
+                return [one for one in asking if one.approvals.open is not None]
             query = Query(state="asking", archived=None, after=found.items[-1].cursor)
 
     # --- lists -------------------------------------------------------------------------

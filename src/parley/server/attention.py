@@ -92,7 +92,7 @@ async def _waiting(
             approval=listed_approval(approval, one.conversation_id),
         )
         for one, conversation in zip(found, loaded, strict=True)
-        if conversation is not None and (approval := conversation.open_approval) is not None
+        if conversation is not None and (approval := conversation.approvals.open) is not None
     )
 
 

@@ -118,7 +118,7 @@ class FormElicitor:
         answered = partial(self._settle, conversation, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), out=out, answered=answered)
         self._open[approval_id] = request_id, conversation
-        conversation.delivered_to(self)
+        conversation.approvals.delivered_to(self)
 
     def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
         """Settle an approval with the client's answer.
@@ -126,7 +126,7 @@ class FormElicitor:
         This is called only while the approval is open. An answer to a withdrawn request is ignored.
         """
         decision, reason = decision_of(answer, self._features)
-        settled = conversation.answer_with_retry(
+        settled = conversation.approvals.answer_with_retry(
             approval_id,
             decision,
             by="client",
@@ -144,7 +144,7 @@ class FormElicitor:
             )  # DEBUG: another client answered first
             log.log(level, "an answer was refused: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
-            conversation.withdrawn_from(self)
+            conversation.approvals.withdrawn_from(self)
 
     def settled(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
         """Withdraw an approval that has been decided, unless this client decided it.
@@ -164,15 +164,15 @@ class FormElicitor:
             if asked_by is conversation:
                 del self._open[approval_id]
                 self._requests.withdraw(request_id, reason=reason)
-        conversation.withdrawn_from(self)
+        conversation.approvals.withdrawn_from(self)
 
     def close(self) -> None:
         self._requests.forget()
         while self._open:
             _, (_, conversation) = self._open.popitem()
-            conversation.withdrawn_from(self)
+            conversation.approvals.withdrawn_from(self)
 
 
 def _is_open(conversation: Conversation, approval_id: ApprovalId) -> bool:
-    approval = conversation.open_approval
+    approval = conversation.approvals.open
     return approval is not None and approval.approval_id == approval_id

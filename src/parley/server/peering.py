@@ -21,6 +21,7 @@ from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation, PeerRequest, PlacedRequest
 from parley.runtime.deadline import Deadline
 from parley.runtime.readers import Reader
+from parley.runtime.recipients import ReadingClient
 from parley.server.context import LOCAL_USER, RequestContext, ServerContext
 from parley.server.dispatch import Call, Dispatch, Handler, Notice
 from parley.server.errors import InvalidParams, PeerRefusal
@@ -179,15 +180,15 @@ class _Peer:
             return
         conversation, reader = followed
         if readers.is_read:
-            conversation.register_reader(
-                reader,
+            client = ReadingClient(
                 principal=None,
                 can_be_asked=readers.can_be_asked,
                 knows_limits=readers.full,
                 may_answer=readers.may_end_at_limit,
             )
+            conversation.approvals.register_reader(reader, client)
         else:
-            conversation.unregister_reader(reader)
+            conversation.approvals.unregister_reader(reader)
 
     def _changed(self, params: Raw) -> None:
         self._server.conversations.changed(msgspec.json.decode(params, type=Changed).conversation_id)

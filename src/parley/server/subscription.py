@@ -13,6 +13,7 @@ from parley.conversation.records import ApprovalRequest, record_type
 from parley.ports.outbox import Outbox
 from parley.runtime.conversation import Conversation
 from parley.runtime.readers import EventEncoder, Reader
+from parley.runtime.recipients import ReadingClient
 from parley.server.access import may_answer, may_interrupt
 from parley.server.modern.rounds import OnAsk
 from parley.server.positions import with_positions
@@ -76,8 +77,7 @@ class Subscription:
 
         A stream calls this before `start` if the client has to wait for the snapshot or receives it in pages.
         """
-        self._conversation.register_reader(
-            self,
+        client = ReadingClient(
             principal=self._session.principal.ref,
             can_be_asked=self._session.elicitor_for(self._on_ask).can_ask,
             knows_limits=self._session.features.knows_limits,
@@ -85,6 +85,7 @@ class Subscription:
             may_answer=may_answer(self._session.principal),
             may_interrupt=may_interrupt(self._session.principal),
         )
+        self._conversation.approvals.register_reader(self, client)
         self._session.note_subscription(self, self._conversation.id)
         self._session.on_leave(self, self.close)
 
@@ -130,7 +131,7 @@ class Subscription:
             self._conversation.detach(self._reader)
         self._on_ask = self._on_entry = None
         self._on_dropped = _do_nothing
-        self._conversation.unregister_reader(self)
+        self._conversation.approvals.unregister_reader(self)
         self._session.forget_subscription(self)
         self._session.cancel_on_leave(self)
 
@@ -142,7 +143,7 @@ class Subscription:
             self._on_entry(entry)
 
     def _ask_open_approval(self, only: ApprovalId | None = None) -> None:
-        approval = self._conversation.approval_to_deliver()
+        approval = self._conversation.approvals.to_deliver()
         if approval is None or not may_answer(self._session.principal, approval):
             return
         if only in (None, approval.approval_id):

@@ -258,10 +258,10 @@ class TurnWaiter:
 
     def _return_approval(self) -> None:
         """Answer the call with the open approval if no client can be asked and the settings require this answer."""
-        conversation, approval = self._conversation, self._conversation.open_approval
-        if self._ended or approval is None or not conversation.returns_approval:
+        conversation, approval = self._conversation, self._conversation.approvals.open
+        if self._ended or approval is None or not conversation.approvals.is_returned:
             return
-        if left := conversation.seconds_for_followers:
+        if left := conversation.approvals.seconds_for_followers:
             self._followers_timer = asyncio.get_running_loop().call_later(left, self._return_approval)
             return
         self._end_with(approval)

@@ -30,12 +30,14 @@ def last(conversation: Conversation, kind: str) -> dict[str, Any]:
 
 
 def open_approval_id(conversation: Conversation) -> ApprovalId:
-    assert conversation.open_approval is not None
-    return conversation.open_approval.approval_id
+    assert conversation.approvals.open is not None
+    return conversation.approvals.open.approval_id
 
 
 async def settle(conversation: Conversation, decision: Settlement, *, reason: str | None = None) -> None:
-    await conversation.answer(open_approval_id(conversation), decision, by="tool", principal=LOCAL, reason=reason)
+    await conversation.approvals.answer(
+        open_approval_id(conversation), decision, by="tool", principal=LOCAL, reason=reason
+    )
 
 
 async def leave_asking(life: Life, what: str = "run a") -> Conversation:

@@ -96,8 +96,8 @@ class FollowedTurn:
 
     @property
     def approval(self) -> ApprovalId:
-        assert self.here.open_approval is not None
-        return self.here.open_approval.approval_id
+        assert self.here.approvals.open is not None
+        return self.here.approvals.open.approval_id
 
     def owner_is_killed(self) -> None:
         self.first.killed(self.there)

@@ -26,6 +26,7 @@ from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByUser, RunC
 from parley.runtime.approvals import Answered
 from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS
 from parley.runtime.permissions import Resumed
+from parley.runtime.recipients import ReadingClient
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import CallId
 from parley.wire.principals import LOCAL
@@ -92,7 +93,7 @@ async def test_an_approval_for_the_session_counts_once_if_the_directory_is_repla
 async def test_a_timeout_that_cannot_be_stored_leaves_the_approval_open_and_comes_again() -> None:
     store, clock = SlowStore(), StandingClock()
     approvals = await approvals_in(store, clock)
-    approvals.register_reader("reader", principal=LOCAL, can_be_asked=False, knows_limits=True)
+    approvals.register_reader("reader", ReadingClient(principal=LOCAL, can_be_asked=False, knows_limits=True))
     shown, asked = command_approval(1, "touch", "a")
     answer = asyncio.create_task(approvals.ask(shown, asked, Approvals(timeout_seconds=30)))
     await until(lambda: approvals.open is not None and clock.is_waited_for)

@@ -262,9 +262,9 @@ async def long(life: Life, turns: int = 30) -> ConversationId:
     await life.until(conversation, Phase.IDLE)
     await life.send(conversation, "run make", message_id="second")
     await life.until(conversation, Phase.ASKING)
-    approval = conversation.open_approval
+    approval = conversation.approvals.open
     assert approval is not None
-    await conversation.answer(approval.approval_id, "denied", by="tool", principal=LOCAL, reason="no")
+    await conversation.approvals.answer(approval.approval_id, "denied", by="tool", principal=LOCAL, reason="no")
     await life.until(conversation, Phase.IDLE)
     for number in range(turns):
         await conversation.rename(f"Title {number}")
@@ -305,7 +305,7 @@ async def test_messages_and_approvals_that_are_not_in_memory_are_known(home: str
         found = await life.conversations.find_by_approval(approval)
         assert found is conversation
         with pytest.raises(ApprovalIsSettled):
-            await conversation.answer(approval, "approved", by="tool", principal=LOCAL)
+            await conversation.approvals.answer(approval, "approved", by="tool", principal=LOCAL)
 
 
 async def test_the_model_is_sent_texts_that_are_not_in_memory_and_they_are_freed_after_the_turn(home: str) -> None:

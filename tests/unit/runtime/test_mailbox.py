@@ -23,7 +23,7 @@ from parley.runtime.mailbox import LAST_ANSWERS_SECONDS
 from parley.wire.events import UserMessage
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.items import text_of
-from parley.wire.peers import NOT_OWNER, NOT_WRITTEN, Submitted
+from parley.wire.peers import NOT_OWNER, Submitted
 from parley.wire.principals import LOCAL
 
 NUMBERS = ("one", "two", "three", "four", "five", "six")
@@ -197,13 +197,13 @@ async def test_interrupts_and_answers_do_not_wait_for_a_slow_message(home: str) 
         conversation = await life.create()
         await life.send(conversation, "run a")
         await life.until(conversation, Phase.ASKING)
-        approval = conversation.open_approval
+        approval = conversation.approvals.open
         assert approval is not None
         store.slow = True
         sending = asyncio.create_task(life.send(conversation, "say two"))
         await store.until_waiting()
         after = asyncio.create_task(life.send(conversation, "say three"))
-        answering = conversation.answer(approval.approval_id, "approved", by="client", principal=LOCAL)
+        answering = conversation.approvals.answer(approval.approval_id, "approved", by="client", principal=LOCAL)
         await store.until_waiting(2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await conversation.interrupt_unfinished(principal=LOCAL)
@@ -311,13 +311,13 @@ async def test_a_late_not_owner_answer_ends_following(home: str) -> None:
 @pytest.mark.parametrize("is_same", [True, False])
 async def test_a_repeated_answer_is_recognised_by_its_id_after_the_owner_died(home: str, is_same: bool) -> None:
     async with FollowedTurn(home) as two:
-        answering = two.here.answer(two.approval, "approved", by="tool", principal=LOCAL)
+        answering = two.here.approvals.answer(two.approval, "approved", by="tool", principal=LOCAL)
         await two.owner.asked(1)
         (sent,) = two.owner.answer_requests
         if is_same:
             await two.there.execute_for_peer(sent, Deadline(PATIENCE_SECONDS), answered=lambda _: None)
         else:
-            await two.there.answer(two.approval, "approved", by="tool", principal=LOCAL)
+            await two.there.approvals.answer(two.approval, "approved", by="tool", principal=LOCAL)
         await two.first.slow.wait()
         two.owner_is_killed()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -330,7 +330,7 @@ async def test_a_repeated_answer_is_recognised_by_its_id_after_the_owner_died(ho
 
 async def test_an_answer_that_is_sent_twice_is_taken_once(home: str) -> None:
     async with FollowedTurn(home) as two:
-        two.here.answer(two.approval, "approved", by="tool", principal=LOCAL)
+        two.here.approvals.answer(two.approval, "approved", by="tool", principal=LOCAL)
         await two.owner.asked(1)
         (sent,) = two.owner.answer_requests
         await all_of(
@@ -346,36 +346,6 @@ async def test_an_answer_that_is_sent_twice_is_taken_once(home: str) -> None:
         settled = [entry.type for entry in two.there.log.entries].count("question_settled")
 
     assert settled == 1
-
-
-async def test_an_answer_for_which_there_was_no_room_there_is_given_again(home: str) -> None:
-    async with FollowedTurn(home) as two:
-        answering = two.here.answer_with_retry(two.approval, "approved", by="client", principal=LOCAL)
-        await two.owner.asked(1)
-        two.owner.refuses(NOT_WRITTEN, "No space left on device")
-        await begun()
-        await pass_time(two.second, 2)
-        await two.owner.asked(2)
-        two.owner.answers()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await answering
-
-    first, second = two.owner.answer_requests
-    assert first == second
-
-
-async def test_an_answer_to_an_unresponsive_owner_is_repeated(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with FollowedTurn(home) as two:
-        with monkeypatch.context() as impatient:
-            impatient.setattr("parley.runtime.conversation.CALL_SECONDS", 0.0)
-            answering = two.here.answer_with_retry(two.approval, "approved", by="client", principal=LOCAL)
-            await begun()
-        assert two.owner.passed_on == []
-        await pass_time(two.second, 2)
-        await two.owner.asked(1)
-        two.owner.answers()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await answering
 
 
 async def test_a_reader_sees_entries_of_others_after_a_slow_command(home: str) -> None:

@@ -79,7 +79,7 @@ async def test_any_process_accepts_an_answer_to_an_approval(home: str) -> None:
     async with Life(home, store) as fourth:
         found = await fourth.conversations.find_by_approval(asked)
         with pytest.raises(ApprovalIsSettled):
-            await found.answer(asked, "denied", by="tool", principal=LOCAL)
+            await found.approvals.answer(asked, "denied", by="tool", principal=LOCAL)
         with pytest.raises(UnknownApproval):
             await fourth.conversations.find_by_approval(ApprovalId("00000000-0000-4000-8000-000000000009"))
 

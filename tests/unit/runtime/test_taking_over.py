@@ -28,15 +28,15 @@ async def left_asking(first: Life, second: Life) -> tuple[Conversation, Approval
     await first.until(there, Phase.ASKING)
     await here._log.load()
     first.killed(there)
-    assert here.open_approval is not None
-    return here, here.open_approval.approval_id
+    assert here.approvals.open is not None
+    return here, here.approvals.open.approval_id
 
 
 async def test_an_answer_takes_the_turn_over_and_settles_the_approval(tmp_path: Path) -> None:
     store = SlowStore()
     async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
         here, approval = await left_asking(first, second)
-        await here.answer(approval, "approved", by="client", principal=LOCAL)
+        await here.approvals.answer(approval, "approved", by="client", principal=LOCAL)
         await second.until(here, Phase.IDLE)
 
     assert (first.ran, second.ran) == ([], ["a"])
@@ -48,7 +48,7 @@ async def test_answers_a_message_and_an_interrupt_at_once_leave_one_end(tmp_path
         here, approval = await left_asking(first, second)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(
-                *(here.answer(approval, "approved", by="client", principal=LOCAL) for _ in range(3)),
+                *(here.approvals.answer(approval, "approved", by="client", principal=LOCAL) for _ in range(3)),
                 second.send(here, "say Hello"),
                 here.interrupt_unfinished(principal=LOCAL),
                 return_exceptions=True,

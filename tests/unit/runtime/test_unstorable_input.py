@@ -26,8 +26,10 @@ async def test_the_model_is_not_asked_before_its_input_is_durable(tmp_path: Path
         conversation = await life.create()
         await life.send(conversation, "run slow")
         await life.until(conversation, Phase.ASKING)
-        assert conversation.open_approval is not None
-        await conversation.answer(conversation.open_approval.approval_id, "approved", by="tool", principal=LOCAL)
+        assert conversation.approvals.open is not None
+        await conversation.approvals.answer(
+            conversation.approvals.open.approval_id, "approved", by="tool", principal=LOCAL
+        )
         await life.slow.wait()
         store.slow = True
         life.go_on.set()

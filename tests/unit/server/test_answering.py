@@ -194,7 +194,7 @@ async def test_an_interrupt_after_an_answer_in_the_same_read_leaves_the_answer_a
         await client.wait_for_message("error")
 
         assert client.taken_back == []
-        assert conversation.open_approval is None
+        assert conversation.approvals.open is None
         assert settlements(server, conversation) == [*SETTLED, "turn_ended"]
         settled = client.event("approval_settled")
         assert (settled["decision"], settled["by"]) == ("approved", "client")

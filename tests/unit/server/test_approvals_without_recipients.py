@@ -211,13 +211,13 @@ async def test_a_polling_client_that_may_answer_counts_however_another_one_polls
         client = await server.client()
         await client.say(conversation.id, 1)
         await server.settle_down()
-        conversation.note_poll(can_answer=True)
-        conversation.note_poll(can_answer=False)
+        conversation.approvals.note_poll(can_answer=True)
+        conversation.approvals.note_poll(can_answer=False)
         await server.after(3)
         assert server.decisions == []
 
         await server.after(60)  # neither client polls any more
-        conversation.note_poll(can_answer=False)
+        conversation.approvals.note_poll(can_answer=False)
         await server.after(3)
 
         assert server.decisions == REFUSED

@@ -163,7 +163,7 @@ class Rounds:
         decision, reason = decision_of(answer, self._features)
         approval_id = ApprovalId(self.previous.approval)
         try:
-            await conversation.answer(
+            await conversation.approvals.answer(
                 approval_id,
                 decision,
                 by="client",
@@ -217,7 +217,7 @@ class Rounds:
             rounds=rounds,
             before=before,
         )
-        conversation.await_retry(approval.approval_id)
+        conversation.approvals.await_retry(approval.approval_id)
         params: dict[str, object] = {
             "mode": "form",
             "message": asked.message,

@@ -62,9 +62,9 @@ def modern_task_methods(server: ServerContext) -> Mapping[str, Handler]:
     async def get_task(call: Call) -> None:
         context = call.context
         task = await find(context, params_of(_get_decoder, call).task_id, Role.OBSERVER)
-        approval, may_answer = task.conversation.open_approval, may_call_approval_answer
+        approval, may_answer = task.conversation.approvals.open, may_call_approval_answer
         if can_be_asked(context, approval) or may_answer(context.principal, context.features, approval):
-            task.conversation.note_poll(can_answer=True)
+            task.conversation.approvals.note_poll(can_answer=True)
         call.answer(encode(await _with_details(task, context, call.id)))
 
     async def update_task(call: Call) -> None:
@@ -105,7 +105,7 @@ async def _with_details(task: TurnTask, context: RequestContext, request: Reques
     """Return a task with its result, or with the approval request for which it is waiting."""
     entry = await task.end()
     if entry is None:
-        status, approval = await task.status(), task.conversation.open_approval
+        status, approval = await task.status(), task.conversation.approvals.open
         asks = status.status == "input_required"
         if asks and approval is not None and can_be_asked(context, approval):
             return _modern(
@@ -137,12 +137,12 @@ async def _answer(
     conversation: Conversation, approval_id: ApprovalId, answer: Message, context: RequestContext
 ) -> None:
     """Settle the open approval. An answer to any other approval, or one that does not fit the form, is ignored."""
-    approval = conversation.open_approval
+    approval = conversation.approvals.open
     if approval is None or approval.approval_id != approval_id or not has_known_decision(answer):
         return
     decision, reason = decision_of(answer, context.features)
     with suppress(ApprovalIsSettled, UnknownApproval):
-        await conversation.answer(
+        await conversation.approvals.answer(
             approval_id,
             decision,
             by="client",

@@ -22,7 +22,7 @@ async def answer_approval(call: ToolCall, args: ApprovalAnswerArguments) -> Call
     if not may_see(call.principal, conversation.id):
         raise UnknownApproval
     reason = escape_for_display(args.reason or "")
-    await conversation.answer(
+    await conversation.approvals.answer(
         approval_id,
         args.decision,
         by="tool",

@@ -17,6 +17,6 @@ async def list_approvals(call: ToolCall, args: ApprovalsListArguments) -> CallTo
     else:
         asking = [await call.conversation(args.conversation_id)]
     seen = (one for one in asking if may_see(call.principal, one.id))
-    found = [(approval, one.id) for one in seen if (approval := one.open_approval) is not None]
+    found = [(approval, one.id) for one in seen if (approval := one.approvals.open) is not None]
     found.sort(key=lambda one: one[0].at)
     return typed_result(ApprovalsListResult(approvals=tuple(listed(*one) for one in found)))

@@ -52,7 +52,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
 
     def note_poll() -> None:
         if may_interrupt(call.principal):
-            conversation.note_poll(can_answer=may_call_approval_answer(call.principal, call.features))
+            conversation.approvals.note_poll(can_answer=may_call_approval_answer(call.principal, call.features))
 
     note_poll()
 

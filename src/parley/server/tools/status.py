@@ -16,7 +16,7 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
     conversation = await call.conversation(args.conversation_id)
     owner = (await call.server.conversations.head(conversation.id)).owner
     state, phase = conversation.state, conversation.phase
-    approval = conversation.open_approval
+    approval = conversation.approvals.open
     if phase is Phase.IDLE:
         owner = None  # the turn has ended, and its owner is about to release the lease
     result = ConversationStatusResult(
