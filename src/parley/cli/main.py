@@ -89,13 +89,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
         return 1
 
+    import signal
+
     from parley.cli.runner import run_command
 
-    code = run_command(command.name, import_module(f"parley.cli.{command.module}"), rest)
-    if argv is None:  # the process exits now, and a late Ctrl-C must not print a traceback
-        import signal
-
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = run_command(command.name, import_module(f"parley.cli.{command.module}"), rest)
+        if argv is None:  # the process exits now, and a late Ctrl-C must not print a traceback
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # raised before or after the command ran
+        code = 128 + signal.SIGINT
     return code
 
 

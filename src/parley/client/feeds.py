@@ -101,14 +101,13 @@ class Reader:
             await self._wait()
         return self.unread.popleft()
 
-    async def wait_until_joined(self) -> None:
-        """Wait for the snapshot of the stream.
+    async def wait_until_joined(self, request: RequestId) -> None:
+        """Wait for the snapshot of the stream that was opened with `request`.
 
         Raises:
             CallLost: the connection was lost; the stream has to be requested again.
             StreamEnded, Disconnected: there will be no snapshot.
         """
-        request = self.request
         while not self.has_joined:
             if self.closed:
                 raise self._error or self.ended_early()
@@ -231,7 +230,7 @@ class Feed:
                         call = self._open(**self._arguments_for(reader))
                         reader.request = call.request_id
                         typed_value(TOOL, await call.result, StreamStarted)
-                        await reader.wait_until_joined()
+                        await reader.wait_until_joined(call.request_id)
                     except CallLost:
                         pass  # the next request is sent when the connection is restored
             finally:
@@ -321,6 +320,19 @@ class Feed:
 
         call.result.add_done_callback(failed)
 
+    def _reopen(self) -> None:
+        """Request the stream again, because the server has no stream of the conversation. Do nothing if a request
+        is under way.
+        """
+        if self._pending:
+            return
+        self._request, self._snapshot_due = None, False
+        self._feeds.remove(self)
+        if self._joining is not None:
+            self._joining.lose_request()
+        else:
+            self.resume()
+
     # --- from the server -----------------------------------------------------------------
 
     def _confirmed(self, call: Call, result: Raw) -> None:
@@ -378,6 +390,9 @@ class Feed:
             return
         if reason == StreamDisconnected.SHUTTING_DOWN and self._connection.reconnects:
             return  # the server is ending, and the stream continues after the reconnection
+        if reason == StreamDisconnected.NOT_OPEN and self._connection.reconnects:
+            self._reopen()
+            return
         self._disconnect_readers(reason, code)
 
     def receive_loss(self, error: Disconnected) -> None:

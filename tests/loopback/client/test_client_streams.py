@@ -348,8 +348,11 @@ class SeparateRequests:
     stream fails with the next item of `failures`, and succeeds if there is no such item.
     """
 
-    def __init__(self, *failures: ClientError | None) -> None:
+    def __init__(
+        self, *failures: ClientError | None, instead_of_first_snapshot: dict[str, Any] | None = None
+    ) -> None:
         self._failures = [*failures]
+        self._instead_of_first_snapshot = instead_of_first_snapshot
         self.opened: list[int] = []
         """The positions after which streams were requested."""
 
@@ -388,7 +391,8 @@ class SeparateRequests:
                 self._on_failed(request["id"], self._failures.pop(0))
             else:
                 self.receives({**STREAMING, "id": request["id"]})
-                self.receives(initial_state(A, *[message("one"), message("two")][: len(self.opened)]))
+                snapshot = initial_state(A, *[message("one"), message("two")][: len(self.opened)])
+                self.receives((len(self.opened) == 1 and self._instead_of_first_snapshot) or snapshot)
 
     def receives(self, one: dict[str, Any]) -> None:
         self._on_message(json.dumps({"jsonrpc": "2.0", **one}).encode())
@@ -414,3 +418,21 @@ async def test_a_stream_is_requested_again_if_its_request_is_lost_after_a_reconn
 
         assert await anext(stream) == AgentMessage(message="two")
         assert transport.opened == [0, 1, 1]
+
+
+async def test_a_stream_that_the_server_does_not_know_is_requested_again() -> None:
+    transport = SeparateRequests()
+    async with asyncio.timeout(90), connect(transport) as client, client.conversation(A).stream() as stream:
+        assert await anext(stream) == AgentMessage(message="one")
+        transport.receives(disconnected(A, "Stream is not open; open it again", code="not_open"))
+
+        assert await anext(stream) == AgentMessage(message="two")
+        assert transport.opened == [0, 1]
+
+
+async def test_a_stream_that_the_server_does_not_know_before_its_snapshot_is_requested_again() -> None:
+    not_open = disconnected(A, "Stream is not open; open it again", code="not_open")
+    transport = SeparateRequests(instead_of_first_snapshot=not_open)
+    async with asyncio.timeout(90), connect(transport) as client, client.conversation(A).stream() as stream:
+        assert [await anext(stream) for _ in range(2)] == [AgentMessage(message="one"), AgentMessage(message="two")]
+        assert transport.opened == [0, 0]

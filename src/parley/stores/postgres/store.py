@@ -11,7 +11,7 @@ import os
 import time
 from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from parley.conversation.log import Entry
 from parley.errors import HomeLost, LeaseLost, StoreError, StoreFailed, UnknownConversation
@@ -48,6 +48,9 @@ from parley.wire.ids import ApprovalId, ConversationId, Seq
 __all__ = ["PostgresStore"]
 
 T = TypeVar("T")
+
+JOIN_SECONDS: Final = 30
+"""How long a node that starts waits for the database, in addition to the lease of a former process with its id."""
 
 
 class PostgresStore:
@@ -275,7 +278,9 @@ class PostgresStore:
         async def work(db: Connection, _: bool) -> None:
             await parts.keeper.join(node, load, db)
 
-        await parts.database.run(work, until=asyncio.get_running_loop().time() + 2 * self._lease_seconds)
+        # A former process with this id may still hold its lease.
+        until = asyncio.get_running_loop().time() + self._lease_seconds + JOIN_SECONDS
+        await parts.database.run(work, until=until)
 
     async def nodes(self) -> list[Node]:
         return await self._read(lambda db: other_nodes(db, self._open.keeper.number))
