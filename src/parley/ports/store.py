@@ -541,8 +541,11 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, lease: Lease) -> None:
+    async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
         """Remove the log and release its lease. The disk space may be reclaimed later.
+
+        If `leave_entries` is true, the entries stay in the store until the next `tidy` or deletion, which can
+        remove the entries of many logs faster.
 
         Raises:
             LeaseLost: the lease is no longer held.

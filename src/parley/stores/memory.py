@@ -351,7 +351,7 @@ class MemoryStore:
         marks[reader] = seq
         return True
 
-    async def delete(self, lease: Lease) -> None:
+    async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
         self._refuse_when_closed()
         if self._held(lease) is None:
             raise LeaseLost

@@ -291,7 +291,8 @@ _EMPTY: Final = """
 DO $$ DECLARE one text; BEGIN
     PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid();
-    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'parley' AND tablename <> 'format' LOOP
+    FOR one IN SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('parley')
+        AND relkind IN ('r', 'p') AND NOT relispartition AND relname NOT IN ('format', 'months') LOOP
         EXECUTE format('DELETE FROM parley.%I', one);
     END LOOP;
 END $$

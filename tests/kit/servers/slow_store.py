@@ -85,10 +85,10 @@ class SlowStore(MemoryStore):
         for kept in self._conversations.values():
             kept.owner = None
 
-    async def delete(self, lease: Lease) -> None:
+    async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
         if self.refuses_to_delete:
             raise StoreFailed(DISK_FULL)
-        await super().delete(lease)
+        await super().delete(lease, leave_entries=leave_entries)
 
 
 async def _settle(done: Future[None], error: BaseException | None) -> None:

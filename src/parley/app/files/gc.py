@@ -63,7 +63,7 @@ async def remove_unneeded(store: MaintainedStore, unneeded: Unneeded) -> Removed
         with suppress(OwnedElsewhere, UnknownConversation):
             lease = await store.acquire(listed.conversation_id, address="")
             if await _is_as_before(store, listed):
-                await store.delete(lease)
+                await store.delete(lease, leave_entries=True)
                 removed += 1
             else:
                 await store.release(lease)

@@ -53,8 +53,8 @@ async def create(
     summary: Summary,
     *,
     archived: bool,
-) -> None:
-    """Create a conversation.
+) -> int | None:
+    """Create a conversation. Return its number; None if an earlier attempt of this call has created it.
 
     Raises:
         StoreFailed: a conversation with this id exists.
@@ -63,23 +63,22 @@ async def create(
     await pack((batch,))
     values = _new_values(conversation_id, batch.rows, token, summary, archived=archived)
 
-    async def work(db: Connection, may_be_done: bool) -> None:
+    async def work(db: Connection, may_be_done: bool) -> int | None:
         async with db.transaction():
-            number = await db.fetchval(_CREATE, *values)
+            number: int | None = await db.fetchval(_CREATE, *values)
             if number is not None:
                 await _insert(db, number, batch)
-                return
+                return number
         written = await db.fetchval("SELECT batch FROM conversations WHERE id = $1", conversation_id.encode())
         if not may_be_done or written != token:
             raise StoreFailed(f"conversation {conversation_id} already exists")
         await replicated(db)
+        return None
 
-    await database.run(work)
+    return await database.run(work)
 
 
-_CREATE: Final = (
-    f"{_NEW.format(number='nextval($$conversation_numbers$$)')} ON CONFLICT (id) DO NOTHING RETURNING number"
-)
+_CREATE: Final = f"{_NEW.format(number='new_conversation_number()')} ON CONFLICT (id) DO NOTHING RETURNING number"
 
 
 @cache
@@ -100,7 +99,7 @@ async def reserve(database: Database, holder: int) -> int:
 
     async def work(db: Connection, _: bool) -> int:
         number: int = await db.fetchval(
-            "INSERT INTO removed SELECT nextval('conversation_numbers'), 0, $1 RETURNING conversation", holder
+            "INSERT INTO removed SELECT new_conversation_number(), 0, $1 RETURNING conversation", holder
         )
         return number
 

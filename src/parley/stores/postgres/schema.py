@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.months import MIGRATION_LOCK, NUMBER_BITS, prepare_months
 
 __all__ = ["MIGRATIONS", "NewerFormat", "format_of", "migrate"]
-
-MIGRATION_LOCK: Final = 7_306_931_411
-"""The key of the advisory lock that a process holds while it migrates the database."""
 
 MIGRATIONS: Final[list[Callable[[Connection], Awaitable[None]]]] = []
 """All migrations, in order. The format of a database is the number of migrations that were applied to it."""
@@ -207,6 +205,61 @@ async def m003_workspaces(db: Connection) -> None:
         ALTER TABLE nodes ADD COLUMN is_draining boolean NOT NULL DEFAULT false;
         """
     )
+
+
+@_migration
+async def m004_months(db: Connection) -> None:
+    """Partition the entries, the cuts and the blobs by the month in which their conversation was created.
+
+    The existing tables become the partitions of month 0. No row is copied, but the entries are read once, because
+    PostgreSQL checks that all rows belong to the partition. Processes of an older version may continue: their
+    conversations get low numbers, and so belong to month 0.
+    """
+    await db.execute(
+        f"""
+        CREATE TABLE months (month integer PRIMARY KEY, prepared_at timestamptz NOT NULL DEFAULT now());
+        INSERT INTO months VALUES (0);
+        CREATE FUNCTION this_month() RETURNS integer LANGUAGE sql STABLE AS $$
+            SELECT (extract(year FROM t) * 12 + extract(month FROM t) - 1)::integer
+            FROM (SELECT now() AT TIME ZONE 'UTC') AS n(t)
+        $$;
+        CREATE FUNCTION new_conversation_number() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+            SELECT (max(month)::bigint << {NUMBER_BITS}) + nextval('parley.conversation_numbers')
+            FROM parley.months WHERE month <= parley.this_month()
+        $$;
+
+        ALTER TABLE entries RENAME TO entries_0;
+        ALTER INDEX entries_pkey RENAME TO entries_0_pkey;
+        ALTER INDEX entries_by_key RENAME TO entries_0_by_key;
+        ALTER INDEX entries_by_arrival RENAME TO entries_0_by_arrival;
+        ALTER INDEX IF EXISTS entries_by_words RENAME TO entries_0_by_words;
+        CREATE TABLE entries (LIKE entries_0 INCLUDING STORAGE, PRIMARY KEY (conversation, seq))
+            PARTITION BY RANGE (conversation);
+        CREATE INDEX entries_by_key ON entries (key, conversation) WHERE key IS NOT NULL;
+        CREATE INDEX entries_by_arrival ON entries (arrival) WHERE arrival IS NOT NULL;
+
+        ALTER TABLE cuts RENAME TO cuts_0;
+        ALTER INDEX cuts_pkey RENAME TO cuts_0_pkey;
+        CREATE TABLE cuts (LIKE cuts_0, PRIMARY KEY (conversation, seq, position))
+            PARTITION BY RANGE (conversation);
+
+        ALTER TABLE blobs RENAME TO blobs_0;
+        ALTER INDEX blobs_pkey RENAME TO blobs_0_pkey;
+        CREATE TABLE blobs (LIKE blobs_0 INCLUDING STORAGE, PRIMARY KEY (conversation, hash))
+            PARTITION BY RANGE (conversation);
+        """
+    )
+    if await db.fetchval("SELECT to_regclass('entries_0_by_words')") is not None:
+        await db.execute(
+            "CREATE INDEX entries_by_words ON entries USING gin (words gin_trgm_ops) WHERE words IS NOT NULL"
+        )
+    for table in ("entries", "cuts", "blobs"):
+        await db.execute(
+            f"ALTER TABLE {table} ATTACH PARTITION {table}_0 FOR VALUES FROM (MINVALUE) TO ({1 << NUMBER_BITS})"
+        )
+    # Each append changes the row of its conversation, so the table needs vacuuming often.
+    await db.execute("ALTER TABLE conversations SET (autovacuum_vacuum_scale_factor = 0.02)")
+    await prepare_months(db)
 
 
 async def _index_words(db: Connection) -> None:

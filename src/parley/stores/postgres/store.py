@@ -11,6 +11,7 @@ import os
 import time
 from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from parley.conversation.log import Entry
@@ -33,12 +34,13 @@ from parley.ports.store import (
     StoredToken,
     Summary,
 )
-from parley.stores.postgres import drafts, inspection, migration, queries, search, tokens
+from parley.stores.postgres import drafts, inspection, migration, months, queries, search, tokens
 from parley.stores.postgres.batch import Batch
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.drafts import PostgresDraft
 from parley.stores.postgres.driver import Connection, replicated
 from parley.stores.postgres.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
+from parley.stores.postgres.months import month_of
 from parley.stores.postgres.nodes import all_nodes, other_nodes
 from parley.stores.postgres.notifications import Notifications
 from parley.stores.postgres.writer import Writer
@@ -51,6 +53,9 @@ T = TypeVar("T")
 
 JOIN_SECONDS: Final = 30
 """How long a node that starts waits for the database, in addition to the lease of a former process with its id."""
+
+TIDY_SECONDS: Final = 60.0
+"""The maximum time for dropping the partitions of old months, in seconds. The next `tidy` drops the rest."""
 
 
 class PostgresStore:
@@ -73,6 +78,8 @@ class PostgresStore:
         """Tasks that run to completion even if their caller was cancelled."""
         self._freed = Freed(blobs=0, bytes=0)
         """The blobs that were removed since the last call of `tidy`."""
+        self._prepared_in = 0
+        """The month in which this process has created the partitions of the next months."""
         self._closed = False
         self._parts: _Parts | None = None
         self._listeners: list[Callable[[list[ConversationId]], None]] = []
@@ -107,14 +114,25 @@ class PostgresStore:
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
     ) -> None:
         parts = self._open
-        await drafts.create(parts.database, conversation_id, entries, summary, archived=archived)
+        number = await drafts.create(parts.database, conversation_id, entries, summary, archived=archived)
         parts.notifications.note((conversation_id,))
+        self._prepare_months(number)
 
     async def draft(self) -> PostgresDraft:
         parts = self._open
         holder = await parts.registered()
         number = await drafts.reserve(parts.database, holder)
+        self._prepare_months(number)
         return PostgresDraft(parts.database, number, self._try_to_remove_deleted)
+
+    def _prepare_months(self, number: int | None) -> None:
+        """Create the partitions of the next months in the background, once in each month.
+
+        `number` is the number of a new conversation, or None.
+        """
+        if number is not None and month_of(number) != self._prepared_in:
+            self._prepared_in = month_of(number)
+            self._run_in_background(self._try(lambda: self._read(months.prepare_months)))
 
     # --- leases ------------------------------------------------------------------------
 
@@ -223,7 +241,7 @@ class PostgresStore:
 
         return await self._open.database.run(work)
 
-    async def delete(self, lease: Lease) -> None:
+    async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
         held = self._held(lease)
         if self._closed:
             raise StoreFailed("the store is closed")
@@ -234,18 +252,19 @@ class PostgresStore:
 
         def after_deletion(done: Future[None]) -> None:
             held.is_deleting = False
-            if not done.cancelled() and done.exception() is None and not self._closed:
+            if not (leave_entries or done.cancelled() or done.exception() or self._closed):
                 self._run_in_background(self._try_to_remove_deleted())
 
         deletion.add_done_callback(after_deletion)
         await asyncio.shield(deletion)
 
     async def _try_to_remove_deleted(self) -> None:
-        """Remove the entries of deleted conversations."""
-        try:
-            await self._remove_deleted()
-        except StoreError:
-            pass  # the next deletion removes the rest
+        """Remove the entries of deleted conversations. After an error, the next deletion removes the rest."""
+        await self._try(self._remove_deleted)
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
+        with suppress(StoreError):
+            await work()
 
     async def _remove_deleted(self) -> None:
         while (step := await self._open.database.run(drafts.remove_some)) is not None:
@@ -265,6 +284,11 @@ class PostgresStore:
     async def tidy(self) -> Freed:
         if self._background:  # deletions that a cancelled caller has begun
             await asyncio.wait(set(self._background))
+        await self._read(months.prepare_months)
+        dropped = await self._open.database.run(
+            lambda db, _: months.drop_empty_months(db), until=asyncio.get_running_loop().time() + TIDY_SECONDS
+        )
+        self._freed = Freed(blobs=self._freed.blobs + dropped.blobs, bytes=self._freed.bytes + dropped.bytes)
         await self._remove_deleted()
         freed, self._freed = self._freed, Freed(blobs=0, bytes=0)
         return freed

@@ -310,7 +310,7 @@ class SqliteStore:
             partial(queries.mark_read, conversation_id=conversation_id, reader=reader, seq=seq)
         )
 
-    async def delete(self, lease: Lease) -> None:
+    async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
         database, held = self._writer.opened, self._held.get(lease.conversation_id)
         if database is None or held is None or held.epoch != lease.epoch:
             raise LeaseLost
@@ -325,7 +325,8 @@ class SqliteStore:
         self._deletions.add(deletion)
         deletion.add_done_callback(after_deletion)
         await asyncio.shield(deletion)
-        await self._try_to_remove_deleted()
+        if not leave_entries:
+            await self._try_to_remove_deleted()
 
     async def _remove_deleted(self, until: float | None = None) -> None:
         """Remove the entries of deleted conversations."""
