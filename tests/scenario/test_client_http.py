@@ -291,7 +291,11 @@ async def test_streams_that_are_cut_again_and_again_have_every_event_once(
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))])
 async def test_at_any_cuts_every_conversation_has_every_event_and_every_word_once(
-    server: HttpServer, port: CuttingPort, parley_model: ScriptedModel, seed: int
+    server: HttpServer,
+    port: CuttingPort,
+    parley_model: ScriptedModel,
+    seed: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     chance = random.Random(seed)
 
@@ -320,6 +324,8 @@ async def test_at_any_cuts_every_conversation_has_every_event_and_every_word_onc
         await asyncio.gather(*(one(client, conversation) for conversation in conversations))
         cutting.cancel()
         await asyncio.wait([cutting])
+
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_a_codex_call_that_is_cut_is_joined_again(

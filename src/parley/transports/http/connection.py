@@ -199,8 +199,9 @@ class Connection(RequestHandler):
         """Answer a request that the library could not read or handle. The answer and the log contain no text from
         the client.
         """
-        why = type(exc).__name__ if exc is not None else "failed"
-        self._connections.log.warning("answered a request with %d: %s", status, why)
+        if not isinstance(exc, ConnectionError):  # such an error means that the client has left
+            why = type(exc).__name__ if exc is not None else "failed"
+            self._connections.log.warning("answered a request with %d: %s", status, why)
         self.request_began()
         response = web.Response(status=status, headers=HEADERS)
         response.force_close()
