@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -41,8 +42,7 @@ SHORT_BYTES: Final = 1024 * 1024
 """The maximum size of a snapshot that is sent at once, in bytes. A longer snapshot is sent in pages."""
 
 MOST_ENDS: Final = 256
-"""The maximum number of stored notices about ended streams, for a client that may reconnect. The oldest are
-discarded.
+"""The maximum number of ended streams that are remembered for a client that may reconnect. The oldest are forgotten.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
@@ -268,6 +268,8 @@ class Streams:
         notice is stored because a client that reconnects may have missed it. A new stream of the conversation
         removes the notice.
         """
+        self._cancelled: deque[int] = deque(maxlen=MOST_ENDS)
+        """The numbers of the streams that the client has cancelled. The client needs no notice about their end."""
 
     def open(
         self,
@@ -323,9 +325,7 @@ class Streams:
         if exclusive:
             conversation.take_over_streams(stream, session.principal.name)
         session.on_leave(self, self._close_all)
-        call.on_cancel(
-            lambda: self._close(conversation_id)
-        )  # runs at once if the client has already cancelled the call
+        call.on_cancel(lambda: self._cancel(stream))  # runs at once if the client has already cancelled the call
         if start.resumes_at is None:
             stream.begin()
         else:
@@ -404,7 +404,8 @@ class Streams:
         """Send again the part of every stream that the client has not received. Repeat notices about ended streams.
 
         The client also gets a notice about each conversation in `positions` that has no stream and no stored
-        notice, so that the client can open the stream again.
+        notice, so that the client can open the stream again. The client gets no notice about a stream that it has
+        cancelled.
 
         `positions` maps conversations to the last position that the client has received. A position in an earlier
         stream of the conversation is ignored, because the client has received nothing of the current stream.
@@ -416,16 +417,18 @@ class Streams:
             is_known = known is not None and known.stream == number
             if (is_known or not positions) and notice not in received:
                 out.send(notice)
-        for conversation_id in map(ConversationId, positions):
+        for named, position in positions.items():
+            conversation_id = ConversationId(named)
             is_noted = conversation_id in self._streams or conversation_id in self._ends
-            if not is_noted and may_see(session.principal, conversation_id):
+            is_known = is_noted or position.stream in self._cancelled
+            if not is_known and may_see(session.principal, conversation_id):
                 encoder = StreamEncoder(conversation_id, session.features, event_meta=True, as_log=False)
                 reason = StreamDisconnected.NOT_OPEN
                 session.events_to(session.out).send(encoder.disconnected(reason, StreamDisconnected.CODES[reason]))
         for conversation_id, stream in tuple(self._streams.items()):
-            position = positions.get(conversation_id)
-            is_of_stream = position is not None and position.stream == stream.state.number
-            stream.restart(position if is_of_stream else None)
+            received_at = positions.get(conversation_id)
+            is_of_stream = received_at is not None and received_at.stream == stream.state.number
+            stream.restart(received_at if is_of_stream else None)
 
     def shut_down(self) -> None:
         """End every stream because the server is shutting down, except streams that continue after a restart."""
@@ -464,6 +467,11 @@ class Streams:
         self._ends[stream.conversation] = stream.number, out, notice
         if len(self._ends) > MOST_ENDS:
             del self._ends[next(iter(self._ends))]
+
+    def _cancel(self, stream: _Stream) -> None:
+        """End a stream because the client has cancelled its call."""
+        self._cancelled.append(stream.state.number)
+        self._close(stream.conversation.id)
 
     def _close(self, conversation_id: ConversationId) -> None:
         stream = self._streams.pop(conversation_id)

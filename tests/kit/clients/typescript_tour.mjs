@@ -60,7 +60,11 @@ client.onerror = (error) => {
   seen.errors.push(String(error.message));
   if (isModern && String(error.message).includes("disconnected")) stream.abort(); // its call would wait on
 };
+// Messages of an abandoned stream may still arrive over stdio, until the snapshot of the next stream.
+let isAbandoned = false;
 client.fallbackNotificationHandler = async ({ params }) => {
+  if (params.initial_state) isAbandoned = false;
+  if (isAbandoned) return;
   // A stream that is cut before its first id makes the client forget the last one: it begins again.
   if (params.initial_state && !isModern && kind === "http") seen.positions = [];
   const events = params.initial_state?.events ?? [params];
@@ -80,6 +84,7 @@ const follow = async () => {
   while (!seen.ended) {
     stream = new AbortController();
     const { signal } = stream;
+    isAbandoned = kind === "stdio";
     try {
       const given = { conversation_id, after: seen.positions.at(-1) ?? 0 };
       const result = await client.callTool({ name: "conversationStream", arguments: given }, { signal });
@@ -95,6 +100,7 @@ for (let number = 0; number < 6; number++) {
   // Over stdio no connection is cut: the client gives its stream up in the middle of a turn, and opens another one.
   if (kind === "stdio" && number % 2 === 1) {
     seen.opened++;
+    isAbandoned = true;
     if (isModern) stream.abort();
     else await call("conversationStream", { conversation_id, after: seen.positions.at(-1) });
   }
