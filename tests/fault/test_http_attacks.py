@@ -721,13 +721,14 @@ async def test_a_client_of_another_version_of_the_protocol_gets_the_supported_ve
 async def test_a_session_keeps_no_long_texts_of_its_client(server: HttpServer) -> None:
     client = await server.client()
     long_id = await client.post(request("x" * 1025, "ping"))
+    large_id = await client.post(request(10**1024, "ping"))
     fitting = await client.post(request("x" * 1024, "ping"))
     stranger = await server.stranger()
     info = {"name": "x" * 70_000, "version": "1"}
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
     long_name = await stranger.post(request(1, "initialize", params))
 
-    assert [one.status for one in (long_id, fitting, long_name)] == [400, 200, 400]
+    assert [one.status for one in (long_id, large_id, fitting, long_name)] == [400, 400, 200, 400]
     assert long_id.json["error"]["message"] == "the id of a message has at most 1024 characters"
     assert long_name.json["error"]["message"] == "`initialize` has at most 65536 bytes"
     assert len(server.service.sessions) == 1

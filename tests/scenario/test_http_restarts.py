@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +24,7 @@ from parley.app.http_choice import HttpChoice
 from parley.errors import OwnerUnresponsive, ShuttingDown, StoreFailed, Unreadable
 from parley.ports.store import StoredSession
 from parley.runtime.conversation import Conversation
+from parley.server.http import session_state
 from parley.server.http.session_state import decode_state, encode_state, session_digest
 from parley.server.http.sessions import USE_SECONDS
 from parley.testing import HOLD, ScriptedModel
@@ -244,6 +246,32 @@ async def test_a_stream_whose_session_cannot_be_saved_is_not_opened(
         assert "the disk is busy" in failed["content"][0]["text"]
         assert (opened, stored) == ((), [])
         assert (again.get("isError", False), await stored_streams(client, server)) == (False, [conversation])
+
+
+@pytest.mark.promises("http.restart")
+async def test_a_refused_stream_leaves_the_stored_session_and_its_other_streams_as_they_were(
+    serving: Restarted, client: HttpClient, monkeypatch: pytest.MonkeyPatch, parley_model: ScriptedModel
+) -> None:
+    async with AsyncExitStack() as longer:
+        async with serving() as server:
+            conversations, _ = await with_two_streams(client, server)
+            third = await client.create()
+            stream = await longer.enter_async_context(client.stream())
+            for _ in conversations:
+                await stream.wait_for_message("notifications/initial_state")
+            monkeypatch.setattr(session_state, "MOST_STATE_BYTES", 1200)
+            refused = (await client.post(tool("x" * 1024, "conversationStream", {"conversation_id": third}))).json
+        at_the_end = await stream.rest()
+    async with serving() as server:
+        client.url = server.url
+        parley_model.says("After.")
+        async with client.stream(Last_Event_ID=last_id_of(stream.events)) as resumed:
+            await client.say(conversations[0], "go")
+            await resumed.wait_for_message("task_complete")
+
+    assert refused["result"]["structuredContent"]["code"] == "session_not_saved"
+    assert at_the_end == []  # not `notifications/stream_disconnected`
+    assert not [one for one in resumed.events if "disconnected" in str(one.message.get("method"))]
 
 
 @pytest.mark.promises("http.restart")

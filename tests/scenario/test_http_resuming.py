@@ -22,6 +22,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.system.commands import PATIENCE_SECONDS
 from parley.server.http.event_ids import CallCursor, EventIds, SessionCursors
+from parley.server.http.sessions import MOST_STREAMS
 from parley.server.positions import Position
 from parley.testing import HOLD, ScriptedModel
 
@@ -232,6 +233,43 @@ async def test_a_resumed_call_requests_its_approval_again_and_is_answered(
     assert (server.work / "made").exists()
 
 
+@pytest.mark.promises("http.resume", "framing.ids")
+@pytest.mark.parametrize(
+    "request_id", [2**70, -(10**1000), "\N{FOX FACE}" * 1024], ids=["large", "negative", "long"]
+)
+async def test_a_call_is_resumed_whatever_its_request_id_is(
+    server: HttpServer, parley_model: ScriptedModel, request_id: int | str
+) -> None:
+    client = await server.client()
+    parley_model.says("Hello", HOLD)
+    async with client.stream_post(tool(request_id, "codex", {"prompt": "hi"})) as stream:
+        await stream.wait_for_message("agent_message_delta")
+        last_id = last_id_of(stream.events)
+    parley_model.release()
+    async with client.stream(Last_Event_ID=last_id) as resumed:
+        answer = (await resumed.rest())[-1]
+
+    assert (answer["id"], answer["result"]["content"][0]["text"]) == (request_id, "Hello")
+
+
+@pytest.mark.promises("http.resume")
+async def test_a_client_gets_no_notice_about_a_stream_that_it_has_cancelled(
+    server: HttpServer, parley_model: ScriptedModel
+) -> None:
+    client = await server.client()
+    cancelled, other = await client.create(), await client.create()
+    await client.post(tool(70, "conversationStream", {"conversation_id": cancelled}))
+    async with client.stream() as stream:
+        await stream.wait_for_message("notifications/initial_state")
+        last_id = last_id_of(stream.events)
+    await client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 70}})
+    async with client.stream(Last_Event_ID=last_id) as stream:
+        await client.call("conversationStream", conversation_id=other)
+        await stream.wait_for_message("notifications/initial_state")
+
+    assert [one.message["method"] for one in stream.events] == ["notifications/initial_state"]
+
+
 @pytest.mark.promises("http.resume")
 async def test_a_call_that_has_ended_is_answered_when_it_is_resumed(
     server: HttpServer, parley_model: ScriptedModel
@@ -354,19 +392,18 @@ async def test_a_stream_of_log_messages_continues_after_its_last_one(
     assert "initial_state" not in str(stream.events)
 
 
-MANY = 600
-"""The number of streams of one session whose event ids fit into the headers of a request."""
-
-
-@pytest.mark.promises("http.resume")
+@pytest.mark.promises("http.resume", "http.limits")
 async def test_a_client_with_many_streams_and_long_request_ids_resumes(
     server: HttpServer, parley_model: ScriptedModel
 ) -> None:
     client = await server.client()
-    conversations = [await client.create() for _ in range(MANY)]
+    conversations = [await client.create() for _ in range(MOST_STREAMS)]
     for number, conversation in enumerate(conversations):
         opening = tool(f"{number:04}" + "x" * 1020, "conversationStream", {"conversation_id": conversation})
         assert not (await client.post(opening)).json["result"]["isError"]
+    one_more = tool("more", "conversationStream", {"conversation_id": await client.create()})
+    refused = (await client.post(one_more)).json["result"]
+    again = (await client.post(tool("again", "conversationStream", {"conversation_id": conversations[0]}))).json
     async with client.stream() as stream:
         for _ in conversations:
             await stream.wait_for_message("notifications/initial_state")
@@ -378,6 +415,8 @@ async def test_a_client_with_many_streams_and_long_request_ids_resumes(
         await stream.wait_for_message("task_complete")
     received = [event.message for event in stream.events]
 
+    assert (refused["isError"], refused["structuredContent"]["code"]) == (True, "too_many_streams")
+    assert not again["result"]["isError"]  # this stream takes over from another one
     assert last_id is not None
     assert len(last_id) < 28 * 1024
     assert positions_in(received, conversations[-1]) == await logged(client, conversations[-1])

@@ -82,10 +82,11 @@ class HttpService:
             most=settings.max_sessions,
             idle_seconds=settings.session_minutes * 60,
             on_connected=on_connected,
+            is_valid=self._authenticator.is_valid,
             store=store,
         )
         self._settings = settings
-        self._stateless = StatelessRequests(core, on_ended=on_request_ended)
+        self._stateless = StatelessRequests(core, on_ended=on_request_ended, is_valid=self._authenticator.is_valid)
         self._listener = HttpListener(lambda request: self._endpoint.answer(request), _options(settings, tls))
         try:
             self._port = port = self._listener.listen(settings.host, settings.port)
@@ -109,7 +110,6 @@ class HttpService:
         self._keep_tokens: asyncio.Task[None] | None = None
         if tokens is not None:
             tokens.on_revoked(self._end_all_of)
-            tokens.on_valid(self._accept_again)
             self._keep_tokens = asyncio.get_running_loop().create_task(tokens.keep_current())
 
     @property
@@ -120,10 +120,6 @@ class HttpService:
     def _end_all_of(self, principal: Principal) -> None:
         self.sessions.end_all_of(principal)
         self._stateless.end_all_of(principal)
-
-    def _accept_again(self, principal: Principal) -> None:
-        self.sessions.accept_again(principal)
-        self._stateless.accept_again(principal)
 
     def apply(self, settings: ServeSettings) -> None:
         """Use new settings. New limits, hosts and origins apply from the next request on. A new certificate applies

@@ -384,9 +384,9 @@ class Feed:
             reader.deliver(event)
 
     def receive_end(self, reason: str, code: str | None) -> None:
-        # Such a notice between the confirmation of a stream and its snapshot is about an earlier stream: the new
-        # stream has taken over, or the client has cancelled the earlier stream and resumed its messages.
-        if self._snapshot_due and reason in (StreamDisconnected.TAKEN_OVER, StreamDisconnected.NOT_OPEN):
+        # The server sends the notice that a stream was taken over after it has confirmed the new stream, and before
+        # the snapshot of the new stream.
+        if reason == StreamDisconnected.TAKEN_OVER and self._snapshot_due:
             return
         if reason == StreamDisconnected.SHUTTING_DOWN and self._connection.reconnects:
             return  # the server is ending, and the stream continues after the reconnection

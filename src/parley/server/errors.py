@@ -42,6 +42,7 @@ __all__ = [
     "SessionNotSaved",
     "TaskHasEnded",
     "TaskNotPossible",
+    "TooManyStreams",
     "TooManySubscriptions",
     "ToolNotOffered",
     "UnknownMethod",
@@ -65,6 +66,15 @@ class SessionNotSaved(VisibleError):
         super().__init__(
             f"the stream was not opened, because the session cannot be saved: {reason}; try again later"
         )
+
+
+class TooManyStreams(VisibleError):
+    """Raised when a session has the maximum number of streams. Nothing was changed."""
+
+    code = "too_many_streams"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the session has {most} streams; end one of them first, or begin another session")
 
 
 class ToolNotOffered(InvalidRequest):

@@ -42,7 +42,8 @@ SHORT_BYTES: Final = 1024 * 1024
 """The maximum size of a snapshot that is sent at once, in bytes. A longer snapshot is sent in pages."""
 
 MOST_ENDS: Final = 256
-"""The maximum number of ended streams that are remembered for a client that may reconnect. The oldest are forgotten.
+"""The maximum number of ended streams that are remembered for a client that may reconnect. The oldest are
+forgotten.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})

@@ -71,6 +71,11 @@ class Authenticator:
         stored = None if self._stored is None else self._stored.find(digest)
         return (found or stored) if token else None
 
+    def is_valid(self, principal: Principal) -> bool:
+        """Return whether the token of a principal is still valid."""
+        is_stored = self._stored is not None and self._stored.is_valid(principal)
+        return is_stored or principal in self._principals.values()
+
     def failed(self) -> float:
         """Count a wrong token. Return the number of seconds by which the answer must be delayed."""
         now = self._now()

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from parley.server.positions import Position
 from parley.server.sealing import Sealer
-from parley.wire.jsonrpc import RequestId
+from parley.wire.jsonrpc import RequestId, encode
 
 __all__ = ["CallCursor", "EventIds", "SessionCursors"]
 
@@ -48,15 +48,25 @@ the id as UTF-8.
 """
 
 
+class _Call(Struct, frozen=True, array_like=True):
+    """The content of a `CallCursor`. MessagePack has no integers above 64 bits, so the request id is JSON."""
+
+    request: bytes
+    conversation: bytes
+    event_id: str
+    position: Position
+
+
 class _Content(Struct, frozen=True, array_like=True):
     """The content of an event id, with short forms of the conversation ids."""
 
-    call: CallCursor | None
+    call: _Call | None
     streams: dict[bytes, Position]
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Content)
+_request_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(RequestId)
 
 
 @lru_cache(maxsize=4096)  # each event id names all streams of a session
@@ -74,6 +84,15 @@ def _unpacked(packed: bytes) -> str:
     return str(UUID(bytes=content)) if kind == _UUID else content.decode()
 
 
+def _packed_call(call: CallCursor) -> _Call:
+    return _Call(encode(call.request), _packed(call.conversation), call.event_id, call.position)
+
+
+def _unpacked_call(call: _Call) -> CallCursor:
+    request = _request_decoder.decode(call.request)
+    return CallCursor(request, _unpacked(call.conversation), call.event_id, call.position)
+
+
 class EventIds:
     """Creates and reads the event ids of one home directory."""
 
@@ -82,7 +101,8 @@ class EventIds:
 
     def seal(self, session: str, cursors: SessionCursors) -> str:
         streams = {_packed(conversation): position for conversation, position in cursors.streams.items()}
-        return self._sealer.seal(_encoder.encode(_Content(cursors.call, streams)), context=session)
+        call = None if cursors.call is None else _packed_call(cursors.call)
+        return self._sealer.seal(_encoder.encode(_Content(call, streams)), context=session)
 
     def open(self, session: str, event_id: str) -> SessionCursors | None:
         """Return the cursors in an event id; None if the id was not created with this key for the session."""
@@ -92,6 +112,7 @@ class EventIds:
         try:
             decoded = _decoder.decode(content)
             streams = {_unpacked(conversation): position for conversation, position in decoded.streams.items()}
+            call = None if decoded.call is None else _unpacked_call(decoded.call)
         except (msgspec.DecodeError, ValueError):
             return None
-        return SessionCursors(decoded.call, streams)
+        return SessionCursors(call, streams)

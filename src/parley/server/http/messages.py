@@ -109,7 +109,7 @@ def _read(frame: bytes) -> PostedMessage:
     has_method = isinstance(message.method, str)
     if not has_method and message.id is UNSET:
         raise BadBody("the body is not a JSON-RPC message")
-    if isinstance(message.id, str) and len(message.id) > MOST_ID_LENGTH:
+    if message.id is not UNSET and len(str(message.id)) > MOST_ID_LENGTH:
         raise BadBody(f"the id of a message has at most {MOST_ID_LENGTH} characters")
     if message.method == InitializeParams.METHOD and len(frame) > MOST_INITIALIZE_BYTES:
         raise BadBody(f"`initialize` has at most {MOST_INITIALIZE_BYTES} bytes")

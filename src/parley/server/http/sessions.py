@@ -19,7 +19,7 @@ from parley.errors import ParleyError, ShuttingDown, StoreError, VisibleError
 from parley.ports.http import MessageStream
 from parley.ports.store import Store, StoredSession
 from parley.server.context import Principal, Role
-from parley.server.errors import SessionNotSaved
+from parley.server.errors import SessionNotSaved, TooManyStreams
 from parley.server.http.cursors import StreamCursors
 from parley.server.http.errors import SessionNotRemoved, SessionNotRestored, StreamEndNotSaved, TooManySessions
 from parley.server.http.event_ids import CallCursor, EventIds
@@ -47,6 +47,10 @@ CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 USE_SECONDS: Final = 300.0
 """The minimum time in seconds between two writes of the last use of a session."""
+MOST_STREAMS: Final = 600
+"""The maximum number of streams of one session. Each event id names all streams of its session, and a client sends
+the id in a header, whose length is limited.
+"""
 
 
 T = TypeVar("T")
@@ -212,6 +216,7 @@ class HttpSessions:
         idle_seconds: float,
         store: Store | None = None,
         on_connected: Callable[[ClientConnection], None] = lambda client: None,
+        is_valid: Callable[[Principal], bool] = lambda principal: True,
         now: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -219,7 +224,8 @@ class HttpSessions:
 
         `key` signs event ids. `most` is the maximum number of sessions. `idle_seconds` is the time for which a
         session without requests and streams is kept. Without a `store`, sessions end with the server.
-        `on_connected` is called when a session begins.
+        `on_connected` is called when a session begins. `is_valid` returns whether the token of a principal is
+        valid.
         """
         self._store, self._wall_clock = store, wall_clock
         self._log = LimitedLog(log)
@@ -228,13 +234,9 @@ class HttpSessions:
         """The digests of sessions that have ended and may still be in the store."""
         self._core, self._most, self._idle_seconds = core, most, idle_seconds
         self._ids = EventIds(key)
-        self._on_connected, self._now = on_connected, now
+        self._on_connected, self._is_valid, self._now = on_connected, is_valid, now
         self._sessions: dict[str, HttpSession] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._revoked: set[Principal] = set()
-        """The principals whose token is no longer valid. They are remembered because a request that was accepted
-        earlier may still begin a session.
-        """
         self._check: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -267,7 +269,7 @@ class HttpSessions:
         await first_of(session.wait_connected(), _ended(serving))
         if not session.is_connected:
             raise RuntimeError("an HTTP session could not begin")
-        if session.principal in self._revoked:
+        if not self._is_valid(session.principal):  # the token was revoked after the request had been accepted
             self.delete(session)
 
     def __contains__(self, session_id: str) -> bool:
@@ -405,6 +407,7 @@ class HttpSessions:
         """Save a session with a stream that is opened inside the context.
 
         Raises:
+            TooManyStreams: the session has the maximum number of streams.
             ShuttingDown: the server is shutting down.
             SessionNotSaved: the session cannot be saved.
         """
@@ -413,6 +416,9 @@ class HttpSessions:
             return
         if not self._stores:
             raise ShuttingDown
+        streams = {one.conversation for one in (*session.client.streams, *session.opening, stream)}
+        if len(streams) > MOST_STREAMS:
+            raise TooManyStreams(MOST_STREAMS)
         session.opening.append(stream)
         try:
             error = await asyncio.shield(self._start(self._save(session)))
@@ -453,9 +459,11 @@ class HttpSessions:
                 client.outlives_server = True
                 return None
             data = encode_state(state)
-            client.outlives_server = data is not None
             if data is None:
+                if not session.opening:  # otherwise the store has the session without the streams that are refused
+                    client.outlives_server = False
                 return SessionNotSaved(f"its state has more than {MOST_STATE_BYTES} bytes")
+            client.outlives_server = True
             now = self._wall_clock()
             stored = StoredSession(digest=session.digest, principal=session.principal.key, data=data, used_at=now)
             streams = {stream.conversation for stream in state.streams}
@@ -528,13 +536,8 @@ class HttpSessions:
 
     # --- ending ----------------------------------------------------------------------------
 
-    def accept_again(self, principal: Principal) -> None:
-        """Accept requests of a principal, because its token has become valid."""
-        self._revoked.discard(principal)
-
     def end_all_of(self, principal: Principal) -> None:
         """End the sessions of a principal whose token is no longer valid. Their turns continue."""
-        self._revoked.add(principal)
         for session in tuple(self._sessions.values()):
             if session.principal == principal:
                 session.cut_off()

@@ -67,15 +67,21 @@ _answer_decoder: Final = msgspec.json.Decoder(_Answer)
 class StatelessRequests:
     """Answers POST requests at protocol version 2026-07-28."""
 
-    def __init__(self, core: ServerCore, *, on_ended: Callable[[], None] = lambda: None) -> None:
-        """Create the set of requests. `on_ended` is called when a request has ended."""
-        self._core, self._on_ended = core, on_ended
+    def __init__(
+        self,
+        core: ServerCore,
+        *,
+        on_ended: Callable[[], None] = lambda: None,
+        is_valid: Callable[[Principal], bool] = lambda principal: True,
+    ) -> None:
+        """Create the set of requests.
+
+        `on_ended` is called when a request has ended. `is_valid` returns whether the token of a principal is valid.
+        It is called again after the body of a request, which may arrive long after its token was checked.
+        """
+        self._core, self._on_ended, self._is_valid = core, on_ended, is_valid
         self._posts: dict[asyncio.Task[None], _Post] = {}
         """The requests in progress, by the tasks that serve them."""
-        self._revoked: set[Principal] = set()
-        """The principals whose token is no longer valid. They are remembered because a body may arrive long after
-        its token was checked.
-        """
 
     def __len__(self) -> int:
         """Return the number of requests in progress."""
@@ -101,7 +107,7 @@ class StatelessRequests:
             return HttpAnswer(status=HTTPStatus.ACCEPTED)
         if (refused := _refusal(request, message, message.id)) is not None:
             return refused
-        if principal in self._revoked:
+        if not self._is_valid(principal):
             return UNAUTHORIZED
         post = _Post(principal)
         task = asyncio.get_running_loop().create_task(self._serve(post))
@@ -112,7 +118,7 @@ class StatelessRequests:
         except asyncio.CancelledError:  # the client has left
             post.end()
             raise
-        if principal in self._revoked:
+        if not self._is_valid(principal):
             return UNAUTHORIZED
         calls_streamed_tool = message.method == CallToolParams.METHOD and message.name in STREAMED_TOOLS
         if message.method in STREAMED_METHODS or calls_streamed_tool:
@@ -131,19 +137,14 @@ class StatelessRequests:
             await first_of(reply.done(), post.wait_ended())
         finally:
             post.end()
-        if principal in self._revoked:
+        if not self._is_valid(principal):
             return UNAUTHORIZED
         if not reply.answers:
             return HttpAnswer(status=HTTPStatus.ACCEPTED)
         return HttpAnswer(status=_status(reply.answers[0]), body=reply.answers[0], headers=JSON)
 
-    def accept_again(self, principal: Principal) -> None:
-        """Accept requests of a principal, because its token has become valid."""
-        self._revoked.discard(principal)
-
     def end_all_of(self, principal: Principal) -> None:
         """End the requests of a principal whose token is no longer valid. Their turns continue."""
-        self._revoked.add(principal)
         for post in tuple(self._posts.values()):
             if post.principal == principal:
                 post.cut_off()

@@ -59,7 +59,6 @@ class StoredTokens:
         token valid again.
         """
         self._on_revoked: list[Callable[[Principal], None]] = []
-        self._on_valid: list[Callable[[Principal], None]] = []
 
     def __len__(self) -> int:
         return len(self._principals)
@@ -85,12 +84,12 @@ class StoredTokens:
         """Call `do` for each valid token that is removed or expires."""
         self._on_revoked.append(do)
 
-    def on_valid(self, do: Callable[[Principal], None]) -> None:
-        """Call `do` for each token that becomes valid, including an expired token that becomes valid again."""
-        self._on_valid.append(do)
+    def is_valid(self, principal: Principal) -> bool:
+        """Return whether the token of a principal is one of the valid tokens."""
+        return principal in self._principals.values()
 
     async def reload(self) -> None:
-        """Load the tokens from the store, and call the callbacks of `on_revoked` and `on_valid`.
+        """Load the tokens from the store, and call the callbacks of `on_revoked`.
 
         If the tokens cannot be read, the tokens that were valid before stay valid until they expire.
         """
@@ -105,16 +104,10 @@ class StoredTokens:
     def _replace(self, read: Sequence[StoredToken]) -> None:
         self._tokens = {token.digest: token for token in read if not self._has_expired(token)}
         before, self._principals = self._principals, {}
-        became_valid: list[Principal] = []
         for digest, token in self._tokens.items():
-            if digest not in before:
-                became_valid.append(_principal(token))
-            self._principals[digest] = before.pop(digest) if digest in before else became_valid[-1]
+            self._principals[digest] = before.pop(digest) if digest in before else _principal(token)
         for principal in before.values():
             for do in self._on_revoked:
-                do(principal)
-        for principal in became_valid:
-            for do in self._on_valid:
                 do(principal)
 
     async def keep_current(self) -> None:
