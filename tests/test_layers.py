@@ -1,8 +1,11 @@
-"""Imports go up the list of layers and never down, and no adapter imports another."""
+"""Imports go up the list of layers and never down, and no adapter imports another. Modules do not use private
+attributes of other modules, and each method name of MCP stands in the code once.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -181,3 +184,32 @@ def private(path: Path) -> Iterator[tuple[int, str]]:
         names = {node.attr, ast.unparse(node)}
         if node.attr.startswith("_") and not node.attr.startswith("__") and not names & (is_own | LIBRARY_NAMES):
             yield node.lineno, ast.unparse(node)
+
+
+METHOD_NAME = re.compile(
+    "initialize|ping"
+    "|(completion|elicitation|logging|notifications|parley|prompts|resources|server|subscriptions|tasks|tools)/[a-z][a-zA-Z/_-]+"
+)
+
+
+def test_method_names_stand_only_in_the_structs_of_their_messages() -> None:
+    literals = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in constants(ast.parse(path.read_text()))
+        if isinstance(node.value, str) and METHOD_NAME.fullmatch(node.value)
+    ]
+
+    assert not literals, "\n".join(literals)
+
+
+def constants(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield all constants of a file, except the values of class variables with the name `METHOD`."""
+    match node:
+        case ast.Constant():
+            yield node
+        case ast.AnnAssign(target=ast.Name(id="METHOD")):
+            pass
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from constants(child)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeGuard
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeGuard
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from parley.rpc.errors import (
     RequestRefused,
@@ -48,6 +48,7 @@ from parley.wire.mcp import (
     Progress,
 )
 from parley.wire.modern import MODERN_VERSION, DiscoverResult
+from parley.wire.subscriptions import ListenParams
 
 __all__ = ["Carrier", "OnProgress", "Outgoing", "Session"]
 
@@ -65,6 +66,12 @@ OnProgress = Callable[[float, float | None, str | None], None]
 """A function that is called with the progress of a request, the total, and the server's message. The last two may
 be None.
 """
+
+
+class ToolListChanged(Struct, frozen=True):
+    """The notification that the tools of a server have changed."""
+
+    METHOD: ClassVar[str] = "notifications/tools/list_changed"
 
 
 class Outgoing(NamedTuple):
@@ -222,7 +229,7 @@ class Session:
         subscribers.
         """
         try:
-            await self.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            await self.request(ListenParams.METHOD, {"notifications": {"toolsListChanged": True}})
         except SessionError as error:
             log.info("the server sends no notifications of changed tools: %s", error)
 
@@ -300,7 +307,7 @@ class Session:
             if self.carrier.waiting < MOST_WAITING and self._ended is None:
                 refused = error_response(message.id, METHOD_NOT_FOUND, "Method not found")
                 self.carrier.send(Outgoing(response(message.id, b"{}") if method == Ping.METHOD else refused))
-        elif method == "notifications/tools/list_changed":
+        elif method == ToolListChanged.METHOD:
             self._on_tools_changed()
         elif method == Progress.METHOD and message.params is not UNSET:
             try:

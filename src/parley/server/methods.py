@@ -18,7 +18,7 @@ from parley.server.error_mapping import ErrorShape, failure
 from parley.server.errors import AlreadyInitialized, InvalidParams, TaskNotPossible, UnknownMethod, UnknownTool
 from parley.server.hosts import Features, features_of
 from parley.server.mcp_settings import mcp_settings
-from parley.server.modern.listen import ListenParams, listen
+from parley.server.modern.listen import listen
 from parley.server.modern.rounds import RequestStates, Rounds
 from parley.server.modern.tasks import modern_task_methods, wants_tasks
 from parley.server.params import by_version, params_of, since_full_version
@@ -50,6 +50,9 @@ from parley.wire.mcp import (
     TaskRequest,
 )
 from parley.wire.modern import SERVED_VERSIONS, DiscoverResult
+from parley.wire.resources import SubscribeParams, UnsubscribeParams
+from parley.wire.subscriptions import ListenParams
+from parley.wire.tasks import ListTasksParams, TaskResultParams, UpdateTaskParams
 
 __all__ = ["LEGACY_METHODS", "MODERN_METHODS", "methods", "negotiate"]
 
@@ -85,15 +88,15 @@ LEGACY_METHODS: Final = frozenset(
         InitializeParams.METHOD,
         Ping.METHOD,
         SetLevelParams.METHOD,
-        "resources/subscribe",
-        "resources/unsubscribe",
-        "tasks/list",
-        "tasks/result",
+        SubscribeParams.METHOD,
+        UnsubscribeParams.METHOD,
+        ListTasksParams.METHOD,
+        TaskResultParams.METHOD,
     }
 )
 """The methods that do not exist at protocol version 2026-07-28."""
 
-MODERN_METHODS: Final = frozenset({DiscoverResult.METHOD, ListenParams.METHOD, "tasks/update"})
+MODERN_METHODS: Final = frozenset({DiscoverResult.METHOD, ListenParams.METHOD, UpdateTaskParams.METHOD})
 """The methods that exist only at protocol version 2026-07-28."""
 
 _initialize_decoder: Final = msgspec.json.Decoder(InitializeParams)

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from parley.wire.events import EVENT_TYPES, UnknownEvent, decode_event, event_type
-from parley.wire.mcp import FULL_VERSION, LogMessage, Ping
-from parley.wire.modern import MODERN_VERSION
+from parley.wire.mcp import FULL_VERSION, CallToolParams, InitializeParams, ListToolsResult, LogMessage, Ping
+from parley.wire.modern import MODERN_VERSION, DiscoverResult
 from parley.wire.notifications import (
     CONVERSATION_LOGGER,
     CodexEvent,
@@ -23,6 +23,9 @@ from parley.wire.notifications import (
     LoggedNotification,
     StreamDisconnected,
 )
+from parley.wire.prompts import CompleteParams, GetPromptParams, ListPromptsParams
+from parley.wire.resources import ListResourcesParams, ListResourceTemplatesParams, ReadResourceParams
+from parley.wire.subscriptions import SUBSCRIPTION_ID
 from parley.wire.tasks import TaskStatusChanged
 
 if TYPE_CHECKING:
@@ -31,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["check_message"]
 
 _RESULT_OF: Final = {
-    "protocolVersion": "initialize",
-    "supportedVersions": "server/discover",
-    "tools": "tools/list",
-    "inputRequests": "tools/call",
-    "content": "tools/call",
-    "resources": "resources/list",
-    "resourceTemplates": "resources/templates/list",
-    "contents": "resources/read",
-    "prompts": "prompts/list",
-    "messages": "prompts/get",
-    "completion": "completion/complete",
+    "protocolVersion": InitializeParams.METHOD,
+    "supportedVersions": DiscoverResult.METHOD,
+    "tools": ListToolsResult.METHOD,
+    "inputRequests": CallToolParams.METHOD,
+    "content": CallToolParams.METHOD,
+    "resources": ListResourcesParams.METHOD,
+    "resourceTemplates": ListResourceTemplatesParams.METHOD,
+    "contents": ReadResourceParams.METHOD,
+    "prompts": ListPromptsParams.METHOD,
+    "messages": GetPromptParams.METHOD,
+    "completion": CompleteParams.METHOD,
 }
 """The method of the request to which a result belongs, keyed by a member that only results of this method have."""
 
@@ -70,7 +73,7 @@ def _check(message: Any, frame: bytes, version: str) -> None:
 
     jsonrpc_message_adapter.validate_python(message)
     method, params = message.get("method"), message.get("params")
-    if "io.modelcontextprotocol/subscriptionId" in ((params or {}).get("_meta") or {}):
+    if SUBSCRIPTION_ID in ((params or {}).get("_meta") or {}):
         version = MODERN_VERSION
     if "error" in message:
         return  # an error response has no result to validate

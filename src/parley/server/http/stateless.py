@@ -34,14 +34,17 @@ from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RequestId, decode_lenient
 from parley.wire.mcp import CallToolParams
 from parley.wire.modern import MISSING_CAPABILITY, MODERN_VERSION, UNSUPPORTED_VERSION
+from parley.wire.prompts import GetPromptParams
+from parley.wire.resources import ReadResourceParams
+from parley.wire.subscriptions import ListenParams
 
 __all__ = ["StatelessRequests"]
 
 log = logging.getLogger(__name__)
 
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply", "conversationStream"})
-STREAMED_METHODS: Final = frozenset({"subscriptions/listen"})
-NAMED_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+STREAMED_METHODS: Final = frozenset({ListenParams.METHOD})
+NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
 """The methods whose `name` or `uri` is also in a header."""
 
 _STATUSES: Final = {

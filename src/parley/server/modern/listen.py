@@ -5,10 +5,10 @@ about changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UnsetType
 
 from parley.errors import UnknownConversation
 from parley.server.access import require_role
@@ -22,25 +22,14 @@ from parley.server.resources.watching import CoalescedNotification, ListWatch, R
 from parley.server.session import Session
 from parley.wire.jsonrpc import encode, notification
 from parley.wire.resources import ResourceListChanged, ResourceUpdated
+from parley.wire.subscriptions import (
+    SUBSCRIPTION_ID,
+    ListenParams,
+    NotificationFilter,
+    SubscriptionAcknowledged,
+)
 
-__all__ = ["ListenParams", "listen"]
-
-ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
-SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
-
-
-class NotificationFilter(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The types of notifications that a client asks for, or that the server agrees to send."""
-
-    resources_list_changed: bool = False
-    resource_subscriptions: tuple[str, ...] = ()
-
-
-class ListenParams(Struct, frozen=True, kw_only=True):
-    METHOD: ClassVar[str] = "subscriptions/listen"
-
-    notifications: NotificationFilter | UnsetType = UNSET
-
+__all__ = ["listen"]
 
 _decoder: Final = msgspec.json.Decoder(ListenParams)
 
@@ -104,7 +93,7 @@ class _Listening:
         acknowledged = NotificationFilter(
             resources_list_changed=wanted.resources_list_changed, resource_subscriptions=tuple(honoured)
         )
-        self._out.send(self._frame(ACKNOWLEDGED, notifications=acknowledged))
+        self._out.send(self._frame(SubscriptionAcknowledged.METHOD, notifications=acknowledged))
         due, self._due = self._due or [], None
         for send in due:
             send()

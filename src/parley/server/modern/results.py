@@ -11,6 +11,8 @@ from parley.version import __version__
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import SERVER_NAME, SERVER_TITLE, ListToolsResult
 from parley.wire.modern import CacheScope, DiscoverResult
+from parley.wire.prompts import ListPromptsParams
+from parley.wire.resources import ListResourcesParams, ListResourceTemplatesParams, ReadResourceParams
 
 __all__ = ["ResultType", "completed"]
 
@@ -22,10 +24,10 @@ STATIC_SECONDS: Final = 3600
 _CACHING: Final[Mapping[str, tuple[int, CacheScope]]] = {
     DiscoverResult.METHOD: (STATIC_SECONDS, "private"),
     ListToolsResult.METHOD: (STATIC_SECONDS, "private"),
-    "prompts/list": (STATIC_SECONDS, "private"),
-    "resources/templates/list": (STATIC_SECONDS, "private"),
-    "resources/list": (0, "private"),
-    "resources/read": (0, "private"),
+    ListPromptsParams.METHOD: (STATIC_SECONDS, "private"),
+    ListResourceTemplatesParams.METHOD: (STATIC_SECONDS, "private"),
+    ListResourcesParams.METHOD: (0, "private"),
+    ReadResourceParams.METHOD: (0, "private"),
 }
 """The caching time in seconds and the cache scope of a result, by method. The scope is private because the results
 depend on the principal.
