@@ -1,4 +1,4 @@
-"""This process as one of several nodes that share a PostgreSQL database."""
+"""Makes this process one of the nodes that share a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ __all__ = ["NodeMembership"]
 
 
 class NodeMembership:
-    """A process with the token of the nodes. It can follow conversations on nodes, and `join` makes it a node."""
+    """The membership of this process in the group of nodes. The process has their token, and can
+    therefore follow conversations on nodes. After `join`, the process is a node itself.
+    """
 
     def __init__(self, store: Nodes, local: UnixPeers, loader: Loader, token: NodeToken) -> None:
         self.token, self._store, self._loader = token, store, loader
@@ -41,7 +43,7 @@ class NodeMembership:
         return hmac.digest(self.token.encode(), b"signing key", "sha256")
 
     def settings(self) -> NodeSettings:
-        """Return the settings of the node.
+        """Return the settings of this node.
 
         Raises:
             BadSetting: the server listens on all addresses, and the settings do not name its URL.
@@ -75,7 +77,7 @@ class NodeMembership:
         """Begin no more turns on this node."""
         self.is_draining = True
 
-    async def node_for(self, directory: str, *, home: str | None, refused: Collection[str]) -> Node | None:
+    async def node_for(self, directory: str, *, assigned: str | None, refused: Collection[str]) -> Node | None:
         if (own := self._node) is None:
             return None
         exists, nodes = await asyncio.gather(asyncio.to_thread(os.path.isdir, directory), self._store.announced())
@@ -84,19 +86,19 @@ class NodeMembership:
             directory,
             mode=own.mode,
             here=own.id,
-            home=home,
+            assigned=assigned,
             exists_here=exists,
             refused=refused,
         )
         return None if chosen.id == own.id else chosen
 
     def _live(self, node: Node, own: Node) -> Node:
-        """Return a node with its current load, which is known only for this node."""
+        """Return this node with its current load, or another node unchanged, because its load is unknown."""
         if node.id != own.id:
             return node
         return replace(own, running=self._running(), is_draining=self.is_draining)
 
-    def home_of(self, directory: str) -> str | None:
+    def node_of(self, directory: str) -> str | None:
         own = self._node
         if own is None or own.mode != "local":
             return None
@@ -108,6 +110,6 @@ class NodeMembership:
 
 
 def _expanded(roots: Collection[str]) -> tuple[str, ...]:
-    """Return directories as absolute paths, both as they are given and with links resolved."""
+    """Return the absolute paths of directories, each as it was given and with links resolved."""
     given = [os.path.normpath(os.path.expanduser(root)) for root in roots]
     return tuple(dict.fromkeys(path for root in given for path in (root, os.path.realpath(root))))

@@ -21,7 +21,7 @@ class Node(Struct, frozen=True, kw_only=True):
     version: str
     """The version of Parley that the node runs."""
     mode: WorkspaceMode = "local"
-    """Where the working directories are that the node can use."""
+    """`local` if the node has working directories of its own, `shared` if all nodes share a file system."""
     roots: tuple[str, ...] = ()
     """The directories below which the node can run turns. Empty means every directory that exists on the node."""
     running: int = 0
@@ -47,10 +47,11 @@ class Placement(Protocol):
         """True if this node begins no more turns."""
         ...
 
-    async def node_for(self, directory: str, *, home: str | None, refused: Collection[str]) -> Node | None:
+    async def node_for(self, directory: str, *, assigned: str | None, refused: Collection[str]) -> Node | None:
         """Return the node that runs a turn in a directory; None if it is this node.
 
-        `home` is the id of the node on whose disk the directory is; None if it is unknown. `refused` are the ids of
+        `assigned` is the id of the node to which the conversation belongs, because the directory was chosen on the
+        disk of this node; None if no node is known. `refused` are the ids of
         nodes that have refused the turn.
 
         Raises:
@@ -59,7 +60,7 @@ class Placement(Protocol):
         """
         ...
 
-    def home_of(self, directory: str) -> str | None:
+    def node_of(self, directory: str) -> str | None:
         """Return the id of this node if a directory is on its disk; otherwise None."""
         ...
 

@@ -452,5 +452,5 @@ class Delete(Command):
 
 
 def _directory_in(change: SettingsChange) -> tuple[str, str | None]:
-    home = change.asked.get(NODE)
-    return str(change.asked.get("cwd") or ""), home if isinstance(home, str) else None
+    node = change.asked.get(NODE)
+    return str(change.asked.get("cwd") or ""), node if isinstance(node, str) else None

@@ -17,7 +17,7 @@ from parley.runtime.errors import NoNodeForDirectory
 __all__ = ["SLACK", "choose_node"]
 
 SLACK: Final = 4
-"""A node runs a turn itself unless another node runs more than this many turns less.
+"""A node runs a turn itself if it has at most this many running turns more than the least busy node.
 
 The loads of other nodes are some seconds old. Without this slack, all nodes would send their turns to one node.
 """
@@ -29,43 +29,43 @@ def choose_node(
     *,
     mode: WorkspaceMode,
     here: str,
-    home: str | None,
+    assigned: str | None,
     exists_here: bool,
     refused: Collection[str] = (),
 ) -> Node:
     """Return the node that runs the next turn in a directory.
 
-    `here` is the id of this node, and `mode` is its mode. `home` is the id of the node on whose disk the directory
-    is; None if it is unknown. `exists_here` is True if the directory exists on this node. `refused` are the ids of
-    nodes that have refused the turn or cannot be reached.
+    `here` is the id of this node, and `mode` is its mode. `assigned` is the id of the node to which the
+    conversation belongs; None if it is unknown. `exists_here` is True if the directory exists on this node.
+    `refused` are the ids of nodes that have refused the turn or cannot be reached.
 
     Raises:
         NoNodeForDirectory: no node can run the turn.
     """
     path = posixpath.normpath(directory)
     offering = [
-        node for node in nodes if node.mode == mode and _offers(node, path, here, home, exists_here=exists_here)
+        node for node in nodes if node.mode == mode and _offers(node, path, here, assigned, exists_here=exists_here)
     ]
     able = [node for node in offering if node.is_alive and not node.is_draining and node.id not in refused]
-    if mode == "local" and any(node.id == home for node in able):
-        able = [node for node in able if node.id == home]
+    if mode == "local" and any(node.id == assigned for node in able):
+        able = [node for node in able if node.id == assigned]
     if not able:
         described = [_described(node, refused) for node in offering]
-        if home is not None and not any(node.id == home for node in offering):
-            described.append(f"{home} (not running)")
+        if assigned is not None and not any(node.id == assigned for node in offering):
+            described.append(f"{assigned} (not running)")
         raise NoNodeForDirectory(directory, described)
     best = min(able, key=lambda node: (node.running, node.id))
     own = next((node for node in able if node.id == here), None)
     return own if own is not None and own.running <= best.running + SLACK else best
 
 
-def _offers(node: Node, path: str, here: str, home: str | None, *, exists_here: bool) -> bool:
+def _offers(node: Node, path: str, here: str, assigned: str | None, *, exists_here: bool) -> bool:
     """Return whether a node has announced that it can run turns in a directory."""
     if node.roots:
         return is_below_any(path, node.roots)
     if node.mode == "shared":
         return True
-    return node.id == home if home is not None else node.id == here and exists_here
+    return node.id == assigned if assigned is not None else node.id == here and exists_here
 
 
 def _described(node: Node, refused: Collection[str]) -> str:

@@ -210,7 +210,7 @@ class ConversationRegistry:
             resolver = (
                 SettingsResolver(self._choose)
                 if placement is None
-                else SettingsResolver(self._choose, placement.home_of)
+                else SettingsResolver(self._choose, placement.node_of)
             )
             grants = SessionGrants(Roots(self._granted, chosen=resolver.real_cwds), resolver)
         conversation = Conversation(conversation_id, self._deps, grants)

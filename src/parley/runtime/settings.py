@@ -35,9 +35,9 @@ _REAL_CWD: Final = "real_cwd"
 class SettingsResolver:
     """Resolves settings when they are first needed, and caches them."""
 
-    def __init__(self, resolve: ResolveSettings, home_of: Callable[[str], str | None] = lambda _: None) -> None:
-        """Create the resolver. `home_of` returns the id of this node if a directory is on its disk."""
-        self._home_of = home_of
+    def __init__(self, resolve: ResolveSettings, node_of: Callable[[str], str | None] = lambda _: None) -> None:
+        """Create the resolver. `node_of` returns the id of this node if a directory is on its disk."""
+        self._node_of = node_of
         self._resolve = self.of_process = resolve
         """The function that currently resolves settings. `of_process` is the default function, which uses the
         config.toml, the command line and the environment of this process.
@@ -80,8 +80,8 @@ class SettingsResolver:
         asked["cwd"] = settings.cwd
         if (real := self.real_cwds.get(settings.cwd) or _real_path(settings.cwd)) is not None:
             asked[_REAL_CWD] = self.real_cwds[settings.cwd] = real
-        if (home := self._home_of(settings.cwd)) is not None:
-            asked[NODE] = home
+        if (node := self._node_of(settings.cwd)) is not None:
+            asked[NODE] = node
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked=asked)
 
     def resolved(self, change: SettingsChange) -> ResolvedSettings:

@@ -33,11 +33,11 @@ class TurnPlacer:
             OwnerUnresponsive: a node that received the command did not answer, and no other node can run the turn.
             StoreFailed: the database cannot be reached.
         """
-        directory, home = command.directory(self._local)
+        directory, assigned = command.directory(self._local)
         if not directory:
             return None
         try:
-            return await self._placement.node_for(directory, home=home, refused=command.refused_by)
+            return await self._placement.node_for(directory, assigned=assigned, refused=command.refused_by)
         except NoNodeForDirectory:
             if command.unanswered is not None:
                 raise command.unanswered from None  # that node may still execute the command

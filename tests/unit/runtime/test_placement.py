@@ -18,7 +18,7 @@ def node(name: str, *roots: str, **options: Any) -> Node:
 
 
 def chosen(nodes: list[Node], **options: Any) -> str:
-    defaults: dict[str, Any] = {"mode": "local", "here": "a", "home": None, "exists_here": False}
+    defaults: dict[str, Any] = {"mode": "local", "here": "a", "assigned": None, "exists_here": False}
     return choose_node(nodes, "/work/p", **{**defaults, **options}).id
 
 
@@ -29,10 +29,17 @@ def chosen(nodes: list[Node], **options: Any) -> str:
         pytest.param([node("a", "/other"), node("b", "/work")], {}, "b", id="the root of another node"),
         pytest.param([node("a", "/wor"), node("b", "/work/p")], {}, "b", id="a root is no prefix of a name"),
         pytest.param([node("a"), node("b")], {"exists_here": True}, "a", id="a directory of this node, no roots"),
-        pytest.param([node("a"), node("b")], {"home": "b", "exists_here": True}, "b", id="the home, no roots"),
-        pytest.param([node("a", "/work"), node("b", "/work", running=9)], {"home": "b"}, "b", id="the home first"),
         pytest.param(
-            [node("a", "/work"), node("b", "/work", is_alive=False)], {"home": "b"}, "a", id="the home has ended"
+            [node("a"), node("b")], {"assigned": "b", "exists_here": True}, "b", id="the assigned, no roots"
+        ),
+        pytest.param(
+            [node("a", "/work"), node("b", "/work", running=9)], {"assigned": "b"}, "b", id="the assigned first"
+        ),
+        pytest.param(
+            [node("a", "/work"), node("b", "/work", is_alive=False)],
+            {"assigned": "b"},
+            "a",
+            id="the assigned has ended",
         ),
         pytest.param([node("a", "/work", running=SLACK), node("b", "/work")], {}, "a", id="a small difference"),
         pytest.param([node("a", "/work", running=SLACK + 1), node("b", "/work")], {}, "b", id="the lower load"),
@@ -40,7 +47,7 @@ def chosen(nodes: list[Node], **options: Any) -> str:
         pytest.param([node("a", "/work"), node("b", "/work")], {"refused": {"a"}}, "b", id="a node that refused"),
         pytest.param(
             [node("a", mode="shared", running=9), node("b", mode="shared")],
-            {"mode": "shared", "home": "a"},
+            {"mode": "shared", "assigned": "a"},
             "b",
             id="shared: any node",
         ),
@@ -64,8 +71,8 @@ def test_the_directory_decides_first_then_the_load(
     [
         ([node("a", "/other")], {}, "no node has announced it"),
         ([node("a"), node("b")], {}, "no node has announced it"),
-        ([node("a"), node("b", is_alive=False)], {"home": "b", "exists_here": True}, "b (not running)"),
-        ([node("a")], {"home": "gone"}, "gone (not running)"),
+        ([node("a"), node("b", is_alive=False)], {"assigned": "b", "exists_here": True}, "b (not running)"),
+        ([node("a")], {"assigned": "gone"}, "gone (not running)"),
         ([node("a"), node("b", "/work", is_draining=True)], {}, "b (stopping)"),
         ([node("a"), node("b", "/work")], {"refused": {"b"}}, "b (does not answer)"),
     ],
@@ -82,7 +89,7 @@ def test_the_error_names_the_directory_and_the_nodes_that_announced_it(
 
 def test_a_directory_cannot_leave_a_root_with_dots() -> None:
     with pytest.raises(NoNodeForDirectory):
-        choose_node([node("a", "/work")], "/work/../etc", mode="local", here="a", home=None, exists_here=True)
+        choose_node([node("a", "/work")], "/work/../etc", mode="local", here="a", assigned=None, exists_here=True)
 
 
 NODES = st.lists(
@@ -104,7 +111,7 @@ NODES = st.lists(
 
 @given(NODES, st.sampled_from([None, *"abcd"]), st.booleans(), st.sets(st.sampled_from("abcd")))
 def test_a_chosen_node_can_run_the_turn_and_is_not_much_busier_than_another(
-    nodes: list[Node], home: str | None, exists_here: bool, refused: set[str]
+    nodes: list[Node], assigned: str | None, exists_here: bool, refused: set[str]
 ) -> None:
     own = next((one for one in nodes if one.id == "a"), None)
     mode = "local" if own is None else own.mode
@@ -114,19 +121,19 @@ def test_a_chosen_node_can_run_the_turn_and_is_not_much_busier_than_another(
             return False
         if one.roots:
             return one.roots == ("/work",)
-        return mode == "shared" or (one.id == home if home is not None else one.id == "a" and exists_here)
+        return mode == "shared" or (one.id == assigned if assigned is not None else one.id == "a" and exists_here)
 
     able = [one for one in nodes if can_run(one)]
     try:
         found = choose_node(
-            nodes, "/work/p", mode=mode, here="a", home=home, exists_here=exists_here, refused=refused
+            nodes, "/work/p", mode=mode, here="a", assigned=assigned, exists_here=exists_here, refused=refused
         )
     except NoNodeForDirectory:
         assert not able
         return
     assert found in able
-    if mode == "local" and any(one.id == home for one in able):
-        assert found.id == home
+    if mode == "local" and any(one.id == assigned for one in able):
+        assert found.id == assigned
     else:
         assert found.running <= min(one.running for one in able) + SLACK
         assert found.id == "a" or own is None or own not in able or own.running > found.running + SLACK

@@ -239,7 +239,7 @@ async def close(connection: Connection) -> None:
         async with asyncio.timeout(CLOSE_SECONDS):
             await connection.close()
     except Exception as error:
-        log.debug("a connection was cut: %s", reason_of(error))
+        log.debug("a connection was terminated: %s", reason_of(error))
         connection.terminate()
 
 

@@ -251,4 +251,6 @@ _REMOVABLE: Final = f"""
     WHERE r.holder IS NULL OR h.number IS NULL OR NOT {ALIVE}
 """
 _BLOBS: Final = "SELECT count(*), coalesce(sum(octet_length(data)), 0)::bigint"
-_REMOVE_BLOBS: Final = f"WITH gone AS (DELETE FROM blobs WHERE conversation = $1 RETURNING data) {_BLOBS} FROM gone"
+_REMOVE_BLOBS: Final = (
+    f"WITH deleted AS (DELETE FROM blobs WHERE conversation = $1 RETURNING data) {_BLOBS} FROM deleted"
+)

@@ -99,7 +99,7 @@ async def connect(url: str, *, seconds: float) -> Connection:
 
 
 def _discard(attempt: asyncio.Future[Connection], *, unless: Connection | None) -> None:
-    """Cut the connection of an attempt that is no longer needed."""
+    """Terminate the connection of an attempt that is no longer needed."""
     if not attempt.cancelled() and attempt.exception() is None and attempt.result() is not unless:
         attempt.result().terminate()
 
@@ -136,14 +136,14 @@ def _note_cancelled_wait(connection: Any, message: Any) -> None:
 
 
 async def execute_until(until: float, connection: Connection, work: Coroutine[Any, Any, T]) -> T:
-    """Execute statements until a time on the event loop's clock, and then cut the connection.
+    """Execute statements. Terminate the connection if they take longer than until a time on the event loop's clock.
 
     The statements are not cancelled. If PostgreSQL cancels a commit that waits for a standby, other processes see
     the transaction although no standby has it. If an administrator cancels such a commit, wait for the standby
     again.
 
     Raises:
-        TimeoutError: the connection was cut.
+        TimeoutError: the time has passed, and the connection was terminated.
         Exception: the error of a statement.
     """
     from asyncpg import QueryCanceledError

@@ -43,11 +43,13 @@ FORGET_SECONDS: Final = 3600.0
 """The time between the expiry of a holder and the removal of its row, in seconds."""
 
 RELOCK_SECONDS: Final = 0.02
+"""The time between two attempts to acquire the advisory lock again, in seconds."""
 
 REFUSED_SECONDS: Final = 5.0
 """The time for which the lease keeper remembers that the computer of a node refuses connections to the node."""
 
 JOIN_AGAIN_SECONDS: Final = 0.1
+"""The time between two attempts to join while another process has the same node id, in seconds."""
 
 ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
     h.expires_at > clock_timestamp() AND c.owner_address LIKE 'http%'::bytea AND c.owner_address <> ALL($3::bytea[])
@@ -108,7 +110,7 @@ class LeaseKeeper:
     ) -> None:
         """Create the keeper, which calls `on_given_up` each time it has given up all leases.
 
-        `host` is the name of the computer. `node` is this process as a node; None if it is no node.
+        `host` is the name of the computer. `node` is this process as a node; None if it is not a node.
         """
         self._database, self._seconds, self._on_given_up = database, lease_seconds, on_given_up
         self._host, self._node = host, node

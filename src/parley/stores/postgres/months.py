@@ -74,8 +74,8 @@ async def prepare_months(db: Connection) -> None:
             await db.execute("INSERT INTO months VALUES ($1)", month)
 
 
-# A transaction that is creating a conversation cannot be seen. It may use the latest month, the month before, or
-# the month that was the latest one before a new month was prepared. It takes less than a day.
+# This query cannot see the conversations that other transactions are creating. Such a transaction takes less than a
+# day, and uses the latest month, the month before it, or the month that was the latest when the transaction began.
 _EMPTY: Final = f"""
     SELECT m.month FROM months m
     WHERE m.month > 0 AND m.month < -1 + (
@@ -95,7 +95,7 @@ _EMPTY: Final = f"""
 async def drop_empty_months(db: Connection) -> Freed:
     """Drop the partitions of months that have no conversations. Return the blobs in these partitions.
 
-    If this is interrupted, the next call continues it. Do nothing while another process changes the schema.
+    An interrupted call is continued by the next call. Do nothing while another process changes the schema.
     """
     freed = Freed(blobs=0, bytes=0)
     if not await db.fetch(_EMPTY) or not await db.fetchval("SELECT pg_try_advisory_lock($1)", MIGRATION_LOCK):
@@ -123,8 +123,8 @@ async def _drop(db: Connection, month: int) -> Freed:
             "SELECT inhdetachpending FROM pg_catalog.pg_inherits WHERE inhrelid = to_regclass($1)", one
         )
         if pending is not None:
-            # Neither readers nor writers of other months wait for this. A detached table is dropped without a lock
-            # on the partitioned table. This statement cannot be in a transaction.
+            # Readers and writers of other months do not wait for this statement, which cannot be in a transaction.
+            # Dropping the detached table then needs no lock on the partitioned table.
             how = "FINALIZE" if pending else "CONCURRENTLY"
             await db.execute(f"ALTER TABLE {table} DETACH PARTITION {one} {how}")
     first, end = _range(month)

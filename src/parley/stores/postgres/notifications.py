@@ -1,4 +1,4 @@
-"""Tells other processes which conversations this process has changed, and receives their notifications.
+"""Notifies other processes of the conversations that this process has changed, and receives their notifications.
 
 The notifications use a separate connection and are sent after the commit, because NOTIFY inside a transaction would
 make the commits of all processes wait for each other. Notifications can be lost, so each process also queries the
@@ -45,7 +45,7 @@ class Notifications:
         self._connection: Connection | None = None
 
     def note(self, changed: Iterable[ConversationId]) -> None:
-        """Tell other processes soon that conversations have changed."""
+        """Schedule a notification for other processes that conversations have changed."""
         self._changed.update(dict.fromkeys(changed))
         self._more.set()
         self._start()

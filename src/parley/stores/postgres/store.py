@@ -52,7 +52,9 @@ __all__ = ["PostgresStore"]
 T = TypeVar("T")
 
 JOIN_SECONDS: Final = 30
-"""How long a node that starts waits for the database, in addition to the lease of a former process with its id."""
+"""The time in seconds for which a starting node waits for the database, in addition to the lease time of a former
+process with the same id.
+"""
 
 TIDY_SECONDS: Final = 60.0
 """The maximum time for dropping the partitions of old months, in seconds. The next `tidy` drops the rest."""

@@ -68,7 +68,7 @@ async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
             await replicated(db)
         return may_be_done
     await db.execute(
-        "WITH gone AS (DELETE FROM tokens WHERE name = $1) DELETE FROM read_marks WHERE reader = $2",
+        "WITH deleted AS (DELETE FROM tokens WHERE name = $1) DELETE FROM read_marks WHERE reader = $2",
         name.encode(),
         token.token_id.encode(),
     )

@@ -393,6 +393,8 @@ class Acquire(Request):
 
 
 class ReleaseGroup(Group):
+    """Releases leases."""
+
     order = 4
 
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
@@ -419,6 +421,8 @@ class Release(Request):
 
 
 class CheckpointGroup(Group):
+    """Saves checkpoints, each with a statement of its own."""
+
     order = 2
 
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
@@ -464,18 +468,20 @@ class SaveCheckpoint(Request):
 
 
 class DeleteGroup(Group):
+    """Deletes conversations, each with a statement of its own."""
+
     order = 3
 
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
         outcomes: list[Any] = []
         for request in self._requests:
             held = request.held
-            gone = await db.fetchval(_DELETE, held.number, held.epoch)
-            if gone is None and may_be_done:
+            deleted = await db.fetchval(_DELETE, held.number, held.epoch)
+            if deleted is None and may_be_done:
                 exists = "SELECT EXISTS (SELECT 1 FROM conversations WHERE number = $1)"
-                gone = not await db.fetchval(exists, held.number) or None
+                deleted = not await db.fetchval(exists, held.number) or None
                 await replicated(db)
-            outcomes.append(LeaseLost() if gone is None else None)
+            outcomes.append(LeaseLost() if deleted is None else None)
         return outcomes
 
     def done(self, request: Delete, outcome: None, *, is_unwanted: bool) -> Request | None:
@@ -486,8 +492,8 @@ class DeleteGroup(Group):
 
 
 _DELETE: Final = """
-    WITH gone AS (DELETE FROM conversations WHERE number = $1 AND epoch = $2 RETURNING number, last)
-    INSERT INTO removed (conversation, last) SELECT number, last FROM gone RETURNING conversation
+    WITH deleted AS (DELETE FROM conversations WHERE number = $1 AND epoch = $2 RETURNING number, last)
+    INSERT INTO removed (conversation, last) SELECT number, last FROM deleted RETURNING conversation
 """
 
 
