@@ -42,6 +42,7 @@ __all__ = [
     "NoLink",
     "NodeIdTaken",
     "NotOwned",
+    "OutcomeUnknown",
     "OwnedElsewhere",
     "OwnerUnresponsive",
     "ParleyError",
@@ -188,6 +189,15 @@ class StoreFailed(StoreError):
         self.detail = detail
 
 
+class OutcomeUnknown(StoreError):
+    """Raised when the database did not answer in time after a call was executed. The call may still take effect."""
+
+    code = "outcome_unknown"
+
+    def __init__(self) -> None:
+        super().__init__("the database does not answer. The call may still take effect")
+
+
 class WriteLockHeld(StoreFailed):
     """Raised when another process held the write lock of the home until the deadline. Nothing was changed."""
 
@@ -280,12 +290,23 @@ class OwnerUnresponsive(StoreError):
 
 
 class LeaseLost(StoreError):
-    """Raised when another process has taken over the conversation. This process can no longer write to it."""
+    """Raised when another process has taken over the conversation, or this process has given it up.
+
+    This process can no longer write to the conversation.
+    """
 
     code = "lease_lost"
 
-    def __init__(self) -> None:
-        super().__init__("another process has taken the conversation over")
+    def __init__(self, *, is_given_up: bool = False) -> None:
+        """Create the error.
+
+        `is_given_up` is True if the process gave the conversation up because it could not reach the database.
+        """
+        super().__init__(
+            "the server could not reach its database and has stopped its turns. The call may still take effect"
+            if is_given_up
+            else "another process has taken the conversation over"
+        )
 
 
 class ModelError(VisibleError):

@@ -414,6 +414,7 @@ class Resident:
                     "turns": len(self._server.conversations.running),
                     "started": self._began,
                     "stopping": self._stopping.is_set(),
+                    "store": self._server.core.context.availability,
                 }
             case "stop":
                 asyncio.get_running_loop().call_soon(self.stop)

@@ -28,6 +28,7 @@ from parley.errors import BadSetting, ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.peers import UnixPeers
+from parley.ports.availability import ReportsAvailability
 from parley.ports.nodes import Nodes
 from parley.ports.store import Store
 from parley.runtime.registry import ConversationRegistry
@@ -135,6 +136,8 @@ class Server:
             find_key=self._find_key if is_resident else None,
         )
         self.core = ServerCore(self._context)
+        if isinstance(self.store, ReportsAvailability):
+            self.store.on_availability(self.core.on_availability)
 
     def _find_key(self) -> bytes:
         """Return the signing key of the nodes, or of the home if this process cannot be a node."""

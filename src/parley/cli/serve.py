@@ -160,6 +160,8 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
     if status.get("url"):
         print(f"address {status['url']}")
     print(f"clients {status['clients']}, running turns {status['turns']}")
+    if status.get("store") not in ("available", None):
+        print("the server cannot reach its database")
     if status["stopping"]:
         print("the server is stopping")
     return 0

@@ -18,7 +18,16 @@ from parley.wire.events import ErrorEvent, QueueChanged, TaskComplete, TokenCoun
 from parley.wire.ids import CallId, MessageId
 from parley.wire.principals import PrincipalRef, name_of
 
-__all__ = ["INTERRUPTED", "KILLED", "LOST", "Interruption", "limit_message", "turn_end"]
+__all__ = [
+    "CUT_OFF",
+    "INTERRUPTED",
+    "KILLED",
+    "KILLED_OR_CUT_OFF",
+    "LOST",
+    "Interruption",
+    "limit_message",
+    "turn_end",
+]
 
 Interruption = Literal["interrupted", "stopped", "restarted"]
 """The reasons for the end of a turn that neither completed nor failed."""
@@ -30,6 +39,12 @@ INTERRUPTED: Final[dict[Interruption, str]] = {
 """The message of an interrupted turn, by reason."""
 KILLED: Final = "Turn interrupted: the server that ran it was killed"
 """The message of a turn that ended because its server was killed."""
+CUT_OFF: Final = "Turn interrupted: the server lost its connection to the database"
+"""The message of a turn that its server has stopped because it could not reach the database."""
+KILLED_OR_CUT_OFF: Final = (
+    "Turn interrupted: the server that ran it was killed or lost its connection to the database"
+)
+"""The message of a turn whose server no longer holds the lease, if it is unknown whether the server was killed."""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
 """The output that the model gets for a call that was running when its server stopped."""
 

@@ -109,6 +109,8 @@ class Command:
         """True if the log was read after the command arrived."""
         self.is_writable = False
         """True if the store has been writable at some time since the command arrived."""
+        self.is_executed = False
+        """True if this process has executed the command, whose effects may not be durable yet."""
         self.was_refused = False
         """True if the last process that received the command answered that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
@@ -119,6 +121,11 @@ class Command:
         """True if this process has been chosen to execute the command, although the command begins a turn."""
         self.refused_by: set[str] = set()
         """The ids of the nodes that were chosen to execute the command and did not execute it."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the caller of the command has received an error. The command may still be executed."""
+        return self.done.done() and not self.done.cancelled() and self.done.exception() is not None
 
     def directory(self, local: Local) -> tuple[str, str | None]:
         """Return the working directory of the turn that the command begins or resumes, and the id of the node on
@@ -212,7 +219,7 @@ class SubmitMessage(Command):
         self.message, self.resolve = message, resolve
         self.files: tuple[InputItem, ...] | None = None
         """The content of the message, including the images that it names; None until the files have been read."""
-        self.accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
+        self._accepted, self._ignores_unknown_parent = accepted, ignores_unknown_parent
         self.stored: Entry | None = None
         """The entry of a message with the same id, if it is in the store and not in memory; otherwise None."""
         self.queued: Entry | None = None
@@ -268,6 +275,11 @@ class SubmitMessage(Command):
             accepted=self.accepted,
             resolve=self.resolve,
         )
+
+    def accepted(self, message: Accepted) -> None:
+        """Report that the message is durable, unless the caller has already received an error."""
+        if not self.has_failed:
+            self._accepted(message)
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> Submit | Enqueue:
         self._check_parent(local)
@@ -332,8 +344,12 @@ class Continue(Command):
 
     def apply(self, local: Local) -> asyncio.Future[None]:
         return local.intake.continue_turn(
-            self._principal, until=self.deadline.at, began=self._began, resolve=self._resolve
+            self._principal, until=self.deadline.at, began=self._report, resolve=self._resolve
         )
+
+    def _report(self, turn: LocalTurn | None) -> None:
+        if not self.has_failed:
+            self._began(turn)
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> None:
         raise TurnIsRunning

@@ -116,6 +116,7 @@ class Conversation:
             placer=None if deps.placement is None else TurnPlacer(deps.placement, local),
             continues_queue=deps.continues_queues,
             clock=deps.clock,
+            is_store_silent=deps.is_store_silent,
             closing=deps.closing,
         )
         self.approvals = ConversationApprovals(conversation_id, self._approvals, self._mailbox, deps.clock)
@@ -234,8 +235,18 @@ class Conversation:
         if current.done():
             current.result()
             self._store_checkpoint()
-        else:  # earlier commands wait for a process that does not answer
-            await self._ownership.read_new()
+        else:  # earlier commands wait for a process or a database that does not answer
+            await self._read_new_unless(current)
+
+    async def _read_new_unless(self, current: asyncio.Future[None]) -> None:
+        """Load new entries. Stop and fail if `current` fails, because the database does not answer."""
+        reading = asyncio.ensure_future(self._ownership.read_new())
+        try:
+            await asyncio.wait({current, reading}, return_when=asyncio.FIRST_COMPLETED)
+            (reading if reading.done() else current).result()
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
 
     def _store_checkpoint(self) -> None:
         """Store a checkpoint for a long log that has no checkpoint, unless another process is writing now."""

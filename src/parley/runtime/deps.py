@@ -41,6 +41,8 @@ class RuntimeDeps(Struct, frozen=True):
     """True if this process begins turns with the queued messages of each conversation that it loads. Any other
     process begins such turns only after it has run a turn of the conversation or a client has sent a message to it.
     """
+    is_store_silent: Callable[[], bool] | None
+    """A function that returns whether the store has stopped answering; None if the store is on this computer."""
     closing: asyncio.Event
     """An event that is set when the server shuts down."""
     activity: Activity

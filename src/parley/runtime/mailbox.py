@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -20,6 +21,7 @@ from parley.conversation.state import Phase
 from parley.errors import (
     HomeLost,
     NotOwned,
+    OutcomeUnknown,
     OwnedElsewhere,
     OwnerUnresponsive,
     ParleyError,
@@ -53,6 +55,11 @@ FIRST_RETRY_SECONDS: Final = 1.0
 doubles the delay.
 """
 
+SILENCE_SECONDS: Final = 0.25
+"""The time between the deadline of a command and its failure if the store is silent, in seconds. It is also the
+interval at which the command is checked again if the store answers.
+"""
+
 MAX_RETRY_SECONDS: Final = 30.0
 """The maximum delay between two attempts to begin a turn with a queued message, in seconds."""
 
@@ -68,15 +75,17 @@ class Mailbox:
         placer: TurnPlacer | None,
         continues_queue: bool,
         clock: Clock,
+        is_store_silent: Callable[[], bool] | None,
         closing: asyncio.Event,
     ) -> None:
         """Create an empty mailbox.
 
+        `is_store_silent` returns whether the store has stopped answering; None if the store is on this computer.
         `placer` finds the node that runs a turn; None if this process is no node. `continues_queue` is True if
         loading the conversation begins a turn with the next queued message.
         """
         self._ownership, self._local, self._clock, self._closing = ownership, local, clock, closing
-        self._placer = placer
+        self._placer, self._is_store_silent = placer, is_store_silent
         self.continues_queue = continues_queue
         """True if this process begins turns with queued messages. A process that only reads the conversation does
         not begin turns, because the process may end at once and interrupt them.
@@ -122,9 +131,28 @@ class Mailbox:
             if not isinstance(command, Observe):  # the registry posts `Observe` commands periodically
                 self._has_tried_queue = False
             self.continues_queue = self.continues_queue or command.starts_turn
+            if self._is_store_silent is not None:
+                self._check_at(command, command.deadline.at + SILENCE_SECONDS, self._is_store_silent)
             self._queue.append(command)
             self._wake()
         return command.done
+
+    def _check_at(self, command: Command, at: float, is_silent: Callable[[], bool]) -> None:
+        timer = asyncio.get_running_loop().call_at(at, self._check_silence, command, is_silent)
+        command.done.add_done_callback(lambda _: timer.cancel())
+
+    def _check_silence(self, command: Command, is_silent: Callable[[], bool]) -> None:
+        """Fail a command whose deadline has passed, if the store is silent. A command that was not executed is
+        withdrawn.
+        """
+        if command.done.done():
+            return
+        if not is_silent():
+            self._check_at(command, asyncio.get_running_loop().time() + SILENCE_SECONDS, is_silent)
+        elif command.is_executed or isinstance(command, Delete):
+            self._fail(command, OutcomeUnknown())
+        else:
+            self._fail(command, command.unanswered or StoreFailed("the database does not answer"))
 
     def reconcile(self) -> asyncio.Future[None]:
         """Add an `Observe` command, which loads entries from other processes, and follows or recovers an unfinished
@@ -248,6 +276,7 @@ class Mailbox:
             if self._set_aside(command):
                 return
             written = command.apply(self._local)
+            command.is_executed = True
         except Exception as error:
             self._fail(command, error)
             return

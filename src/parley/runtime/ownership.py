@@ -193,7 +193,7 @@ class Ownership:
         """Hand the turn over, because another process has acquired the lease."""
         if self.state is OwnershipState.OWNER:
             self._move(OwnershipEvent.LEASE_LOST)
-        self._runner.hand_over()
+        self._runner.lose_lease()
 
     # --- following ---------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from parley.errors import (
     UnknownConversation,
     Unreadable,
 )
+from parley.ports.availability import AVAILABLE, AvailabilityState, ReportsAvailability
 from parley.ports.clock import Clock
 from parley.ports.commands import CommandRunner
 from parley.ports.model import OpenModel
@@ -108,6 +109,7 @@ class ConversationRegistry:
             may_be_followed=lambda: has_other_clients() or registry.has_peers(),
             started_at=clock.now(),
             continues_queues=continues_queues,
+            is_store_silent=(lambda: store.is_silent) if isinstance(store, ReportsAvailability) else None,
             closing=self._closing,
             activity=Activity(),
             on_attention=on_attention,
@@ -134,6 +136,8 @@ class ConversationRegistry:
         self._store_settings, self._release_memory = store_settings, release_memory
         self._evicting: asyncio.Task[None] | None = None
         store.watch(self._lose)
+        if isinstance(store, ReportsAvailability):
+            store.on_availability(self._on_availability)
 
     async def create(self, wanted: SettingsOverrides, resolve: ResolveSettings | None = None) -> Conversation:
         """Create a conversation. `resolve` resolves its settings; the default is the resolver of this process.
@@ -515,6 +519,13 @@ class ConversationRegistry:
             ((one.conversation_id, one.summary.title, one.summary.updated_at) for one in found.items), None
         )
         return before != self._newest
+
+    def _on_availability(self, state: AvailabilityState) -> None:
+        """End the turns that were stopped during an outage, now that their ends can be stored."""
+        if state == AVAILABLE and not self.closing:
+            for one in self:
+                if one.needs_polling and one.state.phase is not Phase.IDLE:
+                    one.reconcile()
 
     def _lose(self, lost: HomeLost) -> None:
         """End every turn and every stream, because the home directory has been lost.

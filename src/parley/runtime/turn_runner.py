@@ -23,7 +23,7 @@ from parley.conversation.log import LogPayload
 from parley.conversation.log_queries import last_text
 from parley.conversation.records import TurnEnded
 from parley.conversation.state import Phase
-from parley.conversation.turn_ends import KILLED, Interruption, turn_end
+from parley.conversation.turn_ends import CUT_OFF, KILLED, KILLED_OR_CUT_OFF, Interruption, turn_end
 from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreError
 from parley.ports.model import Model
 from parley.ports.tools import ToolContext
@@ -132,6 +132,8 @@ class TurnRunner:
         self._model: tuple[Settings, Model] | None = None
         self._meters: dict[tuple[str, str], TokenMeter] = {}
         """The token meters, by the provider and the name of the model."""
+        self._stopped: EventId | None = None
+        """The turn that this process has stopped because it lost the lease; None if there is none."""
         self.turn: LocalTurn | None = None
         """The turn of this process; None if there is none. It is set before the start of the turn is durable, and
         stays set until the end of the turn is durable.
@@ -196,12 +198,19 @@ class TurnRunner:
         if self.turn is not None:
             return
         if self._log.projections.state.phase is Phase.RUNNING:
-            # A turn that began after the start of this server ran in another server.
-            was_elsewhere = self._log.projections.state.since > self._deps.started_at
-            end = self._end_for("restarted", KILLED if was_elsewhere else None)
-            await self._log.append(*end, until=deadline.at)
+            await self._log.append(*self._end_for("restarted", self._orphaned_message()), until=deadline.at)
         elif self._log.projections.state.phase is Phase.ASKING:
             self._resume()
+
+    def _orphaned_message(self) -> str | None:
+        """Return why the orphaned turn was interrupted; None if this server was restarted."""
+        state = self._log.projections.state
+        if state.event_id == self._stopped:
+            return CUT_OFF
+        if state.since <= self._deps.started_at:
+            return None
+        # A turn that began after the start of this server ran in another server.
+        return KILLED if self._deps.is_store_silent is None else KILLED_OR_CUT_OFF
 
     def _resume(self) -> None:
         pending = self._approvals.open
@@ -296,6 +305,12 @@ class TurnRunner:
         if (turn := self.turn) is not None and (turn.task is None or self.running is turn):
             turn.interrupt(why, principal=principal)
             self._approvals.drop(principal)  # drop the approval now, so that no late answer settles it
+
+    def lose_lease(self) -> None:
+        """Stop the turn without storing its end, because this process no longer holds the lease."""
+        if self.turn is not None:
+            self._stopped = self.turn.event_id
+        self.hand_over()
 
     def hand_over(self) -> None:
         """Hand the unfinished turn over to another process. Do nothing if there is no unfinished turn."""

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from parley.config.load import Loader
+from parley.ports.availability import AVAILABLE, AvailabilityState
 from parley.ports.outbox import Outbox
 from parley.ports.store import Viewer
 from parley.runtime.registry import ConversationRegistry
@@ -63,6 +64,8 @@ class ServerContext:
         self.subscribed = Counter[str]()
         """The number of subscriptions to resources, by the key of the principal."""
         self.searches = SearchLimit()
+        self.availability: AvailabilityState = AVAILABLE
+        """The availability of the store."""
         self.on_initialized = on_initialized
         self._find_key = find_key
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.errors import OwnerUnresponsive, ParleyError, ShuttingDown, StoreError
+from parley.ports.availability import AVAILABLE
 from parley.server.access import may_call_approval_answer
 from parley.server.completion import completion_methods
 from parley.server.context import Principal, ServerContext
@@ -26,6 +27,7 @@ from parley.server.prompts import prompt_methods
 from parley.server.resources.methods import resource_methods
 from parley.server.resources.subscriptions import ResourceSubscriptions
 from parley.server.session import Session
+from parley.server.store_notices import send_store_notice
 from parley.server.streams import Streams
 from parley.server.task_methods import task_methods
 from parley.server.toolcall import ToolCall
@@ -130,6 +132,8 @@ def methods(
         )
         call.answer(encode(result))
         asyncio.get_running_loop().call_soon(server.on_initialized)  # after the answer is written
+        if server.availability != AVAILABLE:
+            send_store_notice(session, server.availability)
 
     async def ping(call: Call) -> None:
         call.answer(b"{}")

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from parley.config.load import Loader
 from parley.errors import UnknownConversation, Unreadable
+from parley.ports.availability import AvailabilityState
 from parley.ports.outbox import FrameOutbox
 from parley.server.access import require_conversation
 from parley.server.context import LOCAL_USER, Principal, Reply, ServerContext
@@ -23,6 +24,7 @@ from parley.server.modern.requests import meta_of
 from parley.server.positions import Position
 from parley.server.resources.subscriptions import ResourceSubscriptions
 from parley.server.session import Session, StreamState
+from parley.server.store_notices import send_store_notice
 from parley.server.streams import Streams, StreamStart
 from parley.server.toolcall import ToolCall
 from parley.server.turn_waiter import TurnWaiter
@@ -246,6 +248,12 @@ class ServerCore:
         if self._ends_at is None:
             return LONGEST_SHUTDOWN_SECONDS
         return max(0.0, self._ends_at - asyncio.get_running_loop().time())
+
+    def on_availability(self, state: AvailabilityState) -> None:
+        """Tell the clients that the availability of the store has changed."""
+        self.context.availability = state
+        for client in tuple(self.clients):
+            send_store_notice(client.session, state)
 
     async def serve_client(
         self,

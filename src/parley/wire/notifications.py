@@ -7,7 +7,7 @@ same JSON from encoded events instead (`server/encoders.py`). Tests check that t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -17,6 +17,7 @@ from parley.wire.jsonrpc import RequestId
 
 __all__ = [
     "CONVERSATION_LOGGER",
+    "STORE_LOGGER",
     "CodexEvent",
     "CodexMeta",
     "ConversationEvent",
@@ -25,6 +26,7 @@ __all__ = [
     "LoggedNotification",
     "SnapshotEvent",
     "SnapshotMeta",
+    "StoreNotice",
     "StreamDisconnected",
 ]
 
@@ -131,3 +133,14 @@ class LoggedNotification(Struct, frozen=True, kw_only=True):
 
     method: str
     params: Raw
+
+
+STORE_LOGGER: Final = "parley.store"
+"""The `logger` of log messages about the availability of the database."""
+
+
+class StoreNotice(Struct, frozen=True, kw_only=True):
+    """The `data` of a log message about the availability of the database."""
+
+    state: Literal["available", "unreachable", "turns_stopped"]
+    message: str

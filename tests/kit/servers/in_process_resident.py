@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -33,10 +33,11 @@ class InProcessResident:
         *,
         config: str = "",
         http: HttpChoice | None = None,
+        env: Mapping[str, str] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the server. It serves HTTP if `http` is given."""
-        self._files = Home(model, home=home, config=config)
+        self._files = Home(model, home=home, config=config, env=env or {})
         self._http, self._now = http, now
 
     async def __aenter__(self) -> Self:

@@ -11,11 +11,13 @@ import logging
 import random
 from asyncio import Task
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from parley.errors import BadHome, ParleyError, StoreFailed
 from parley.ports.store import CALL_SECONDS
+from parley.stores.postgres.availability import Availability
 from parley.stores.postgres.driver import (
     Connection,
     connect,
@@ -44,6 +46,9 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 """The maximum pause between two attempts to connect, in seconds. The pause begins with `FIRST_PAUSE_SECONDS` and
 doubles each time.
 """
+
+PROBE_SECONDS: Final = 0.5
+"""The time in which a database that can be reached accepts a new connection, in seconds."""
 
 CLOSE_SECONDS: Final = 1.0
 """The maximum time for closing a connection cleanly, in seconds."""
@@ -91,7 +96,9 @@ class Database:
         self._slots = asyncio.Semaphore(MOST_CONNECTIONS)
         self._tasks: set[Task[Any]] = set()
         self._migrating: Task[None] | None = None
-        self._closed = False
+        self.availability = Availability(self.location)
+        self._probing: Task[None] | None = None
+        self._closing = self._closed = False
 
     async def connect(self) -> Connection:
         """Open a connection to a database with the current format. The caller closes the connection.
@@ -149,8 +156,13 @@ class Database:
         """Run `work` to its end, even if the caller is cancelled. `close` waits for the work."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may have been cancelled
 
     async def _run(self, work: Work[T], until: float | None) -> T:
         loop = asyncio.get_running_loop()
@@ -173,6 +185,7 @@ class Database:
                 finally:
                     self._slots.release()
                 self._idle.append(connection)
+                self.availability.answered("calls")
                 return result
             except ParleyError:
                 if connection is not None:
@@ -192,8 +205,31 @@ class Database:
                     connection.terminate()
                 raise
             if loop.time() >= until:
+                if self._probing is None and not self._closing:
+                    self._probing = asyncio.ensure_future(self._probe(cause))
                 raise self.unreachable(cause)
             await backoff.pause(until)
+
+    async def _probe(self, cause: BaseException) -> None:
+        """Find out whether the database can be reached, and if not, when it can be reached again.
+
+        A call may also fail because its own statement takes too long. `cause` is the error of the call.
+        """
+        backoff = Backoff()
+        alarm = asyncio.get_running_loop().call_later(
+            PROBE_SECONDS, self.availability.failed, "calls", reason_of(cause)
+        )
+        try:
+            while True:
+                with suppress(Exception):
+                    connection = await self.connect()
+                    self.availability.answered("calls")
+                    await close(connection)
+                    return
+                await backoff.pause()
+        finally:
+            alarm.cancel()
+            self._probing = None
 
     def unreachable(self, cause: BaseException) -> StoreFailed:
         """Return the error for a call that could not reach the database in time."""
@@ -221,6 +257,10 @@ class Database:
 
     async def close(self) -> None:
         """Wait for the calls in progress, and close the connections of the pool."""
+        self._closing = True
+        if (probing := self._probing) is not None:
+            probing.cancel()
+            await asyncio.wait((probing,))
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CALL_SECONDS)
         self._closed = True

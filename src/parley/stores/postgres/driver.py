@@ -243,4 +243,6 @@ def reason_of(error: BaseException) -> str:
     if type(error).__name__ == "TargetServerAttributeNotMatched":
         return "the server does not accept writes"
     text = " ".join(str(error).split())
+    if text.startswith("unexpected connection_lost()"):
+        return "the connection was closed"
     return text or type(error).__name__

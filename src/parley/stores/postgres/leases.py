@@ -21,6 +21,7 @@ from typing import Final
 from parley.errors import NodeIdTaken, ParleyError
 from parley.ports.nodes import Node, NodeLoad
 from parley.ports.store import Lease, Owner, Summary
+from parley.stores.postgres.availability import NO_ANSWER_SECONDS
 from parley.stores.postgres.database import Backoff, Database, close
 from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
 from parley.stores.postgres.nodes import ALIVE, LOCKS, announce, announce_load
@@ -66,7 +67,19 @@ _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision
 class HeldLease:
     """A lease that this process holds."""
 
-    __slots__ = ("batch", "epoch", "id", "is_deleting", "is_lost", "last", "number", "on_lost", "owner", "summary")
+    __slots__ = (
+        "batch",
+        "epoch",
+        "id",
+        "is_deleting",
+        "is_given_up",
+        "is_lost",
+        "last",
+        "number",
+        "on_lost",
+        "owner",
+        "summary",
+    )
 
     def __init__(
         self,
@@ -92,6 +105,8 @@ class HeldLease:
         """The summary that was written last; None if this process has not written one."""
         self.is_lost = False
         """True if this process gave up the lease or another process took it. Appends under a lost lease fail."""
+        self.is_given_up = False
+        """True if this process gave up the lease because the database could not be reached."""
         self.is_deleting = False
         """True while this process deletes the conversation."""
 
@@ -130,6 +145,8 @@ class LeaseKeeper:
         self._is_cut = asyncio.Event()
         self._is_locked = False
         self._expiry: TimerHandle | None = None
+        self._alarm: TimerHandle | None = None
+        """The timer of the report that the database does not answer; None if a renewal is not late."""
         self._steals_after = 0.0
 
     @property
@@ -205,6 +222,8 @@ class LeaseKeeper:
         """
         if self._expiry is not None:
             self._expiry.cancel()
+        self._stop_alarm()
+        self._database.availability.answered("leases")
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_at(sent + self._seconds * GIVE_UP, self._give_up)
 
@@ -212,14 +231,19 @@ class LeaseKeeper:
         """Give up all leases, because they could not be renewed."""
         log.error("%s: the leases could not be renewed in time and are given up", self._database.location)
         self._unregister()
+        for held in self.held.values():
+            held.is_given_up = True
         for held in tuple(self.held.values()):
             self.lose(held)
         self._on_given_up()
-        if self._node is not None:
-            self._joining = asyncio.ensure_future(self._join_again())
+        self._database.availability.gave_up()
+        self._joining = asyncio.ensure_future(self._join_again())
 
     async def _join_again(self) -> None:
-        """Register the node again when the database can be reached, so that other nodes can find it."""
+        """Register this process again when the database can be reached.
+
+        The process can then end the turns that it has stopped, and other nodes can find it.
+        """
         backoff = Backoff()
         while self.number is None:
             try:
@@ -263,6 +287,7 @@ class LeaseKeeper:
 
     def _unregister(self) -> None:
         self.number = None
+        self._stop_alarm()
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -287,6 +312,7 @@ class LeaseKeeper:
                     await self._is_cut.wait()
             except TimeoutError:
                 pass
+            self._start_alarm()
             try:
                 await self._renew()
             except ParleyError as error:
@@ -296,6 +322,17 @@ class LeaseKeeper:
                 if not is_lost(error, connection) and not is_rolled_back(error):
                     log.warning("%s: the leases cannot be renewed: %s", self._database.location, reason_of(error))
                 await self._reconnect()
+
+    def _start_alarm(self) -> None:
+        """Report that the database does not answer, unless a renewal succeeds soon."""
+        if self._alarm is None:
+            fail = self._database.availability.failed
+            self._alarm = asyncio.get_running_loop().call_later(NO_ANSWER_SECONDS, fail, "leases", "no answer")
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     async def _renew(self) -> None:
         assert self._connection is not None

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from parley.conversation.log import Entry
 from parley.errors import HomeLost, LeaseLost, StoreError, StoreFailed, UnknownConversation
+from parley.ports.availability import AVAILABLE, AvailabilityState
 from parley.ports.nodes import Node, NodeLoad
 from parley.ports.store import (
     CHECKPOINT_BYTES,
@@ -66,14 +67,14 @@ class PostgresStore:
     Every call raises `BadHome` if the database cannot be used, and `StoreFailed` if it cannot be reached in time.
     """
 
-    def __init__(self, url: str | Callable[[], str], *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, url: str | Callable[[], str], *, lease_seconds: float | None = None) -> None:
         """Create the store. `url` is the URL of the database, or a function that returns the URL.
 
         The function is called when the database is first needed. If the function raises an error, the call
         that needs the database raises the same error.
         """
         self._url = url
-        self._lease_seconds = lease_seconds
+        self._lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
         self._host = os.uname().nodename
         self._node: Node | None = None
         self._background: set[Task[Any]] = set()
@@ -85,6 +86,7 @@ class PostgresStore:
         self._closed = False
         self._parts: _Parts | None = None
         self._listeners: list[Callable[[list[ConversationId]], None]] = []
+        self._on_availability: list[Callable[[AvailabilityState], None]] = []
 
     @property
     def _open(self) -> _Parts:
@@ -96,6 +98,8 @@ class PostgresStore:
             self._parts = _Parts(Database(url), self._host, self._node, self._lease_seconds)
             for listener in self._listeners:
                 self._parts.notifications.listen(listener)
+            for call in self._on_availability:
+                self._parts.database.availability.on_change(call)
         return self._parts
 
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
@@ -106,6 +110,19 @@ class PostgresStore:
         self._listeners.append(callback)
         if self._parts is not None:
             self._parts.notifications.listen(callback)
+
+    @property
+    def availability(self) -> AvailabilityState:
+        return AVAILABLE if self._parts is None else self._parts.database.availability.state
+
+    @property
+    def is_silent(self) -> bool:
+        return self._parts is not None and (self.availability != AVAILABLE or self._parts.writer.is_stalled)
+
+    def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
+        self._on_availability.append(call)
+        if self._parts is not None:
+            self._parts.database.availability.on_change(call)
 
     async def _read(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         return await self._open.database.run(lambda db, _: work(db))

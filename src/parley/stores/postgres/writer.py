@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.errors import LeaseLost, ParleyError, StoreFailed
 from parley.ports.store import CALL_SECONDS, PAGE, TURN_SECONDS
+from parley.stores.postgres.availability import NO_ANSWER_SECONDS
 from parley.stores.postgres.database import Backoff, Database, close
 from parley.stores.postgres.driver import Connection, execute_until, is_lost, is_rolled_back, reason_of
 from parley.stores.postgres.leases import LeaseKeeper
@@ -111,6 +112,8 @@ class Writer:
         """Fail the requests that have waited too long, and the requests whose lease was lost."""
         now = asyncio.get_running_loop().time()
         self._checking = None
+        if self._stalled_since is not None and now - self._stalled_since >= NO_ANSWER_SECONDS:
+            self._database.availability.failed("writes", reason_of(self._cause))
         jobs = [job for job in (*self._begun, *self._waiting) if not job.future.done()]
         for job in jobs if self.is_stalled else ():
             if not job.is_begun and job.until <= now:
@@ -131,7 +134,7 @@ class Writer:
         for job in (*self._begun, *self._waiting):
             held = job.request.held
             if held is not None and held.is_lost and not job.future.done():
-                job.future.set_exception(LeaseLost())
+                job.future.set_exception(LeaseLost(is_given_up=held.is_given_up))
 
     # --- the task ----------------------------------------------------------------------
 
@@ -200,6 +203,7 @@ class Writer:
                         job.is_begun = True
                     until = asyncio.get_running_loop().time() + CALL_SECONDS
                     outcomes = await execute_until(until, connection, group.execute(connection, may_be_done))
+                    self._database.availability.answered("writes")
                     self._settle(group, jobs, outcomes)
                     return
                 except Exception as error:

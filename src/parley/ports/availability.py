@@ -1,0 +1,34 @@
+"""The availability of a store on another computer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol, runtime_checkable
+
+__all__ = ["AVAILABLE", "AvailabilityState", "ReportsAvailability"]
+
+AvailabilityState = Literal["available", "unreachable", "turns_stopped"]
+"""`unreachable`: the store does not answer. `turns_stopped`: the store has not answered for so long that this
+process has given up its leases, and its turns have stopped.
+"""
+
+AVAILABLE: AvailabilityState = "available"
+
+
+@runtime_checkable
+class ReportsAvailability(Protocol):
+    """A store that may be unreachable for some time."""
+
+    @property
+    def availability(self) -> AvailabilityState:
+        """The availability, as far as this process knows."""
+        ...
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the store has not answered a request for a short time, or is not available."""
+        ...
+
+    def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
+        """Call `call` in the event loop after each change of the availability."""
+        ...

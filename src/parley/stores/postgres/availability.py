@@ -1,0 +1,72 @@
+"""Detects whether the database can be reached.
+
+Three parts of the store report whether the database answers: the calls of the pool, the writer, and the renewal of
+the leases.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Literal
+
+from parley.ports.availability import AVAILABLE, AvailabilityState
+
+__all__ = ["NO_ANSWER_SECONDS", "Availability", "Part"]
+
+log = logging.getLogger(__name__)
+
+NO_ANSWER_SECONDS: Final = 2.0
+"""The time after which the database counts as unreachable if it does not answer, in seconds."""
+
+Part = Literal["calls", "writes", "leases"]
+
+
+class Availability:
+    """The availability of a database, and the callbacks for its changes."""
+
+    def __init__(self, location: str) -> None:
+        """Create the object. `location` describes the database in log messages."""
+        self._location = location
+        self._failing: set[Part] = set()
+        self._has_given_up = False
+        self._callbacks: list[Callable[[AvailabilityState], None]] = []
+        self.state: AvailabilityState = AVAILABLE
+
+    def on_change(self, call: Callable[[AvailabilityState], None]) -> None:
+        """Call `call` after each change."""
+        self._callbacks.append(call)
+
+    def failed(self, part: Part, reason: str) -> None:
+        """Note that the database does not answer a part of the store."""
+        if not self._failing and not self._has_given_up:
+            log.warning("%s cannot be reached: %s", self._location, reason)
+        self._failing.add(part)
+        self._update()
+
+    def gave_up(self) -> None:
+        """Note that this process has given up its leases."""
+        self._has_given_up = True
+        self._update()
+
+    def answered(self, part: Part) -> None:
+        """Note that the database has answered a part of the store.
+
+        A renewal of the leases shows that the database can be reached again.
+        """
+        if part == "leases":
+            self._has_given_up = False
+            self._failing.clear()
+        else:
+            self._failing.discard(part)
+        self._update()
+
+    def _update(self) -> None:
+        before = self.state
+        self.state = "turns_stopped" if self._has_given_up else "unreachable" if self._failing else AVAILABLE
+        if self.state == before:
+            return
+        if self.state == AVAILABLE:
+            log.warning("%s can be reached again", self._location)
+        for call in self._callbacks:
+            call(self.state)
