@@ -22,6 +22,7 @@ from parley.server.context import Principal, Role
 from parley.server.http.authentication import Authenticator, RateLimit, new_token
 from parley.server.http.endpoint import PATH, HttpEndpoint, HttpLimits
 from parley.server.http.guard import LOOPBACK_NAMES, Guard
+from parley.server.http.health import Health, Readiness
 from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.sessions import HttpSessions
 from parley.server.http.stateless import StatelessRequests
@@ -100,6 +101,7 @@ class HttpService:
             self._stateless,
             is_modern=lambda: mcp_settings(core.context.loader).modern,
             guard=self._guard(settings),
+            health=Health(self._readiness),
             authenticator=self._authenticator,
             rate=RateLimit(settings.requests_per_second),
             limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
@@ -116,6 +118,13 @@ class HttpService:
     def client_count(self) -> int:
         """The number of clients: sessions, and requests in progress that have no session."""
         return len(self.sessions) + len(self._stateless)
+
+    def _readiness(self) -> Readiness:
+        if self._endpoint.refuses_new_clients:
+            return "stopping"
+        if self._nodes is not None and not self._nodes.has_joined:
+            return "starting"
+        return "ok"
 
     def _end_all_of(self, principal: Principal) -> None:
         self.sessions.end_all_of(principal)

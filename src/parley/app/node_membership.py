@@ -38,6 +38,11 @@ class NodeMembership:
         self.peers = NodePeers(local, token=token, urls=self._urls, on_refused=store.note_refused)
 
     @property
+    def has_joined(self) -> bool:
+        """True if the other nodes can find this node."""
+        return self._node is not None
+
+    @property
     def signing_key(self) -> bytes:
         """The key with which all nodes seal data, so that any node can open it."""
         return hmac.digest(self.token.encode(), b"signing key", "sha256")

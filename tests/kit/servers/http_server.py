@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -33,9 +33,15 @@ class HttpServer:
     """
 
     def __init__(
-        self, model: ScriptedModel, home: Path, *, config: str = "", choice: HttpChoice | None = None
+        self,
+        model: ScriptedModel,
+        home: Path,
+        *,
+        config: str = "",
+        choice: HttpChoice | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        self.files = Home(model, home=home, config=config)
+        self.files = Home(model, home=home, config=config, env=env or {})
         self._choice = choice or HttpChoice(creates_token=True)
         self._clients = AsyncExitStack()
 
@@ -51,6 +57,7 @@ class HttpServer:
             on_connected=lambda client: None,
             store=self.server.store,
             tokens=self._tokens,
+            nodes=self.server.nodes,
         )
         self.url, self.token, self.work = self.service.url, self.service.token or "", self.files.work
         await self._tokens.reload()

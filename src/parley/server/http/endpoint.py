@@ -1,8 +1,8 @@
 """The endpoint `/mcp` of Streamable HTTP. The module `stateless.py` answers the requests at version 2026-07-28.
 
 A POST carries messages from the client, a GET opens the stream of messages that belong to no request, and a DELETE
-ends the session. The checks of a request are always in the same order: host and origin, token, rate, path, method,
-session, version.
+ends the session. Health checks are answered first. The checks of any other request are always in the
+same order: host and origin, token, rate, path, method, session, version.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from parley.server.http.errors import (
 )
 from parley.server.http.event_ids import SessionCursors
 from parley.server.http.guard import Guard
+from parley.server.http.health import Health
 from parley.server.http.messages import JSON, RETRY_SECONDS, PostedMessage, read_messages, refusal
 from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.replies import JsonReply, first_of
@@ -89,6 +90,7 @@ class HttpEndpoint:
         *,
         is_modern: Callable[[], bool] = lambda: True,
         guard: Guard,
+        health: Health,
         authenticator: Authenticator,
         rate: RateLimit,
         limits: HttpLimits,
@@ -105,6 +107,7 @@ class HttpEndpoint:
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
         self._guard, self._rate, self._limits, self._nodes = guard, rate, limits, nodes
+        self._health = health
         self._refuses_new_clients = False
         self._arriving_bytes = 0
         """The total size of the bodies that are being read, in bytes."""
@@ -113,12 +116,18 @@ class HttpEndpoint:
         """Use new limits and accepted hosts from the next request on."""
         self._guard, self._rate, self._limits = guard, rate, limits
 
+    @property
+    def refuses_new_clients(self) -> bool:
+        return self._refuses_new_clients
+
     def refuse_new_clients(self) -> None:
         """Refuse the requests that belong to no session of this process. Other nodes can still connect."""
         self._refuses_new_clients = True
 
     async def answer(self, request: HttpRequest) -> object:
         """Return the answer to one request: an `HttpAnswer`, or a stream or link that the request has opened."""
+        if (state := self._health.answer(request)) is not None:
+            return state
         if (status := self._guard.refusal(request)) is not None:
             return HttpAnswer(status=status)
         if (page := self._guard.page_of(request)) is not None:

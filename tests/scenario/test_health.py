@@ -1,0 +1,107 @@
+"""The health checks `/livez` and `/readyz` (`parley.server.http.health`)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from kit.servers.http_server import HttpServer
+from kit.servers.node_process import NODE_TOKEN, NodeProcess
+from kit.servers.postgres import NEEDS_POSTGRES, Databases
+from kit.system.commands import PATIENCE_SECONDS
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import MODEL
+
+Answer = tuple[int, bytes]
+
+
+async def check(url: str, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+    """Request a path of the server at a URL. Return the status and the body."""
+    parts = urlsplit(url)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"{parts.scheme}://{parts.netloc}{path}", headers=headers) as answer,
+    ):
+        return answer.status, await answer.read()
+
+
+@pytest.mark.promises("http.health")
+async def test_health_checks_need_no_token_and_accept_every_host(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS), HttpServer(parley_model, tmp_path / "home") as server:
+        paths = ("/livez", "/readyz")
+        plain = [await check(server.url, path) for path in paths]
+        of_pod = [await check(server.url, path, headers={"Host": "10.1.2.3:8080"}) for path in paths]
+        heads = [await check(server.url, path, method="HEAD") for path in paths]
+        posts = [await check(server.url, path, method="POST") for path in paths]
+        others = [await check(server.url, path) for path in ("/readyz/", "/readyz?verbose", "/metrics", "/mcp")]
+
+    assert plain == of_pod == [(200, b'{"status":"ok"}')] * 2
+    assert heads == [(200, b"")] * 2
+    assert posts == [(405, b"")] * 2
+    assert [status for status, _ in others] == [401] * 4
+
+
+@pytest.mark.promises("http.health")
+async def test_a_web_page_cannot_read_a_health_check(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        HttpServer(parley_model, tmp_path / "home") as server,
+        aiohttp.ClientSession(headers={"Origin": "https://page.example"}) as session,
+        session.get(server.url.removesuffix("/mcp") + "/readyz") as answer,
+    ):
+        allowed = [name for name in answer.headers if name.lower().startswith("access-control")]
+
+    assert allowed == []
+
+
+@NEEDS_POSTGRES
+@pytest.mark.promises("http.health")
+async def test_a_node_is_ready_when_other_nodes_can_find_it(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    env = {"PARLEY_STORE_URL": databases.url(), "PARLEY_NODE_TOKEN": NODE_TOKEN}
+    async with asyncio.timeout(PATIENCE_SECONDS), HttpServer(parley_model, tmp_path / "home", env=env) as server:
+        before = [await check(server.url, path) for path in ("/livez", "/readyz")]
+        assert server.server.nodes is not None
+        assert server.service.node_url is not None
+        await server.server.nodes.join(server.service.node_url, running=lambda: 0)
+        after = await check(server.url, "/readyz")
+
+    assert before == [(200, b'{"status":"ok"}'), (503, b'{"status":"starting"}')]
+    assert after == (200, b'{"status":"ok"}')
+
+
+@NEEDS_POSTGRES
+@pytest.mark.child_process
+@pytest.mark.promises("http.health")
+async def test_a_node_that_is_stopping_is_alive_but_not_ready(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    parley_model.says("Let me ", HOLD, "finish.")
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        NodeProcess(parley_model, tmp_path, "a", databases.url()) as node,
+        node.client(reconnect_seconds=0) as client,
+    ):
+        url = node.description["url"]
+        before = await check(url, "/readyz")
+        conversation = await client.create(cwd=tmp_path, model=MODEL)
+        await conversation.send("go")
+        await parley_model.wait_until_held()
+        node.process.send_signal(signal.SIGTERM)
+        while (ready := await check(url, "/readyz"))[0] == 200:  # noqa: ASYNC110 - the node gets the signal soon
+            await asyncio.sleep(0.01)
+        live = await check(url, "/livez")
+        parley_model.release()
+        await node.process.wait()
+
+    assert before == live == (200, b'{"status":"ok"}')
+    assert ready == (503, b'{"status":"stopping"}')
