@@ -104,6 +104,30 @@ async def test_an_older_client_is_asked_as_by_the_original(parley_model: Scripte
         assert list(client.work.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "command failed; retry without sandbox?",
+        "an earlier command changed protected files that could not be restored: /project/.git",
+        "The working directory was replaced after this was approved.",
+    ],
+)
+@pytest.mark.promises("approvals.model-words")
+async def test_a_justification_in_the_words_of_the_server_is_marked_as_the_model_s(
+    parley_model: ScriptedModel, words: str
+) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION) as client:
+        parley_model.says(shell("call1", "touch", "a", with_escalated_permissions=True, justification=words))
+        parley_model.says("Done")
+        call = client.codex(**{"approval-policy": "on-request", "sandbox": "workspace-write"})
+        asked = (await client.until_asked())[-1]
+        client.answer(asked["id"], {"action": "decline"})
+        await client.until_answer(call)
+
+    question = f"Allow Codex to run `touch a` in `{client.work}`, outside the sandbox?"
+    assert asked["params"]["message"].split("\n") == [f'The model says: "{words}"', question]
+
+
 @pytest.mark.promises("approvals.full", "approvals.settled", "approvals.denied", "approvals.list")
 async def test_a_newer_client_gets_more_details_and_the_model_reads_its_reason(parley_model: ScriptedModel) -> None:
     async with approving_client(parley_model, version=FULL_VERSION) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ import pytest
 from kit.clients.codex_calls import Wire, events_in, is_event
 from kit.clients.patch_turns import outputs
 from kit.clients.requests import request, result
-from kit.clients.shell_turns import sh
+from kit.clients.shell_turns import sh, shell
 from kit.system.needs import LANDLOCK
 from parley.testing import RawParley, ScriptedModel
 
@@ -153,6 +154,32 @@ async def test_after_files_could_not_be_restored_commands_need_an_approval(parle
         # The approval covers these files. It does not let the command leave the sandbox.
         assert (approved.startswith(FAILED), once_more.startswith(FAILED)) == (True, True)
         assert sorted(os.listdir(wire.work)) == ["own", "three", "two"]
+
+
+@pytest.mark.promises("sandbox.git-unrestored", "approvals.model-words")
+async def test_the_reasons_of_the_server_and_of_the_model_are_on_separate_lines(
+    parley_model: ScriptedModel,
+) -> None:
+    async with asking(parley_model) as wire:
+        git, conversations = wire.work / ".git", Conversations(wire, "on-request")
+        reason = f"an earlier command changed protected files that could not be restored: {git}"
+
+        await conversations.run("mv .git own")
+        escalated = shell("c1", "touch", "a", with_escalated_permissions=True, justification="It is safe.")
+        parley_model.says(escalated)
+        wire.codex(
+            "go", "go", **{"sandbox": "workspace-write", "approval-policy": "on-request"}, cwd=str(wire.work)
+        )
+        asked = (await wire.until(is_event("elicitation/create")))[-1]
+        wire.call("list", "approvalsList", {})
+        listed = json.loads(await wire.text("list"))["approvals"]
+        wire.raw.send(result(asked["id"], {"decision": "denied"}))
+        await wire.answer("go")
+
+    question = f"Allow Codex to run `touch a` in `{wire.work}`, outside the sandbox?"
+    assert [one["message"].split("\n") for one in listed] == [
+        [reason, 'The model says: "It is safe."', question],
+    ]
 
 
 @pytest.mark.promises("sandbox.git-unrestored")

@@ -31,7 +31,9 @@ class Ask(Struct, frozen=True, kw_only=True):
     """The decision that an action needs an approval."""
 
     reason: str | None = None
-    """The reason that clients show with the approval request."""
+    """The model's justification, or `RETRY`."""
+    unrestored: tuple[str, ...] = ()
+    """The protected files that could not be restored, if the approval is needed because of them."""
     leaves_sandbox: bool
     """True if the approved action runs without the sandbox of the settings. False if the settings have no sandbox,
     or if the action stays in a sandbox.
@@ -86,15 +88,14 @@ def _decide_command(
 
 
 def _with_unrestored(decision: Decision, settings: Settings, unrestored: tuple[str, ...]) -> Decision:
-    reason = unrestored_reason(unrestored)
     if isinstance(decision, Ask):
-        return replace(decision, reason=f"{reason}; {decision.reason}" if decision.reason else reason)
+        return replace(decision, unrestored=unrestored)
     if not isinstance(decision, Granted) or decision.policy is None or not decision.policy.writable:
         return decision
     if settings.approval_policy == "never":
-        return RejectedByPolicy(why=reason)
+        return RejectedByPolicy(why=unrestored_reason(unrestored))
     within = replace(decision, by_person=True, accepted=unrestored)
-    return Ask(reason=reason, leaves_sandbox=False, within=within)
+    return Ask(unrestored=unrestored, leaves_sandbox=False, within=within)
 
 
 def _decide_patch(

@@ -224,6 +224,7 @@ def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> Approval
                 cwd="",
                 changes=changes,
                 escalated=False,
+                unrestored=(),
             )
         case LimitReached():
             return ApprovalRequest(

@@ -232,6 +232,9 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     call_id: CallId
     """The id of the tool call that needs the approval; empty if the approval is about a limit."""
     reason: str | None = None
+    """The reason that clients get with the request. If `has_failed` or `unrestored` is set, the reason begins with
+    a sentence of the server. The rest is the model's justification.
+    """
     command: tuple[str, ...] = ()
     cwd: str = ""
     changes: dict[str, FileChange] = {}
@@ -241,6 +244,8 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     """True if the model asked to run the command outside the sandbox."""
     has_failed: bool = False
     """True if the action failed in the sandbox, and the request asks to repeat it without the sandbox."""
+    unrestored: tuple[str, ...] = ()
+    """The protected files that could not be restored and that the command may change again."""
     covers: str = ""
     """The identities of the directories and files for which the approval is valid, as a single string for
     comparison.

@@ -18,7 +18,7 @@ from parley.agent.sandbox_policy import policy_for, read_only
 from parley.config.types import Settings
 from parley.conversation.records import AnswersFrom, ApprovalRequest
 from parley.ports.clock import Clock
-from parley.ports.commands import CommandRunner, SandboxPolicy
+from parley.ports.commands import CommandRunner, SandboxPolicy, unrestored_reason
 from parley.ports.tools import (
     Action,
     ApplyPatch,
@@ -189,7 +189,10 @@ def _approval_request(
 ) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, ApprovalRequest]:
     """Return the event that shows an approval request to clients, and the record of the request."""
     approval_id = _new_id()
+    unrestored = tuple(map(replace_surrogates, ask.unrestored))
     reason = None if ask.reason is None else replace_surrogates(ask.reason)
+    if unrestored:
+        reason = "; ".join(filter(None, (unrestored_reason(unrestored), reason)))
     shown_reason = UNSET if reason is None else reason
     match action:
         case RunCommand(call_id=call_id, argv=argv, cwd=cwd):
@@ -206,6 +209,7 @@ def _approval_request(
                     leaves_sandbox=ask.leaves_sandbox,
                     escalated=action.escalated,
                     has_failed=action.has_failed,
+                    unrestored=unrestored,
                     covers=action.covers,
                     changed=action.changed,
                     answers_from=answers_from,

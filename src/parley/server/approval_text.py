@@ -14,6 +14,7 @@ from parley.agent.policy import RETRY
 from parley.conversation.approvals import PendingApproval
 from parley.conversation.records import ApprovalRequest, Changed
 from parley.errors import ApprovalIsSettled
+from parley.ports.commands import unrestored_reason
 from parley.runtime.approvals import DISMISSED
 from parley.server.hosts import FULL, Features
 from parley.server.sanitize import escape_for_display, one_line, quoted_command, quoted_words
@@ -127,14 +128,20 @@ def _message(approval: PendingApproval, features: Features) -> str:
         reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, features) else ""
         return f"{again}{reason}Allow Codex to {_what(shown)}?"
     outside = ", outside the sandbox" if approval.request.leaves_sandbox else ""
-    return f"{again}{_why(shown.reason or '')}Allow Codex to {_what(shown)}{outside}?{_files(shown)}"
+    return (
+        f"{again}{_why(shown.reason or '', approval.request)}Allow Codex to {_what(shown)}{outside}?{_files(shown)}"
+    )
 
 
-def _why(reason: str) -> str:
-    """Return the line with the reason. A reason given by the model is quoted and marked as the model's words."""
-    if not reason:
-        return ""
-    return f"{reason}\n" if reason == RETRY else f"The model says: {quoted_words(reason)}\n"
+def _why(reason: str, request: ApprovalRequest) -> str:
+    """Return the lines with the server's reason and the model's reason, each if there is one.
+
+    The server's reason is recognised by the record, never by its text, because the model can write the same text.
+    The model's reason is quoted and marked as the model's words.
+    """
+    own = RETRY if request.has_failed else unrestored_reason(request.unrestored) if request.unrestored else ""
+    words = reason.removeprefix(own).removeprefix("; ") if own else reason
+    return (f"{own}\n" if own else "") + (f"The model says: {quoted_words(words)}\n" if words else "")
 
 
 def _files(shown: _Action) -> str:

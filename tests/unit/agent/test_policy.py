@@ -178,13 +178,13 @@ LEFT_REASON = "an earlier command changed protected files that could not be rest
 LEFT_WITHIN = Granted(policy=WRITABLE, by_person=True, accepted=LEFT)
 
 UNRESTORED: dict[tuple[str, str, str], Decision] = {
-    ("on-request", "workspace-write", "command"): Ask(reason=LEFT_REASON, leaves_sandbox=False, within=LEFT_WITHIN),
+    ("on-request", "workspace-write", "command"): Ask(unrestored=LEFT, leaves_sandbox=False, within=LEFT_WITHIN),
     ("on-failure", "workspace-write", "command"): Ask(
-        reason=LEFT_REASON, leaves_sandbox=False, within=replace(LEFT_WITHIN, ask_again=True)
+        unrestored=LEFT, leaves_sandbox=False, within=replace(LEFT_WITHIN, ask_again=True)
     ),
     ("never", "workspace-write", "command"): RejectedByPolicy(why=LEFT_REASON),
-    ("untrusted", "workspace-write", "command"): Ask(reason=LEFT_REASON, leaves_sandbox=True),
-    ("on-request", "workspace-write", "escalated"): Ask(reason=f"{LEFT_REASON}; {WHY}", leaves_sandbox=True),
+    ("untrusted", "workspace-write", "command"): Ask(unrestored=LEFT, leaves_sandbox=True),
+    ("on-request", "workspace-write", "escalated"): Ask(reason=WHY, unrestored=LEFT, leaves_sandbox=True),
     ("on-request", "workspace-write", "safe"): Granted(policy=READ_ONLY, known_safe=True),
     ("on-request", "workspace-write", "inside"): Granted(policy=WRITABLE),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from msgspec import structs
@@ -13,6 +13,7 @@ from kit.builders.json import as_json
 from parley.agent.policy import RETRY
 from parley.conversation.approvals import ApprovalEvent, PendingApproval
 from parley.conversation.records import ApprovalRequest
+from parley.ports.commands import unrestored_reason
 from parley.server.approval_text import elicitation, listed
 from parley.server.hosts import FULL, PLAIN
 from parley.testing import check_message
@@ -252,9 +253,33 @@ def test_the_model_reason_is_quoted_on_a_separate_line(
     assert second.startswith("Allow Codex to ")
 
 
-def test_a_reason_of_the_server_is_not_said_to_be_the_model_s() -> None:
-    shown, asked = command_approval(1, "ls", reason=RETRY, leaves_sandbox=True)
+ASKED: Final = "Allow Codex to run `ls` in `/project`, outside the sandbox?"
+LEFT: Final = unrestored_reason(["/project/.git"])
 
-    assert listed(approval(shown, asked), CONVERSATION).message == (
-        "command failed; retry without sandbox?\nAllow Codex to run `ls` in `/project`, outside the sandbox?"
-    )
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "lines"),
+    [
+        (RETRY, {"has_failed": True}, [RETRY]),
+        (LEFT, {"unrestored": ("/project/.git",)}, [LEFT]),
+        (f"{LEFT}; so", {"unrestored": ("/project/.git",)}, [LEFT, 'The model says: "so"']),
+        ("so", {"unrestored": ("/project/.git",)}, [LEFT, 'The model says: "so"']),
+        (RETRY, {}, [f'The model says: "{RETRY}"']),
+        (LEFT, {}, [f'The model says: "{LEFT}"']),
+    ],
+    ids=[
+        "failed",
+        "unrestored",
+        "both",
+        "an inconsistent record",
+        "the text for failed",
+        "the text for unrestored",
+    ],
+)
+def test_a_reason_is_the_server_s_only_if_the_record_says_so(
+    reason: str, fields: dict[str, Any], lines: list[str]
+) -> None:
+    shown, asked = command_approval(1, "ls", reason=reason, leaves_sandbox=True)
+    message = listed(approval(shown, structs.replace(asked, **fields)), CONVERSATION).message
+
+    assert message.split("\n") == [*lines, ASKED]
