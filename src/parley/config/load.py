@@ -401,7 +401,7 @@ class Loader:
         return settings
 
     def _database_variables(self) -> frozenset[str]:
-        """Return the name of the variable that contains the password of the database, if there is a database."""
+        """Return the names of the variables that contain the password of the database; empty without a database."""
         is_named = self._environ.get(STORE_VARIABLE) or "url" in self._file.values.get("store", {})
         return frozenset({"PGPASSWORD"} if is_named else ())
 

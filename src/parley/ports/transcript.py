@@ -46,7 +46,7 @@ class Transcript(Protocol):
         ...
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the open text of a kind; empty if none is open."""
+        """Return the text so far of the open item of a kind; empty if no such item is open."""
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:

@@ -39,7 +39,7 @@ _META: Final = b'"_meta":{"io.modelcontextprotocol/serverInfo":%b}' % encode(
 
 
 def completed(method: str, result: bytes, result_type: ResultType = "complete") -> bytes:
-    """Add the members that this version requires to an encoded result. The result must not have a `_meta`."""
+    """Add the members that version 2026-07-28 requires to an encoded result. The result must not have a `_meta`."""
     head = b'{"resultType":"%b",%b' % (result_type.encode(), _META)
     if result_type == "complete" and (caching := _CACHING.get(method)) is not None:
         head += b',"ttlMs":%d,"cacheScope":"%b"' % (caching[0] * 1000, caching[1].encode())
