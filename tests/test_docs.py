@@ -161,6 +161,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--port",
         "--repair",
         "--resident",
+        "--sign-in",
         "--status",
         "--socket",
         "--stop",

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "server": CORE | {"agent", "runtime"},
     "client": frozenset({"wire", "transports", "rpc"}),
     "peers": CORE | {"transports"},
-    "web": frozenset({"transports"}),
+    "web": frozenset({"wire", "ports"}),
     "testing": CORE | {"client"},
     "app": CORE | ADAPTERS | {"agent", "rpc", "runtime", "server", "client", "web"},
     "cli": frozenset({"app", "client", "config", "wire"}),

@@ -39,7 +39,7 @@ async def test_the_token_is_printed_once_and_nowhere_else(resident: ResidentProc
     stored = content_of(home)
 
     assert answered == pong(1)
-    assert set(description) == {"url", "token", "socket", "pid", "version"}
+    assert set(description) == {"url", "token", "socket", "pid", "version", "page"}
     assert (
         json.loads((home / "serve.json").read_text())["url"] == description["url"] == json.loads(status[1])["url"]
     )

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,18 +19,21 @@ from parley.config.tls_files import forget_tls_files, hide_tls_files
 from parley.config.types import ServeSettings
 from parley.errors import BadSetting
 from parley.ports.store import Store
-from parley.server.context import Principal, Role
+from parley.server.context import PAGE_USER, Principal, Role
 from parley.server.http.authentication import Authenticator, RateLimit, new_token
 from parley.server.http.endpoint import PATH, HttpEndpoint, HttpLimits
 from parley.server.http.guard import LOOPBACK_NAMES, Guard
 from parley.server.http.health import Health, Readiness
 from parley.server.http.node_endpoint import NodeEndpoint
+from parley.server.http.page_endpoint import PageEndpoint
 from parley.server.http.sessions import HttpSessions
+from parley.server.http.sign_ins import SignIns
 from parley.server.http.stateless import StatelessRequests
 from parley.server.http.tokens import StoredTokens, token_digest
 from parley.server.mcp_settings import mcp_settings
 from parley.server.serve import ClientConnection, ServerCore
 from parley.transports.http.listener import HttpListener, HttpListenerOptions
+from parley.web.assets import PageAssets, read_files
 
 __all__ = ["HttpService"]
 
@@ -54,18 +58,22 @@ class HttpService:
         tokens: StoredTokens | None = None,
         store: Store | None = None,
         nodes: NodeMembership | None = None,
+        page_files: Mapping[str, bytes] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Start the service and begin to listen.
 
-        `nodes` is this process among the nodes; None if the server accepts no links of nodes.
+        `nodes` is this process among the nodes; None if the server accepts no links of nodes. `page_files` replaces
+        the files of the web page. `now` is the clock of the sign-ins to the page.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
         without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
-        `store` contains the sessions.
+        `store` contains the sessions, and the sign-ins to the page. Without a store, there is no page.
 
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
-            OSError: the key of the home directory cannot be read or created.
+            OSError: the key of the home directory cannot be read or created, or the files of the page cannot be
+                read.
         """
         settings = choice.applied_to(settings)
         self.token = new_token() if choice.creates_token else None
@@ -77,25 +85,32 @@ class HttpService:
         tls = _tls_context(settings)
         self._choice, self._tokens, self._nodes = choice, tokens, nodes
         self._check_exposure(settings)
+        self.sign_ins = None if store is None else SignIns(self._authenticator, store, now=now)
+        """The sign-ins to the page; None if there is no page."""
         self.sessions = HttpSessions(
             core,
             key=core.context.signing_key,
             most=settings.max_sessions,
             idle_seconds=settings.session_minutes * 60,
             on_connected=on_connected,
-            is_valid=self._authenticator.is_valid,
+            is_valid=self._is_valid,
             store=store,
         )
         self._settings = settings
-        self._stateless = StatelessRequests(core, on_ended=on_request_ended, is_valid=self._authenticator.is_valid)
+        self._stateless = StatelessRequests(core, on_ended=on_request_ended, is_valid=self._is_valid)
         self._listener = HttpListener(lambda request: self._endpoint.answer(request), _options(settings, tls))
         try:
-            self._port = port = self._listener.listen(settings.host, settings.port)
+            self.port = port = self._listener.listen(settings.host, settings.port)
         except OSError as error:
             detail = os_detail(error)
             raise BadSetting(f"cannot listen on {settings.host} port {settings.port}: {detail}") from None
         self.node_url = None if nodes is None else nodes.settings().url or _own_url(settings, port)
         """The address for other nodes; None if the server accepts no links of nodes."""
+        page = None
+        if self.sign_ins is not None:
+            files = PageAssets(read_files() if page_files is None else page_files)
+            page = PageEndpoint(files, self.sign_ins, self._authenticator)
+            self.sign_ins.on_ended(self._end_all_of)
         self._endpoint = HttpEndpoint(
             self.sessions,
             self._stateless,
@@ -107,12 +122,18 @@ class HttpService:
             limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
             why_too_large=why_too_large,
             nodes=None if nodes is None else NodeEndpoint(nodes.token, self._authenticator, nodes.peers.accept),
+            page=page,
         )
         self.url = _url(settings, port)
-        self._keep_tokens: asyncio.Task[None] | None = None
+        self.page_url = f"{self.url.removesuffix(PATH)}/" if page is not None and page.files.build else None
+        """The address of the page; None if there is no page."""
+        loop = asyncio.get_running_loop()
+        self._keeping: list[asyncio.Task[None]] = []
         if tokens is not None:
             tokens.on_revoked(self._end_all_of)
-            self._keep_tokens = asyncio.get_running_loop().create_task(tokens.keep_current())
+            self._keeping.append(loop.create_task(tokens.keep_current()))
+        if self.sign_ins is not None:
+            self._keeping.append(loop.create_task(self.sign_ins.keep_current()))
 
     @property
     def client_count(self) -> int:
@@ -125,6 +146,22 @@ class HttpService:
         if self._nodes is not None and not self._nodes.has_joined:
             return "starting"
         return "ok"
+
+    async def sign_in_url(self) -> str | None:
+        """Return the address of the page with a new one-time code; None if there is no page.
+
+        Raises:
+            StoreError: the code cannot be stored.
+        """
+        if self.sign_ins is None or self.page_url is None:
+            return None
+        return f"{self.page_url}#code={await self.sign_ins.new_code()}"
+
+    def _is_valid(self, principal: Principal) -> bool:
+        """Return whether the token of a principal is valid, and its sign-in, if it has one, has not ended."""
+        if principal.sign_in and (self.sign_ins is None or not self.sign_ins.is_current(principal)):
+            return False
+        return principal.token_holder == PAGE_USER or self._authenticator.is_valid(principal.token_holder)
 
     def _end_all_of(self, principal: Principal) -> None:
         self.sessions.end_all_of(principal)
@@ -154,7 +191,13 @@ class HttpService:
         )
 
     def _guard(self, settings: ServeSettings) -> Guard:
-        return Guard(port=self._port, hosts=_hosts(settings, self.node_url), origins=settings.origins)
+        return Guard(
+            port=self.port,
+            hosts=_hosts(settings, self.node_url),
+            origins=settings.origins,
+            scheme=_scheme(settings),
+            public_url=settings.public_url,
+        )
 
     def stop_accepting_clients(self) -> None:
         """Accept no more clients. A node still accepts links, so that other nodes can follow its running turns."""
@@ -166,8 +209,8 @@ class HttpService:
     def stop_accepting(self) -> None:
         """Stop accepting connections."""
         self._listener.stop_accepting()
-        if self._keep_tokens is not None:
-            self._keep_tokens.cancel()  # before the store is closed
+        for task in self._keeping:
+            task.cancel()  # before the store is closed
 
     async def close(self) -> None:
         """End all sessions and connections. The server core must have shut down first."""
@@ -255,9 +298,12 @@ def _url(settings: ServeSettings, port: int) -> str:
 
 def _own_url(settings: ServeSettings, port: int) -> str:
     """Return the URL of the server without a path."""
-    scheme = "http" if settings.tls_cert is None else "https"
     host = "127.0.0.1" if settings.host in ("", "0.0.0.0") else "[::1]" if settings.host == "::" else settings.host
-    return f"{scheme}://{_bracketed(host)}:{port}"
+    return f"{_scheme(settings)}://{_bracketed(host)}:{port}"
+
+
+def _scheme(settings: ServeSettings) -> str:
+    return "http" if settings.tls_cert is None else "https"
 
 
 def _bracketed(host: str) -> str:

@@ -29,12 +29,12 @@ from parley.app.serving import Server, prepare_process, report_unknown_keys
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import os_detail
-from parley.common.resident_socket import HELLO_VERSION, RELAY, NoResident, Refused, ask, connect
+from parley.common.resident_socket import HELLO_VERSION, RELAY, SIGN_IN, NoResident, Refused, ask, connect
 from parley.config.checks import MOST_PATH_BYTES
 from parley.config.installation import add_installation
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
-from parley.errors import BadHome, ConfigError, ParleyError
+from parley.errors import BadHome, ConfigError, ParleyError, StoreError
 from parley.server.serve import ClientConnection
 from parley.server.session import Session
 from parley.tools.rlimits import raise_own_limit
@@ -205,6 +205,14 @@ class Resident:
         """The HTTP token that was created for this process; None if no token was created."""
         return None if self._http is None else self._http.token
 
+    async def sign_in_url(self) -> str | None:
+        """Return the address of the web page with a new one-time code; None if the page cannot be used."""
+        try:
+            return None if self._http is None else await self._http.sign_in_url()
+        except StoreError as error:
+            log.warning("the code for the web page cannot be stored: %s", error)
+            return None
+
     @property
     def description(self) -> dict[str, Any]:
         """The addresses and the process id of the server, for clients and other processes."""
@@ -345,7 +353,8 @@ class Resident:
             else:
                 if hello.parley == "reload":
                     await self.reload()
-                await _send(channel, self._answer(hello))
+                page = await self.sign_in_url() if hello.parley == SIGN_IN else None
+                await _send(channel, self._answer(hello, page))
         except OSError as error:
             log.debug("a connection ended: %s", error)
         except Exception:
@@ -403,9 +412,13 @@ class Resident:
         if not self._stopping.is_set() and _interrupts(session.loader):
             session.interrupt_turns()
 
-    def _answer(self, hello: Hello) -> dict[str, Any]:
-        """Answer a request about the server itself."""
+    def _answer(self, hello: Hello, page: str | None) -> dict[str, Any]:
+        """Answer a request about the server itself. `page` is the address that a request to sign in asks for."""
         match hello.parley:
+            case "sign-in":
+                return (
+                    {"ok": False, "reason": "it serves no web page"} if page is None else {"ok": True, "page": page}
+                )
             case "status":
                 return {
                     "ok": True,
@@ -483,7 +496,7 @@ async def run_resident(
     collect_rarely()
     report_unknown_keys(server.loader)
     try:
-        ready({**resident.description, "token": resident.token})
+        ready({**resident.description, "token": resident.token, "page": await resident.sign_in_url()})
         _notify_systemd("READY=1")
         await resident.run(exits_when_idle=exits_when_idle)
         _notify_systemd("STOPPING=1")

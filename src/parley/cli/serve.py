@@ -27,13 +27,16 @@ until it is stopped. While it runs, `parley mcp` connects its client to it, and 
 continue after the client has disconnected. There is one resident server for each
 home; a second one reports the first and exits with 4.
 
+The server prints the address of its web page with a one-time code. The code is valid
+once, within a minute. --sign-in prints a new address while the server is running.
+
 SIGTERM, Ctrl-C and --stop let running turns end, for at most `serve.drain_seconds`
 (30); a second signal interrupts them immediately. Logs go to stderr; PARLEY_LOG sets
 their level (debug, info, warning, error). SIGHUP reloads the settings, the tokens
 and the certificate.
 
-exit code: 0 after an orderly stop, 2 for wrong arguments or settings, 3 if --status or
---stop finds no server, 4 if a server already runs, otherwise 1."""
+exit code: 0 after an orderly stop, 2 for wrong arguments or settings, 3 if --status,
+--sign-in or --stop finds no server, 4 if a server already runs, otherwise 1."""
 
 NOT_RUNNING: Final = 3
 ALREADY_RUNNING: Final = 4
@@ -43,6 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--status", action="store_true", help="report the status of the resident server; exit with 3 if none runs"
+    )
+    what.add_argument(
+        "--sign-in",
+        action="store_true",
+        help="print the address of the web page with a new one-time code; exit with 3 if no server runs",
     )
     what.add_argument(
         "--stop",
@@ -75,12 +83,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if (args.status or args.stop) and args.config:
+    if (args.status or args.stop or args.sign_in) and args.config:
         raise UsageError("-c has no effect on a server that is already running")
     if args.port is not None and not 0 <= args.port <= 65_535:
         raise UsageError(f"invalid --port {args.port} (choose from 0 to 65535)")
     if args.status:
         return _report(_ask("status"), as_json=args.json)
+    if args.sign_in:
+        page = _ask("sign-in")["page"]
+        print(json.dumps({"page": page}) if args.json else page)
+        return 0
     if args.stop:
         return _stop(as_json=args.json)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the server unblocks them with its own handlers
@@ -91,7 +103,12 @@ def run(args: argparse.Namespace) -> int:
 
     def ready(description: Mapping[str, Any]) -> None:
         where = " and ".join(filter(None, (description["url"], description["socket"])))
-        print(json.dumps(description) if args.json else f"serving {where}, as process {os.getpid()}", flush=True)
+        if args.json:
+            print(json.dumps(description), flush=True)
+            return
+        print(f"serving {where}, as process {os.getpid()}", flush=True)
+        if description["page"] is not None:
+            print(f"page    {description['page']}", flush=True)
 
     try:
         set_up_logging(os.environ)

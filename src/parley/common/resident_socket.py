@@ -19,6 +19,7 @@ __all__ = [
     "HELLO_VERSION",
     "MOST_ANSWER_BYTES",
     "RELAY",
+    "SIGN_IN",
     "NoResident",
     "Refused",
     "ask",
@@ -32,6 +33,9 @@ HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"
 """The kind of the first line from a client that sends its own environment."""
+
+SIGN_IN: Final = "sign-in"
+"""The kind of the line that asks for the address of the web page with a new one-time code."""
 
 ANSWER_SECONDS: Final = 5.0
 """The maximum number of seconds to connect to the server, and to wait for its answer to a line. A server that is

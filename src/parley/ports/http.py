@@ -86,6 +86,12 @@ class HttpRequest(Protocol):
         """
         ...
 
+    def has_no_body(self) -> None:
+        """Keep the connection open after the answer, although the client is not authenticated. Do nothing if the
+        request has a body.
+        """
+        ...
+
     async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
         """Read and return the body.
 

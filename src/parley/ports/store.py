@@ -47,6 +47,7 @@ __all__ = [
     "StateName",
     "Store",
     "StoredSession",
+    "StoredSignIn",
     "StoredToken",
     "Summary",
     "UnreadEnd",
@@ -312,6 +313,27 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     """The time of the last use, in seconds since the epoch and accurate to some minutes."""
 
 
+class StoredSignIn(Struct, frozen=True, kw_only=True):
+    """A browser that is signed in to the web page, or an unused one-time code. The store contains only digests."""
+
+    digest: bytes
+    """The SHA-256 digest of the cookie or of the code."""
+    secret: bytes = b""
+    """The SHA-256 digest of the second secret; empty for a code."""
+    token: bytes = b""
+    """The SHA-256 digest of the token with which the person signed in; empty for a sign-in with a code."""
+    created_at: float
+    """The time of the creation, in seconds since the epoch."""
+    used_at: float
+    """The time of the last use, in seconds since the epoch and accurate to some minutes."""
+    push: bytes | None = None
+    """The push subscription of the browser; None if there is none. The store does not interpret it."""
+
+    @property
+    def is_code(self) -> bool:
+        return not self.secret
+
+
 class Freed(Struct, frozen=True, kw_only=True):
     """The number and size of the unreferenced blobs that were removed or could be removed."""
 
@@ -561,7 +583,9 @@ class Store(Protocol):
         ...
 
     async def remove_token(self, name: str) -> bool:
-        """Remove a token and the read marks of its principal. Return False if no token has this name."""
+        """Remove a token, and the read marks and the sign-ins of its principal. Return False if no token has this
+        name.
+        """
         ...
 
     async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
@@ -586,6 +610,28 @@ class Store(Protocol):
 
     async def remove_unused_sessions(self, *, since: float) -> None:
         """Remove the sessions that were last used before the given time, in seconds since the epoch."""
+        ...
+
+    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
+        """Store a sign-in or a code, replacing its earlier state."""
+        ...
+
+    async def sign_in(self, digest: bytes) -> StoredSignIn | None:
+        """Return the sign-in or the code with a digest; None if there is none."""
+        ...
+
+    async def sign_ins(self) -> list[StoredSignIn]:
+        """Return all sign-ins and codes, ordered by digest."""
+        ...
+
+    async def note_sign_ins_used(self, used: Mapping[bytes, float]) -> None:
+        """Record the times when sign-ins were last used, by digest. Removed sign-ins are ignored."""
+        ...
+
+    async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
+        """Remove sign-ins and codes, and return the number that existed. If several callers remove the same code,
+        only one of them gets 1.
+        """
         ...
 
     async def close(self) -> None:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from parley.config.load import Loader
 from parley.ports.availability import AVAILABLE, AvailabilityState
@@ -26,6 +27,7 @@ from parley.wire.principals import LOCAL, PrincipalRef
 
 __all__ = [
     "LOCAL_USER",
+    "PAGE_USER",
     "RESERVED_NAMES",
     "OutboxReply",
     "Principal",
@@ -35,9 +37,10 @@ __all__ = [
     "ServerContext",
 ]
 
-RESERVED_NAMES: Final = ("local", "serve")
-"""The names of principals without a stored token: the user who runs the server, and the holder of a token that is
-valid while the server is running.
+PAGE: Final = "page"
+RESERVED_NAMES: Final = ("local", "serve", PAGE)
+"""The names of principals without a stored token: the user who runs the server, the holder of a token that is
+valid while the server is running, and the user who signed in to the web page with a one-time code.
 """
 
 
@@ -106,6 +109,8 @@ class Principal(Struct, frozen=True, kw_only=True):
     """
     since: float = 0.0
     """The time when the token was created, in seconds since the epoch; 0 for a principal without a stored token."""
+    sign_in: str = ""
+    """The id of the sign-in to the web page that sent the request; empty if the request has a token."""
 
     @property
     def ref(self) -> PrincipalRef:
@@ -120,6 +125,8 @@ class Principal(Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> str:
         """The string that identifies the principal in stored data, across restarts of the server."""
+        if self.name == PAGE:
+            return LOCAL.name  # the same person
         return self.name if self.name in RESERVED_NAMES else self.token_id
 
     @property
@@ -130,6 +137,15 @@ class Principal(Struct, frozen=True, kw_only=True):
         return Viewer(identity=self.identity, since=self.since)
 
     @property
+    def token_holder(self) -> Principal:
+        """The principal of requests with the token itself, without a sign-in to the web page."""
+        return replace(self, sign_in="") if self.sign_in else self
+
+    def belongs_to(self, other: Principal) -> bool:
+        """Return whether this principal is `other`, or has signed in with the token of `other`."""
+        return self == other or self.token_holder == other
+
+    @property
     def key(self) -> str:
         """The string that identifies the principal and its token in data that outlives a request."""
         return f"{self.token_id}:{self.name}"
@@ -137,6 +153,8 @@ class Principal(Struct, frozen=True, kw_only=True):
 
 LOCAL_USER: Final = Principal(name=LOCAL.name, role=Role.ADMIN)
 """The user who runs the server. This is the principal of clients over stdio and Unix sockets."""
+PAGE_USER: Final = Principal(name=PAGE, role=Role.ADMIN, token_id=PAGE)
+"""The user who runs the server, in the web page. The user has signed in with a one-time code."""
 
 
 class Reply(Protocol):

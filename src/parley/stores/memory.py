@@ -38,6 +38,7 @@ from parley.ports.store import (
     SearchPage,
     SearchQuery,
     StoredSession,
+    StoredSignIn,
     StoredToken,
     Summary,
     Viewer,
@@ -131,6 +132,7 @@ class MemoryStore:
         """The messages of all conversations, in the order in which they were stored."""
         self._tokens: dict[str, StoredToken] = {}
         self._sessions: dict[bytes, StoredSession] = {}
+        self._sign_ins: dict[bytes, StoredSignIn] = {}
         self._closed = False
 
     async def create(
@@ -372,6 +374,7 @@ class MemoryStore:
         if token is not None:
             for one in self._conversations.values():
                 one.marks.pop(token.token_id, None)
+            self._sign_ins = {key: one for key, one in self._sign_ins.items() if one.token != token.digest}
         return token is not None
 
     async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
@@ -402,6 +405,28 @@ class MemoryStore:
     async def remove_unused_sessions(self, *, since: float) -> None:
         self._refuse_when_closed()
         self._sessions = {digest: one for digest, one in self._sessions.items() if one.used_at >= since}
+
+    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
+        self._refuse_when_closed()
+        self._sign_ins[sign_in.digest] = sign_in
+
+    async def sign_in(self, digest: bytes) -> StoredSignIn | None:
+        self._refuse_when_closed()
+        return self._sign_ins.get(digest)
+
+    async def sign_ins(self) -> list[StoredSignIn]:
+        self._refuse_when_closed()
+        return [one for _, one in sorted(self._sign_ins.items())]
+
+    async def note_sign_ins_used(self, used: Mapping[bytes, float]) -> None:
+        self._refuse_when_closed()
+        for digest, at in used.items():
+            if (found := self._sign_ins.get(digest)) is not None:
+                self._sign_ins[digest] = replace(found, used_at=at)
+
+    async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
+        self._refuse_when_closed()
+        return sum(self._sign_ins.pop(digest, None) is not None for digest in set(digests))
 
     async def close(self) -> None:
         self._closed = True

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from kit.clients.http_client import HttpClient
 from kit.clients.modern_client import ModernHttpClient
+from kit.clients.page_client import PageClient
 from kit.system.commands import PATIENCE_SECONDS
 from parley.app.http_choice import HttpChoice
 from parley.app.http_service import HttpService
@@ -40,8 +41,11 @@ class HttpServer:
         config: str = "",
         choice: HttpChoice | None = None,
         env: Mapping[str, str] | None = None,
+        page_files: Mapping[str, bytes] | None = None,
     ) -> None:
+        """Create the server. `page_files` replaces the files of the web page."""
         self.files = Home(model, home=home, config=config, env=env or {})
+        self._page_files = page_files
         self._choice = choice or HttpChoice(creates_token=True)
         self._clients = AsyncExitStack()
 
@@ -58,6 +62,8 @@ class HttpServer:
             store=self.server.store,
             tokens=self._tokens,
             nodes=self.server.nodes,
+            page_files=self._page_files,
+            now=lambda: time.time() + self._later,
         )
         self.url, self.token, self.work = self.service.url, self.service.token or "", self.files.work
         await self._tokens.reload()
@@ -92,9 +98,22 @@ class HttpServer:
         await self._tokens.reload()
 
     async def let_tokens_expire(self, seconds: float) -> None:
-        """Advance the clock of the tokens."""
+        """Advance the clock of the tokens and of the sign-ins to the page."""
         self._later += seconds
         await self._tokens.reload()
+
+    async def new_code(self) -> str:
+        """Return a new one-time code for the page."""
+        assert self.service.sign_ins is not None
+        return await self.service.sign_ins.new_code()
+
+    async def browser(self, *, origin: str | None = None, signs_in: bool = True, **credentials: Any) -> PageClient:
+        """Return a browser that shows the page. Without credentials, it signs in with a new one-time code."""
+        browser = await self._clients.enter_async_context(PageClient(self.url, origin=origin))
+        if signs_in:
+            signed_in = await browser.sign_in(**(credentials or {"code": await self.new_code()}))
+            assert signed_in.status == 200, signed_in
+        return browser
 
     async def client(self, **options: Any) -> HttpClient:
         """Return a new, initialized client."""

@@ -64,12 +64,17 @@ class Authenticator:
         every wrong token.
         """
         token = bearer_token(request)
-        digest, found = token_digest(token), None
+        found = self.owner(token_digest(token))
+        return found if token else None
+
+    def owner(self, digest: bytes) -> Principal | None:
+        """Return the principal of the token with a digest; None if there is no valid token with this digest."""
+        found = None
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
                 found = principal
         stored = None if self._stored is None else self._stored.find(digest)
-        return (found or stored) if token else None
+        return found or stored
 
     def is_valid(self, principal: Principal) -> bool:
         """Return whether the token of a principal is still valid."""

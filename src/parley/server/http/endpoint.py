@@ -1,8 +1,9 @@
-"""The endpoint `/mcp` of Streamable HTTP. The module `stateless.py` answers the requests at version 2026-07-28.
+"""The endpoint `/mcp` of Streamable HTTP. The module `stateless.py` answers the requests at version 2026-07-28, and
+the module `page_endpoint.py` answers the requests for the web page.
 
 A POST carries messages from the client, a GET opens the stream of messages that belong to no request, and a DELETE
-ends the session. Health checks are answered first. The checks of any other request are always in the
-same order: host and origin, token, rate, path, method, session, version.
+ends the session. Health checks are answered first. The checks of any other request are always in the same order:
+host and origin, token or sign-in, rate, path, method, session, version.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from parley.server.http.guard import Guard
 from parley.server.http.health import Health
 from parley.server.http.messages import JSON, RETRY_SECONDS, PostedMessage, read_messages, refusal
 from parley.server.http.node_endpoint import NodeEndpoint
+from parley.server.http.page_endpoint import PageEndpoint
 from parley.server.http.replies import JsonReply, first_of
 from parley.server.http.sessions import HttpSession, HttpSessions
 from parley.server.http.stateless import StatelessRequests
@@ -96,17 +98,19 @@ class HttpEndpoint:
         limits: HttpLimits,
         why_too_large: Callable[[int], str | None] = lambda size: None,
         nodes: NodeEndpoint | None = None,
+        page: PageEndpoint | None = None,
     ) -> None:
         """Create the endpoint.
 
-        `nodes` answers the requests of other nodes; None if this server is no node.
+        `nodes` answers the requests of other nodes; None if this server is no node. `page` answers the requests for
+        the web page; None if there is no page.
 
         `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
         number of bytes. It returns the reason why there is not enough memory for them, or None.
         """
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
-        self._guard, self._rate, self._limits, self._nodes = guard, rate, limits, nodes
+        self._guard, self._rate, self._limits, self._nodes, self._page = guard, rate, limits, nodes, page
         self._health = health
         self._refuses_new_clients = False
         self._arriving_bytes = 0
@@ -128,15 +132,22 @@ class HttpEndpoint:
         """Return the answer to one request: an `HttpAnswer`, or a stream or link that the request has opened."""
         if (state := self._health.answer(request)) is not None:
             return state
-        if (status := self._guard.refusal(request)) is not None:
+        path = self._guard.path_of(request)
+        file = None if self._page is None else self._file(path, request, self._page)
+        if (status := self._guard.refusal(request, is_page=file is not None)) is not None:
             return HttpAnswer(status=status)
+        if file is not None:
+            request.has_no_body()
+            return file
         if (page := self._guard.page_of(request)) is not None:
             request.add_headers({"Access-Control-Allow-Origin": page, **_FOR_PAGES})
             if request.method == "OPTIONS":
                 return HttpAnswer(status=HTTPStatus.NO_CONTENT, headers=_PREFLIGHT)
         if self._nodes is not None and request.target == NODE_PATH:
             return await self._nodes.answer(request)
-        principal = self._authenticator.principal(request)
+        if self._page is not None and self._page.serves(path):
+            return await self._page.answer(path, request, self._guard)
+        principal = await self._sender(request)
         if principal is None:
             if delay := self._authenticator.failed():
                 await asyncio.sleep(delay)
@@ -145,7 +156,7 @@ class HttpEndpoint:
             return _UNAVAILABLE
         if not self._rate.admits(principal):
             return _TOO_MANY
-        if request.target != PATH:
+        if path != PATH or "?" in request.target:
             return HttpAnswer(status=HTTPStatus.NOT_FOUND)
         if self._refuses_new_clients and not any(one in self._sessions for one in request.header(SESSION_ID)):
             return _UNAVAILABLE
@@ -164,6 +175,18 @@ class HttpEndpoint:
                     return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": METHODS})
         except RequestRefused as refused:
             return refusal(refused)
+
+    def _file(self, path: str, request: HttpRequest, page: PageEndpoint) -> HttpAnswer | None:
+        """Return the answer to a request for a file of the page; None for any other request."""
+        if page.files.build and (folder := self._guard.folder_of(request)) is not None:
+            return HttpAnswer(status=HTTPStatus.PERMANENT_REDIRECT, headers={"Location": f"{folder}/"})
+        return page.files.answer(path, request)
+
+    async def _sender(self, request: HttpRequest) -> Principal | None:
+        """Return the sender of a request; None if neither its token nor its sign-in is valid."""
+        if request.header("Authorization") or self._page is None:
+            return self._authenticator.principal(request)
+        return await self._page.principal(request, self._guard)
 
     def _names_modern_version(self, request: HttpRequest) -> bool:
         """Return whether a request names version 2026-07-28, which has neither sessions nor arrays of messages."""

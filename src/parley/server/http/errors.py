@@ -22,8 +22,11 @@ __all__ = [
     "SessionMissing",
     "SessionNotRemoved",
     "SessionNotRestored",
+    "SignInFailed",
+    "SignInNotStored",
     "StreamEndNotSaved",
     "TooManySessions",
+    "TooManySignIns",
     "Unauthorized",
     "UnknownEventId",
     "UnknownSession",
@@ -144,6 +147,24 @@ class Unauthorized(HttpRefused):
         super().__init__("the request needs a valid token in the header `Authorization: Bearer TOKEN`")
 
 
+class SignInFailed(HttpRefused):
+    """Raised when a person cannot sign in to the web page. The text does not say why."""
+
+    code, status = "sign_in_failed", HTTPStatus.UNAUTHORIZED
+
+    def __init__(self) -> None:
+        super().__init__("the code or the token is not valid; a code is valid once, within a minute")
+
+
+class SignInNotStored(HttpRefused):
+    """Raised when a sign-in cannot be stored, changed or ended, because the store failed."""
+
+    code, status = "sign_in_not_stored", HTTPStatus.SERVICE_UNAVAILABLE
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(f"the sign-in cannot be stored now: {reason}; try again later")
+
+
 class TooManySessions(HttpRefused):
     """Raised when the server or the principal has too many sessions, and the principal has no idle session."""
 
@@ -151,6 +172,15 @@ class TooManySessions(HttpRefused):
 
     def __init__(self) -> None:
         super().__init__("there are too many sessions")
+
+
+class TooManySignIns(HttpRefused):
+    """Raised when a token was used for too many sign-ins to the web page."""
+
+    code, status = "too_many_sign_ins", HTTPStatus.TOO_MANY_REQUESTS
+
+    def __init__(self) -> None:
+        super().__init__("the token was used for too many sign-ins; try again in ten seconds")
 
 
 class VersionMismatch(HttpRefused):

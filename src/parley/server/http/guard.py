@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import urlsplit
 
 from parley.ports.http import HttpRequest
 
@@ -18,6 +19,7 @@ MOST_HEADER_BYTES: Final = 32 * 1024
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 _OWN_SITE: Final = ("same-origin", "none")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 class Guard:
@@ -26,14 +28,45 @@ class Guard:
     Programs other than browsers send no Origin.
     """
 
-    def __init__(self, *, port: int, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        port: int,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        scheme: str = "http",
+        public_url: str | None = None,
+    ) -> None:
         """Create the guard.
 
-        `hosts` are accepted in addition to loopback, with and without the port of the server.
+        `hosts` are accepted in addition to loopback, with and without the port of the server. `scheme` is the
+        scheme of the server's own address. `public_url` is the address of the server behind a proxy.
         """
         names = (*LOOPBACK_NAMES, *(host.lower() for host in hosts))
         self._hosts = frozenset(names) | {f"{name}:{port}" for name in names}
         self._origins = frozenset(origins)
+        self._scheme = scheme
+        public = urlsplit(public_url or "")
+        self._public_origin = _origin(public.scheme, public.netloc.rpartition("@")[2]) if public_url else None
+        self._public_path = public.path.rstrip("/")
+
+    def path_of(self, request: HttpRequest) -> str:
+        """Return the path of a request below the address of the server, without the query.
+
+        A proxy may or may not remove the path of the public address.
+        """
+        path = request.target.partition("?")[0]
+        if self._public_path and path.startswith(f"{self._public_path}/"):
+            return path.removeprefix(self._public_path)
+        return path
+
+    def folder_of(self, request: HttpRequest) -> str | None:
+        """Return the last part of the path of the public address if a request is for this path without its final
+        slash. Relative addresses in the page would then be wrong. Return None for any other request.
+        """
+        if not self._public_path or request.target.partition("?")[0] != self._public_path:
+            return None
+        return self._public_path.rpartition("/")[2]
 
     def page_of(self, request: HttpRequest) -> str | None:
         """Return the origin of the web page that sent a request; None if the request does not come from a web page
@@ -42,22 +75,64 @@ class Guard:
         given = request.header("Origin")
         return given[0] if len(given) == 1 and given[0] in self._origins else None
 
-    def refusal(self, request: HttpRequest) -> HTTPStatus | None:
-        """Return the HTTP status with which a request is refused; None if it is accepted."""
+    def own_origin(self, request: HttpRequest) -> str | None:
+        """Return the origin of a request from a page of this server; None for any other request.
+
+        The origin is the server's own address as the request names it, or the public address.
+        """
+        given, host = request.header("Origin"), request.header("Host")
+        if len(given) != 1 or len(host) != 1:
+            return None
+        return given[0] if given[0] in (_origin(self._scheme, host[0]), self._public_origin) else None
+
+    def is_from_own_page(self, request: HttpRequest) -> bool:
+        """Return whether a script of a page of this server sent a request.
+
+        Browsers send no Origin with a GET to the own origin. Sec-Fetch-Site then names the sender.
+        """
+        if request.header("Origin"):
+            return self.own_origin(request) is not None
+        return request.method in ("GET", "HEAD") and request.header("Sec-Fetch-Site") == ["same-origin"]
+
+    def refusal(self, request: HttpRequest, *, is_page: bool = False) -> HTTPStatus | None:
+        """Return the HTTP status with which a request is refused; None if it is accepted.
+
+        `is_page` is True for a file of the web page. A link on any other page may lead to such a file.
+        """
         if request.header_bytes > MOST_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         host = request.header("Host")
         if len(host) != 1:
             return HTTPStatus.BAD_REQUEST
-        page = self.page_of(request)
-        if host[0].lower() not in self._hosts or (request.header("Origin") and page is None):
+        is_accepted = self.page_of(request) is not None
+        if host[0].lower() not in self._hosts:
             return HTTPStatus.FORBIDDEN
-        if page is None and any(value not in _OWN_SITE for value in request.header("Sec-Fetch-Site")):
+        if request.header("Origin") and not is_accepted and self.own_origin(request) is None:
             return HTTPStatus.FORBIDDEN
         if (
-            request.method == "OPTIONS" and page is None
+            not is_accepted
+            and any(value not in _OWN_SITE for value in request.header("Sec-Fetch-Site"))
+            and not (is_page and _is_navigation(request))
+        ):
+            return HTTPStatus.FORBIDDEN
+        if (
+            request.method == "OPTIONS" and not is_accepted
         ):  # only pages of accepted origins may send a preflight request
             return HTTPStatus.FORBIDDEN
         if not request.target.startswith("/"):  # a full URL may name another host than the header
             return HTTPStatus.BAD_REQUEST
         return None
+
+
+def _is_navigation(request: HttpRequest) -> bool:
+    """Return whether a request opens a page in a tab, as a click on a link does."""
+    return (
+        request.method == "GET"
+        and request.header("Sec-Fetch-Mode") == ["navigate"]
+        and request.header("Sec-Fetch-Dest") == ["document"]
+    )
+
+
+def _origin(scheme: str, host: str) -> str:
+    """Return an origin as browsers write it: in lower case and without a default port."""
+    return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS.get(scheme, ''))}".lower() if host else ""

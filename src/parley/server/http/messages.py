@@ -42,6 +42,10 @@ STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
 """The tools whose calls are answered by a stream, because they take a long time and send notifications."""
 
 
+_RETRY_AFTER: Final = {
+    HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": RETRY_SECONDS},
+    HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": "10"},
+}
 _ARRAY: Final = re.compile(rb"\s*\[")
 
 
@@ -142,5 +146,5 @@ def refusal(error: RequestRefused, request_id: RequestId | None = None) -> HttpA
     return HttpAnswer(
         status=status,
         body=b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode(request_id), body),
-        headers={**JSON, **({"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else {})},
+        headers={**JSON, **_RETRY_AFTER.get(status, {})},
     )

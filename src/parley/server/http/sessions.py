@@ -537,9 +537,11 @@ class HttpSessions:
     # --- ending ----------------------------------------------------------------------------
 
     def end_all_of(self, principal: Principal) -> None:
-        """End the sessions of a principal whose token is no longer valid. Their turns continue."""
+        """End the sessions of a principal whose token is no longer valid, or whose sign-in has ended. Their turns
+        continue.
+        """
         for session in tuple(self._sessions.values()):
-            if session.principal == principal:
+            if session.principal.belongs_to(principal):
                 session.cut_off()
                 self.delete(session)
 
@@ -576,7 +578,7 @@ class HttpSessions:
             self.delete(session)
 
     def _end_longest_idle(self, principal: Principal) -> None:
-        idle = [one for one in self._sessions.values() if one.is_idle and one.principal == principal]
+        idle = [one for one in self._sessions.values() if one.is_idle and one.principal.key == principal.key]
         if not idle:
             raise TooManySessions
         self.delete(min(idle, key=lambda one: one.idle_since))
@@ -585,7 +587,7 @@ class HttpSessions:
         """Return whether a principal has reached its limit, half of all sessions. An admin has no such limit."""
         if principal.role is Role.ADMIN:
             return False
-        return sum(one.principal == principal for one in self._sessions.values()) >= max(1, self._most // 2)
+        return sum(one.principal.key == principal.key for one in self._sessions.values()) >= max(1, self._most // 2)
 
     def _check_again(self) -> None:
         self.expire()

@@ -147,9 +147,11 @@ class StatelessRequests:
         return HttpAnswer(status=_status(reply.answers[0]), body=reply.answers[0], headers=JSON)
 
     def end_all_of(self, principal: Principal) -> None:
-        """End the requests of a principal whose token is no longer valid. Their turns continue."""
+        """End the requests of a principal whose token is no longer valid, or whose sign-in has ended. Their turns
+        continue.
+        """
         for post in tuple(self._posts.values()):
-            if post.principal == principal:
+            if post.principal.belongs_to(principal):
                 post.cut_off()
 
     async def close(self) -> None:

@@ -262,6 +262,23 @@ async def m004_months(db: Connection) -> None:
     await prepare_months(db)
 
 
+@_migration
+async def m005_sign_ins(db: Connection) -> None:
+    """Add the sign-ins to the web page, as hashes."""
+    await db.execute(
+        """
+        CREATE TABLE sign_ins (
+            digest bytea PRIMARY KEY,
+            secret bytea NOT NULL,
+            token bytea NOT NULL,
+            created_at double precision NOT NULL,
+            used_at double precision NOT NULL,
+            push bytea
+        );
+        """
+    )
+
+
 async def _index_words(db: Connection) -> None:
     """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
     extension.

@@ -32,6 +32,7 @@ from parley.ports.store import (
     SearchPage,
     SearchQuery,
     StoredSession,
+    StoredSignIn,
     StoredToken,
     Summary,
 )
@@ -415,7 +416,7 @@ class PostgresStore:
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
         return await self._read(lambda db: queries.has_approvals(db, approval_ids))
 
-    # --- tokens and sessions -----------------------------------------------------------
+    # --- tokens, sessions and sign-ins -------------------------------------------------
 
     async def add_token(self, token: StoredToken) -> bool:
         return await self._open.database.run(lambda db, again: tokens.add_token(db, token, again))
@@ -443,6 +444,21 @@ class PostgresStore:
 
     async def remove_unused_sessions(self, *, since: float) -> None:
         await self._read(lambda db: tokens.remove_unused_sessions(db, since))
+
+    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
+        await self._read(lambda db: tokens.save_sign_in(db, sign_in))
+
+    async def sign_in(self, digest: bytes) -> StoredSignIn | None:
+        return await self._read(lambda db: tokens.sign_in_of(db, digest))
+
+    async def sign_ins(self) -> list[StoredSignIn]:
+        return await self._read(tokens.all_sign_ins)
+
+    async def note_sign_ins_used(self, used: Mapping[bytes, float]) -> None:
+        await self._read(lambda db: tokens.note_sign_ins_used(db, used))
+
+    async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
+        return await self._open.database.run(lambda db, again: tokens.remove_sign_ins(db, digests, again))
 
     async def close(self) -> None:
         if self._closed:

@@ -1,23 +1,28 @@
-"""The SQL for the bearer tokens and the sessions of HTTP clients."""
+"""The SQL for the bearer tokens and the sessions of HTTP clients, and for the sign-ins to the web page."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from parley.ports.store import StoredSession, StoredToken
+from parley.ports.store import StoredSession, StoredSignIn, StoredToken
 from parley.stores.postgres.driver import Connection, replicated
 from parley.wire.ids import ConversationId
 
 __all__ = [
     "add_token",
+    "all_sign_ins",
     "all_tokens",
     "note_sessions_used",
+    "note_sign_ins_used",
     "note_tokens_used",
     "remove_sessions",
+    "remove_sign_ins",
     "remove_token",
     "remove_unused_sessions",
     "save_session",
+    "save_sign_in",
     "session_of",
+    "sign_in_of",
 ]
 
 
@@ -61,16 +66,19 @@ async def all_tokens(db: Connection) -> list[StoredToken]:
 
 
 async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
-    """Remove a token and the read marks of its principal. Return False if no token has this name."""
+    """Remove a token, and the read marks and sign-ins of its principal. Return False if no token has this name."""
     token = next((one for one in await all_tokens(db) if one.name == name), None)
     if token is None:
         if may_be_done:
             await replicated(db)
         return may_be_done
     await db.execute(
-        "WITH deleted AS (DELETE FROM tokens WHERE name = $1) DELETE FROM read_marks WHERE reader = $2",
+        "WITH deleted AS (DELETE FROM tokens WHERE name = $1),"
+        " signed_out AS (DELETE FROM sign_ins WHERE token = $3)"
+        " DELETE FROM read_marks WHERE reader = $2",
         name.encode(),
         token.token_id.encode(),
+        token.digest,
     )
     return True
 
@@ -124,3 +132,56 @@ async def remove_sessions(db: Connection, digests: Collection[bytes], may_be_don
 async def remove_unused_sessions(db: Connection, since: float) -> None:
     """Remove the sessions that were last used before the given time, in seconds since the epoch."""
     await db.execute("DELETE FROM http_sessions WHERE used_at < $1", since)
+
+
+_SIGN_IN_COLUMNS = "digest, secret, token, created_at, used_at, push"
+
+
+async def save_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
+    """Store a sign-in or a code, replacing its earlier state."""
+    await db.execute(
+        f"INSERT INTO sign_ins ({_SIGN_IN_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (digest)"
+        " DO UPDATE SET secret = excluded.secret, token = excluded.token, created_at = excluded.created_at,"
+        " used_at = excluded.used_at, push = excluded.push",
+        sign_in.digest,
+        sign_in.secret,
+        sign_in.token,
+        sign_in.created_at,
+        sign_in.used_at,
+        sign_in.push,
+    )
+
+
+async def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:
+    """Return the sign-in or the code with a digest; None if there is none."""
+    row = await db.fetchrow(f"SELECT {_SIGN_IN_COLUMNS} FROM sign_ins WHERE digest = $1", digest)
+    return None if row is None else _sign_in(*row)
+
+
+async def all_sign_ins(db: Connection) -> list[StoredSignIn]:
+    """Return all sign-ins and codes, ordered by digest."""
+    return [_sign_in(*row) for row in await db.fetch(f"SELECT {_SIGN_IN_COLUMNS} FROM sign_ins ORDER BY digest")]
+
+
+async def note_sign_ins_used(db: Connection, used: Mapping[bytes, float]) -> None:
+    """Record when sign-ins were last used.
+
+    `used` maps the digest of a sign-in to a time in seconds since the epoch.
+    """
+    await db.execute(_NOTE.format("sign_ins"), list(used), list(used.values()))
+
+
+async def remove_sign_ins(db: Connection, digests: Collection[bytes], may_be_done: bool) -> int:
+    """Remove sign-ins and codes, and return the number that existed."""
+    rows = await db.fetch("DELETE FROM sign_ins WHERE digest = ANY($1::bytea[]) RETURNING 1", list(digests))
+    if may_be_done:
+        await replicated(db)
+    return len(rows)
+
+
+def _sign_in(
+    digest: bytes, secret: bytes, token: bytes, created_at: float, used_at: float, push: bytes | None
+) -> StoredSignIn:
+    return StoredSignIn(
+        digest=digest, secret=secret, token=token, created_at=created_at, used_at=used_at, push=push
+    )

@@ -170,3 +170,12 @@ def m005_ends_of_turns_and_read_marks(db: Connection) -> None:
         "CREATE INDEX conversations_ended ON conversations (updated_at, id)"
         " WHERE state = 'idle' AND ended_seq > read_seq"
     )
+
+
+@_migration
+def m006_sign_ins(db: Connection) -> None:
+    """Add the sign-ins to the web page, as hashes."""
+    db.execute(
+        "CREATE TABLE sign_ins (digest BLOB PRIMARY KEY, secret BLOB NOT NULL, token BLOB NOT NULL,"
+        " created_at REAL NOT NULL, used_at REAL NOT NULL, push BLOB) WITHOUT ROWID"
+    )

@@ -34,10 +34,19 @@ from parley.ports.store import (
     SearchPage,
     SearchQuery,
     StoredSession,
+    StoredSignIn,
     StoredToken,
     Summary,
 )
-from parley.stores.sqlite import bulk_queries, list_queries, queries, search_queries, session_queries, token_queries
+from parley.stores.sqlite import (
+    bulk_queries,
+    list_queries,
+    queries,
+    search_queries,
+    session_queries,
+    sign_in_queries,
+    token_queries,
+)
 from parley.stores.sqlite.batch import Batch
 from parley.stores.sqlite.change_detector import ChangeDetector
 from parley.stores.sqlite.writer import Writer, open_only
@@ -437,6 +446,23 @@ class SqliteStore:
 
     async def remove_unused_sessions(self, *, since: float) -> None:
         await self._write(partial(session_queries.remove_unused, since=since))
+
+    # --- sign-ins to the web page ------------------------------------------------------
+
+    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
+        await self._write(partial(sign_in_queries.save_sign_in, sign_in=sign_in))
+
+    async def sign_in(self, digest: bytes) -> StoredSignIn | None:
+        return await self._read(partial(sign_in_queries.sign_in_of, digest=digest))
+
+    async def sign_ins(self) -> list[StoredSignIn]:
+        return await self._read(sign_in_queries.all_sign_ins)
+
+    async def note_sign_ins_used(self, used: Mapping[bytes, float]) -> None:
+        await self._write(partial(sign_in_queries.note_used, used=used))
+
+    async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
+        return await self._write(partial(sign_in_queries.remove_sign_ins, digests=digests))
 
     # --- maintenance -------------------------------------------------------------------
 

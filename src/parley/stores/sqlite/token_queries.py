@@ -51,12 +51,13 @@ def all_tokens(db: Connection) -> list[StoredToken]:
 
 
 def remove_token(db: Connection, name: str) -> bool:
-    """Remove a token and the read marks of its principal. Return False if no token has this name."""
+    """Remove a token, and the read marks and sign-ins of its principal. Return False if no token has this name."""
     token = next((one for one in all_tokens(db) if one.name == name), None)
     if token is None:
         return False
     db.execute("DELETE FROM tokens WHERE name = ?", (name,))
     db.execute("DELETE FROM read_marks WHERE reader = ?", (token.token_id,))
+    db.execute("DELETE FROM sign_ins WHERE token = ?", (token.digest,))
     return True
 
 

@@ -66,6 +66,13 @@ class HttpExchange:
         self._connection.read_body()
         return True
 
+    def has_no_body(self) -> None:
+        """Keep the connection open after the answer, although the client is not authenticated. Do nothing if the
+        request has a body.
+        """
+        if not self._request.body_exists:
+            self._connection.read_body()
+
     async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
         """Read and return the body.
 

@@ -1,0 +1,350 @@
+"""The sign-ins of the web page.
+
+A person signs in with a one-time code or with a token, once for each browser. The browser then has two secrets: a
+cookie, which scripts cannot read, and a secret that the page sends in a header. Each is useless without the other.
+The store contains only the hashes of codes, cookies and secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from parley.common.limited_log import LimitedLog
+from parley.errors import StoreError
+from parley.ports.http import HttpRequest
+from parley.ports.store import StoredSignIn
+from parley.server.context import PAGE_USER, Principal
+from parley.server.http.authentication import Authenticator, RateLimit
+from parley.server.http.errors import SignInFailed, SignInNotStored, TooManySignIns
+from parley.server.http.tokens import token_digest
+from parley.wire.http import PAGE_SECRET
+
+__all__ = ["CODE_SECONDS", "NewSignIn", "SignInStore", "SignIns"]
+
+log = LimitedLog(logging.getLogger(__name__))
+
+CODE_SECONDS: Final = 60.0
+"""The time in seconds for which a one-time code is valid."""
+IDLE_SECONDS: Final = 30 * 86_400.0
+"""The time in seconds after which a sign-in ends that is not used."""
+MOST_SIGN_INS: Final = 256
+"""The maximum number of sign-ins. When another is added, the one that was not used for the longest time ends."""
+MOST_OF_TOKEN: Final = 16
+"""The maximum number of sign-ins with the same token, for the same reason."""
+MOST_CODES: Final = 16
+"""The maximum number of unused codes. When another is created, the oldest becomes invalid."""
+SIGN_INS_PER_SECOND: Final = 1
+"""The maximum rate of sign-ins with the same token, on average over ten seconds."""
+MOST_SECRET_CHARACTERS: Final = 256
+REFRESH_SECONDS: Final = 30.0
+USE_SECONDS: Final = 600.0
+"""The minimum time in seconds between two writes of the time of last use."""
+RETRY_SECONDS: Final = 1.0
+
+_COOKIE: Final = "parley-"
+
+
+class SignInStore(Protocol):
+    """The methods of the store that manage sign-ins."""
+
+    async def save_sign_in(self, sign_in: StoredSignIn) -> None: ...
+
+    async def sign_in(self, digest: bytes) -> StoredSignIn | None: ...
+
+    async def sign_ins(self) -> list[StoredSignIn]: ...
+
+    async def remove_sign_ins(self, digests: Collection[bytes]) -> int: ...
+
+    async def note_sign_ins_used(self, used: Mapping[bytes, float]) -> None: ...
+
+
+class NewSignIn(NamedTuple):
+    """A new sign-in, with the two secrets that only the browser keeps."""
+
+    principal: Principal
+    cookie: str
+    """The cookie, in the form `NAME=VALUE`."""
+    secret: str
+    """The value of the header."""
+
+
+class SignIns:
+    """The current sign-ins, which all servers with the same store share."""
+
+    def __init__(
+        self, authenticator: Authenticator, store: SignInStore, *, now: Callable[[], float] = time.time
+    ) -> None:
+        """Create an empty set. `authenticator` knows the tokens with which people sign in."""
+        self._authenticator, self._store, self._now = authenticator, store, now
+        self._sign_ins: dict[bytes, StoredSignIn] = {}
+        self._used: dict[bytes, float] = {}
+        """The times of use that are not stored yet, by digest."""
+        self._signed_out: dict[bytes, float] = {}
+        """The sign-ins that have ended in this process, with the time of their end. A reload that began earlier
+        must not restore them.
+        """
+        self._rate = RateLimit(SIGN_INS_PER_SECOND, now=now)
+        self._wake = asyncio.Event()
+        self._wake.set()  # `keep_current` begins with a reload
+        self._on_ended: list[Callable[[Principal], None]] = []
+
+    def on_ended(self, do: Callable[[Principal], None]) -> None:
+        """Call `do` with the principal of each sign-in that ends."""
+        self._on_ended.append(do)
+
+    # --- signing in and out ------------------------------------------------------------
+
+    async def new_code(self) -> str:
+        """Create a one-time code, with which the user of the server signs in.
+
+        Raises:
+            StoreError: the code cannot be stored.
+        """
+        now = self._now()
+        code = secrets.token_urlsafe(24)
+        codes = [one for one in await self._store.sign_ins() if one.is_code]
+        codes.sort(key=lambda one: one.created_at)
+        outdated = [one.digest for one in codes if not self._is_valid(one)]
+        surplus = [one.digest for one in codes[: max(0, len(codes) - MOST_CODES + 1)]]
+        if outdated or surplus:
+            await self._store.remove_sign_ins({*outdated, *surplus})
+        await self._store.save_sign_in(StoredSignIn(digest=token_digest(code), created_at=now, used_at=now))
+        return code
+
+    async def with_code(self, code: str) -> NewSignIn:
+        """Sign in with a one-time code, which becomes invalid.
+
+        Raises:
+            SignInFailed: the code is wrong, was used or has expired.
+            SignInNotStored: the store failed.
+        """
+        digest = token_digest(code)
+        try:
+            found = await self._store.sign_in(digest)
+            if found is None or not found.is_code or not await self._store.remove_sign_ins([digest]):
+                raise SignInFailed
+            if not self._is_valid(found):
+                raise SignInFailed
+            return await self._begin(b"", PAGE_USER)
+        except StoreError as error:
+            raise SignInNotStored(error) from error
+
+    async def with_token(self, token: str) -> NewSignIn:
+        """Sign in with a token. The sign-in has the permissions of the token and ends with it.
+
+        Raises:
+            SignInFailed: the token is not valid.
+            TooManySignIns: the token was used for too many sign-ins.
+            SignInNotStored: the store failed.
+        """
+        principal = self._authenticator.owner(token_digest(token)) if token else None
+        if principal is None:
+            raise SignInFailed
+        if not self._rate.admits(principal):
+            raise TooManySignIns
+        try:
+            return await self._begin(token_digest(token), principal)
+        except StoreError as error:
+            raise SignInNotStored(error) from error
+
+    async def end(self, principal: Principal) -> None:
+        """End the sign-in of a principal.
+
+        Raises:
+            SignInNotStored: the store failed. The sign-in continues.
+        """
+        digest = bytes.fromhex(principal.sign_in)
+        try:
+            await self._store.remove_sign_ins([digest])
+        except StoreError as error:
+            raise SignInNotStored(error) from error
+        self._forget(digest)
+
+    async def _begin(self, token: bytes, principal: Principal) -> NewSignIn:
+        now = self._now()
+        name, value = secrets.token_hex(4), secrets.token_urlsafe(32)
+        secret = f"{name}.{secrets.token_urlsafe(32)}"
+        stored = StoredSignIn(
+            digest=token_digest(value), secret=token_digest(secret), token=token, created_at=now, used_at=now
+        )
+        await self._make_room(token)
+        await self._store.save_sign_in(stored)
+        self._sign_ins[stored.digest] = stored
+        return NewSignIn(_principal(stored, principal), f"{_COOKIE}{name}={value}", secret)
+
+    async def _make_room(self, token: bytes) -> None:
+        """End the sign-ins that exceed a limit together with a new sign-in."""
+        await self.reload()
+        current = sorted(self._sign_ins.values(), key=lambda one: self._used.get(one.digest, one.used_at))
+        of_token = [one for one in current if one.token == token]
+        surplus = of_token[: max(0, len(of_token) - MOST_OF_TOKEN + 1)]
+        surplus += [one for one in current if one not in surplus][: max(0, len(current) - MOST_SIGN_INS + 1)]
+        if surplus:
+            await self._store.remove_sign_ins([one.digest for one in surplus])
+            for one in surplus:
+                self._forget(one.digest)
+
+    # --- requests ----------------------------------------------------------------------
+
+    async def principal(self, request: HttpRequest) -> Principal | None:
+        """Return the sender of a request; None if the request has no cookie, or if the cookie or the secret is
+        wrong.
+        """
+        stored = await self._find(request)
+        return None if stored is None else self._principal_of(stored)
+
+    def is_current(self, principal: Principal) -> bool:
+        """Return whether the sign-in of a principal has not ended."""
+        return bytes.fromhex(principal.sign_in) in self._sign_ins
+
+    def subscriptions(self) -> list[tuple[Principal, bytes]]:
+        """Return the push subscriptions of the current sign-ins, with their principals."""
+        found = ((self._principal_of(one), one.push) for one in self._sign_ins.values() if one.push is not None)
+        return [(principal, push) for principal, push in found if principal is not None]
+
+    async def subscribe(self, principal: Principal, push: bytes | None) -> None:
+        """Store the push subscription of a sign-in; None removes it.
+
+        Raises:
+            SignInNotStored: the store failed.
+        """
+        stored = self._sign_ins.get(bytes.fromhex(principal.sign_in))
+        if stored is None:
+            return
+        changed = replace(stored, push=push)
+        try:
+            await self._store.save_sign_in(changed)
+        except StoreError as error:
+            raise SignInNotStored(error) from error
+        if changed.digest in self._sign_ins:
+            self._sign_ins[changed.digest] = changed
+
+    async def _find(self, request: HttpRequest) -> StoredSignIn | None:
+        given = request.header(PAGE_SECRET)
+        secret = given[0] if len(given) == 1 and len(given[0]) <= MOST_SECRET_CHARACTERS else ""
+        value = _cookie(request, f"{_COOKIE}{secret.partition('.')[0]}") if secret else None
+        if value is None:
+            return None
+        digest = token_digest(value)
+        stored = self._sign_ins.get(digest)
+        if stored is None and digest not in self._signed_out:
+            stored = await self._load(digest)
+        if stored is None or not self._is_valid(stored):
+            return None
+        if not hmac.compare_digest(stored.secret, token_digest(secret)):
+            return None
+        now = self._now()
+        if digest not in self._used and now - stored.used_at >= USE_SECONDS:
+            self._used[digest] = now
+            self._wake.set()
+        return stored
+
+    async def _load(self, digest: bytes) -> StoredSignIn | None:
+        """Return a sign-in that another server of the same store has created; None if there is none."""
+        try:
+            stored = await self._store.sign_in(digest)
+        except StoreError as error:
+            log.warning("a sign-in cannot be read: %s", error)
+            return None
+        if stored is None or stored.is_code or digest in self._signed_out:
+            return None
+        self._sign_ins[digest] = stored
+        return stored
+
+    def _principal_of(self, stored: StoredSignIn) -> Principal | None:
+        owner = self._authenticator.owner(stored.token) if stored.token else PAGE_USER
+        return None if owner is None else _principal(stored, owner)
+
+    def _is_valid(self, stored: StoredSignIn) -> bool:
+        now = self._now()
+        if stored.is_code:
+            return now - stored.created_at < CODE_SECONDS
+        return now - self._used.get(stored.digest, stored.used_at) < IDLE_SECONDS
+
+    # --- the store ---------------------------------------------------------------------
+
+    async def reload(self) -> None:
+        """Load the sign-ins from the store, and end those that were removed there.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        began = self._now()
+        known = set(self._sign_ins)
+        read = {
+            one.digest: one
+            for one in await self._store.sign_ins()
+            if not one.is_code and self._is_valid(one) and one.digest not in self._signed_out
+        }
+        for digest in known - set(read):
+            self._forget(digest)
+        for digest, one in read.items():
+            if digest in self._sign_ins or digest not in known:  # it may have ended during the reload
+                self._sign_ins[digest] = one
+        for digest, ended_at in tuple(self._signed_out.items()):
+            if ended_at < began - REFRESH_SECONDS:
+                del self._signed_out[digest]
+
+    async def keep_current(self) -> None:
+        """Load the sign-ins periodically, and store the times when they were used."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._store_uses()
+                await self._remove_outdated()
+                await self.reload()
+            except StoreError as error:
+                log.warning("the sign-ins of the page cannot be stored or read: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception as error:  # a bug; sign-ins that ended elsewhere must still end here later
+                log.warning("the sign-ins cannot be reloaded: %s: %s", type(error).__name__, error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _store_uses(self) -> None:
+        if not self._used:
+            return
+        used = dict(self._used)
+        await self._store.note_sign_ins_used(used)
+        for digest, at in used.items():
+            if (stored := self._sign_ins.get(digest)) is not None:
+                self._sign_ins[digest] = replace(stored, used_at=at)
+            self._used.pop(digest, None)
+
+    async def _remove_outdated(self) -> None:
+        outdated: Sequence[bytes] = [one.digest for one in await self._store.sign_ins() if not self._is_valid(one)]
+        if outdated:
+            await self._store.remove_sign_ins(outdated)
+
+    def _forget(self, digest: bytes) -> None:
+        self._signed_out[digest] = self._now()
+        self._used.pop(digest, None)
+        stored = self._sign_ins.pop(digest, None)
+        if stored is None:
+            return
+        # The owner is unknown if the token was revoked. Its sessions have ended with it.
+        if (principal := self._principal_of(stored)) is not None:
+            for do in self._on_ended:
+                do(principal)
+
+
+def _principal(stored: StoredSignIn, owner: Principal) -> Principal:
+    return replace(owner, sign_in=stored.digest.hex())
+
+
+def _cookie(request: HttpRequest, name: str) -> str | None:
+    """Return the value of a cookie; None if there is not exactly one cookie with this name."""
+    pairs = (part.strip().partition("=") for header in request.header("Cookie") for part in header.split(";"))
+    values = {value for found, _, value in pairs if found == name}
+    return values.pop() if len(values) == 1 else None

@@ -1,0 +1,56 @@
+"""The SQL for the sign-ins to the web page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from parley.ports.store import StoredSignIn
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+__all__ = ["all_sign_ins", "note_used", "remove_sign_ins", "save_sign_in", "sign_in_of"]
+
+_COLUMNS = "digest, secret, token, created_at, used_at, push"
+
+
+def save_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
+    """Store a sign-in or a code, replacing its earlier state."""
+    db.execute(
+        f"REPLACE INTO sign_ins ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+        (sign_in.digest, sign_in.secret, sign_in.token, sign_in.created_at, sign_in.used_at, sign_in.push),
+    )
+
+
+def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:
+    """Return the sign-in or the code with a digest; None if there is none."""
+    row = db.execute(f"SELECT {_COLUMNS} FROM sign_ins WHERE digest = ?", (digest,)).fetchone()
+    return None if row is None else _sign_in(*row)
+
+
+def all_sign_ins(db: Connection) -> list[StoredSignIn]:
+    """Return all sign-ins and codes, ordered by digest."""
+    return [_sign_in(*row) for row in db.execute(f"SELECT {_COLUMNS} FROM sign_ins ORDER BY digest")]
+
+
+def note_used(db: Connection, used: Mapping[bytes, float]) -> None:
+    """Record when sign-ins were last used.
+
+    `used` maps the digest of a sign-in to a time in seconds since the epoch.
+    """
+    uses = [(at, digest) for digest, at in used.items()]
+    db.executemany("UPDATE sign_ins SET used_at = ? WHERE digest = ?", uses)
+
+
+def remove_sign_ins(db: Connection, digests: Collection[bytes]) -> int:
+    """Remove sign-ins and codes, and return the number that existed."""
+    return sum(db.execute("DELETE FROM sign_ins WHERE digest = ?", (one,)).rowcount for one in set(digests))
+
+
+def _sign_in(
+    digest: bytes, secret: bytes, token: bytes, created_at: float, used_at: float, push: bytes | None
+) -> StoredSignIn:
+    return StoredSignIn(
+        digest=digest, secret=secret, token=token, created_at=created_at, used_at=used_at, push=push
+    )

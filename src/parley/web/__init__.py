@@ -1,0 +1,1 @@
+"""The web page: its static files, and the requests for them."""
