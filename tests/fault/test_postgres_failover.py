@@ -243,7 +243,9 @@ async def with_stopped_standby() -> AsyncIterator[Stopped]:
             await store.close()
 
 
-@pytest.mark.parametrize("write", ["create", "archive", "token"])
+@pytest.mark.parametrize(
+    "write", ["create", *(pytest.param(one, marks=pytest.mark.long) for one in ("archive", "token"))]
+)
 async def test_a_call_that_gives_up_does_not_show_its_write_before_the_standby_has_it(
     write: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +258,9 @@ async def test_a_call_that_gives_up_does_not_show_its_write_before_the_standby_h
         assert await ask(stopped.pair, SEEN) == 0
 
 
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize(
+    "write", ["append", *(pytest.param(one, marks=pytest.mark.long) for one in WRITES if one != "append")]
+)
 async def test_a_write_whose_wait_for_the_standby_is_cancelled_is_not_acknowledged(
     write: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,10 @@ async def test_a_full_disk_fails_appends_and_appends_succeed_when_there_is_space
 
     async def move(db: Any) -> None:
         await db.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
-        await db.execute("ALTER TABLE parley.entries SET TABLESPACE small")
+        for (partition,) in await db.fetch(
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'parley.entries'::regclass"
+        ):
+            await db.execute(f"ALTER TABLE {partition} SET TABLESPACE small")
 
     await with_connection(server.url, move)
     lease = await store.acquire(FIRST, address="")

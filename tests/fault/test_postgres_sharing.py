@@ -10,7 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from kit.builders.entries import FIRST, OTHER, answers, everything_in, said, summary
+from kit.servers.database_port import DatabasePort
 from kit.servers.postgres import NEEDS_POSTGRES, PASSWORD, Databases, with_connection
+from kit.system.commands import PATIENCE_SECONDS
 from parley.errors import BadHome, LeaseLost, OwnedElsewhere, StoreFailed
 from parley.ports.store import Lease, Query, SearchQuery
 from parley.stores.postgres.driver import connect
@@ -105,26 +107,45 @@ async def test_other_stores_are_told_which_conversations_have_changed(stores: Bo
     assert own == []
 
 
+async def create_and_delete(store: PostgresStore) -> None:
+    await store.create(FIRST, [], summary())
+    await store.delete(await store.acquire(FIRST, address=""))
+    await asyncio.gather(*store._background)
+
+
+async def number_of_entries(db: Any) -> int:
+    found: int = await db.fetchval("SELECT count(*) FROM parley.entries")
+    return found
+
+
 async def test_the_draft_of_a_process_that_has_ended_is_removed(stores: Both, databases: Databases) -> None:
     draft = await stores[0].draft()
     await draft.add(answers(1, 5))
     await stores[1].create(OTHER, [], summary())
 
-    async def delete() -> None:
-        await stores[1].create(FIRST, [], summary())
-        await stores[1].delete(await stores[1].acquire(FIRST, address=""))
-        await asyncio.gather(*stores[1]._background)
-
-    async def count(db: Any) -> int:
-        found: int = await db.fetchval("SELECT count(*) FROM parley.entries")
-        return found
-
-    await delete()
-    during = await with_connection(databases.url(), count)
+    await create_and_delete(stores[1])
+    during = await with_connection(databases.url(), number_of_entries)
     await stores[0].close()
-    await delete()
+    await create_and_delete(stores[1])
 
-    assert (during, await with_connection(databases.url(), count)) == (5, 0)
+    assert (during, await with_connection(databases.url(), number_of_entries)) == (5, 0)
+
+
+async def test_the_draft_of_a_process_that_is_cut_off_for_a_moment_is_kept(databases: Databases) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(databases.url()) as port:
+        one, two = PostgresStore(port.url, lease_seconds=60), PostgresStore(databases.url())
+        draft = await one.draft()
+        await draft.add(answers(1, 5))
+        port.refuses = True
+        port.cut()
+        await create_and_delete(two)
+        port.refuses = False
+        await draft.add(answers(6, 8))
+        await draft.finish(OTHER, summary())
+        await one.close()
+
+        assert await everything_in(two, OTHER) == answers(1, 8)
+        await two.close()
 
 
 async def test_one_append_that_the_database_refuses_spoils_no_other(stores: Both) -> None:

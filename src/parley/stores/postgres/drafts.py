@@ -18,7 +18,7 @@ from parley.stores.postgres.batch import Batch, Shape, arrays_of, pack
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.driver import Connection, replicated
 from parley.stores.postgres.migration import ReadMarks
-from parley.stores.postgres.nodes import ALIVE
+from parley.stores.postgres.nodes import MAY_RETURN
 from parley.stores.postgres.rows import SummaryColumns
 from parley.stores.postgres.writes import active_at, insertions
 from parley.wire.ids import START, ConversationId, Seq
@@ -248,7 +248,7 @@ def _freed(row: Sequence[Any] | None) -> Freed:
 
 _REMOVABLE: Final = f"""
     FROM removed r LEFT JOIN holders h ON h.number = r.holder
-    WHERE r.holder IS NULL OR h.number IS NULL OR NOT {ALIVE}
+    WHERE r.holder IS NULL OR h.number IS NULL OR NOT {MAY_RETURN}
 """
 _BLOBS: Final = "SELECT count(*), coalesce(sum(octet_length(data)), 0)::bigint"
 _REMOVE_BLOBS: Final = (

@@ -14,7 +14,7 @@ from typing import Final
 
 from parley.ports.store import Freed
 from parley.stores.postgres.driver import Connection
-from parley.stores.postgres.nodes import ALIVE
+from parley.stores.postgres.nodes import MAY_RETURN
 
 __all__ = ["MIGRATION_LOCK", "NUMBER_BITS", "PARTITIONED", "drop_empty_months", "month_of", "prepare_months"]
 
@@ -87,7 +87,7 @@ _EMPTY: Final = f"""
     ) AND NOT EXISTS (
         SELECT FROM removed r JOIN holders h ON h.number = r.holder
         WHERE r.conversation >= m.month::bigint << {NUMBER_BITS}
-        AND r.conversation < (m.month + 1)::bigint << {NUMBER_BITS} AND {ALIVE}
+        AND r.conversation < (m.month + 1)::bigint << {NUMBER_BITS} AND {MAY_RETURN}
     ) ORDER BY m.month
 """
 

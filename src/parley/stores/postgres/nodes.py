@@ -8,12 +8,17 @@ from parley.errors import NodeIdTaken
 from parley.ports.nodes import Node, NodeLoad
 from parley.stores.postgres.driver import Connection
 
-__all__ = ["ALIVE", "LOCKS", "all_nodes", "announce", "announce_load", "other_nodes"]
+__all__ = ["ALIVE", "LOCKS", "MAY_RETURN", "all_nodes", "announce", "announce_load", "other_nodes"]
 
 LOCKS: Final = 730_693
 """The first half of the key of the advisory locks. The second half is the number of the holder."""
 
-ALIVE: Final = f"""(h.expires_at > clock_timestamp() AND (
+MAY_RETURN: Final = "(h.expires_at > clock_timestamp())"
+"""An SQL condition that is true if the process of the row `h` of the table `holders` may be running, even if it has
+lost its connection for a moment.
+"""
+
+ALIVE: Final = f"""({MAY_RETURN} AND (
     h.server <> pg_postmaster_start_time() OR NOT pg_try_advisory_xact_lock_shared({LOCKS}, h.number)
 ))"""
 """An SQL condition that is true if the process of the row `h` of the table `holders` is running and connected.
