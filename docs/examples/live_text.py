@@ -5,34 +5,29 @@ import os
 import sys
 
 from mcp import ClientSession, StdioServerParameters, stdio_client
-from mcp_types import LoggingMessageNotificationParams
 
 
-async def main(prompt: str) -> None:
+async def main(text: str) -> None:
     done = asyncio.Event()
 
-    async def show(message: LoggingMessageNotificationParams) -> None:
-        if message.logger == "parley.conversation":
-            match message.data["params"].get("msg"):
-                case {"type": "agent_message_delta", "delta": delta}:
-                    print(delta, end="", flush=True)
-                case {"type": "agent_message"}:
-                    print()
-                case {"type": "error"} as error:
-                    print(error["message"], file=sys.stderr)
-                    if "reason" in error:  # the error ended the turn
-                        done.set()
-                case {"type": "task_complete"}:
-                    done.set()
+    async def show(message) -> None:
+        event = message.data["params"].get("msg", {"type": None})
+        if event["type"] == "agent_message_delta":
+            print(event["delta"], end="", flush=True)
+        elif event["type"] == "agent_message":
+            print()
+        elif event["type"] == "error":
+            print(event["message"], file=sys.stderr)
+        if event["type"] == "task_complete" or (event["type"] == "error" and "reason" in event):
+            done.set()  # an error without a reason does not end the turn
 
     server = StdioServerParameters(command="parley", args=["mcp"], env=dict(os.environ))
-    async with stdio_client(server) as streams, ClientSession(*streams, logging_callback=show) as session:
-        await session.initialize()
-        created = await session.call_tool("conversationCreate", {"cwd": "."})
-        conversation = created.structured_content["conversation_id"]
-        await session.call_tool("conversationStream", {"conversation_id": conversation, "as": "log"})
-        content = [{"type": "text", "text": prompt}]
-        await session.call_tool("conversationSendMessage", {"conversation_id": conversation, "content": content})
+    async with stdio_client(server) as streams, ClientSession(*streams, logging_callback=show) as client:
+        await client.initialize()
+        created = await client.call_tool("conversationCreate", {"cwd": "."})
+        its = {"conversation_id": created.structured_content["conversation_id"]}
+        await client.call_tool("conversationStream", {**its, "as": "log"})
+        await client.call_tool("conversationSendMessage", {**its, "content": [{"type": "text", "text": text}]})
         await done.wait()
 
 

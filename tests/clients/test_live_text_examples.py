@@ -91,4 +91,4 @@ async def test_the_typescript_example_prints_the_text_as_it_is_written(
 
 @pytest.mark.parametrize("name", ["live_text.py", "live_text.ts"])
 def test_an_example_can_be_read_at_a_glance(name: str) -> None:
-    assert len((EXAMPLES / name).read_text().splitlines()) <= 40
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 35
