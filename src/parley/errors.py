@@ -150,6 +150,9 @@ class ShuttingDown(VisibleError):
 class ConfigError(VisibleError):
     """Raised when the settings cannot be used."""
 
+    source: str | None = None
+    """The absolute path of the file, or the name of another source, that contains the setting; None if unknown."""
+
 
 class BadSetting(ConfigError):
     """Raised when a setting cannot be read or has an invalid value. The message names the file, the line and the

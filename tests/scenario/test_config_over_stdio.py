@@ -282,18 +282,39 @@ async def test_a_broken_file_is_named_with_line_and_key_until_it_is_mended(plain
     assert (await create(parley))["isError"] is False
 
 
+@pytest.mark.parametrize(
+    ("setting", "arguments", "detail"),
+    [
+        ("model = [unclosed", {"config": {"model": 7}}, None),
+        ('profile = "nope"', {"profile": "nope"}, "config profile `nope` not found"),
+        ('profile = "nope"', {"config": {"profile": "nope"}}, "config profile `nope` not found"),
+        ('model_provider = "nope"', {"config": {"model_provider": "nope"}}, "Model provider `nope` not found"),
+        (
+            'profile = "a"\n[profiles.a]\nmodel_provider = "nope"',
+            {"config": {"model_provider": "nope"}},
+            "Model provider `nope` not found",
+        ),
+        (
+            'experimental_instructions_file = "/nowhere"',
+            {"config": {"experimental_instructions_file": "/nowhere"}},
+            "failed to read experimental instructions file /nowhere: No such file or directory (os error 2)",
+        ),
+    ],
+)
 async def test_a_newer_client_gets_no_note_about_overrides_if_the_file_is_invalid(
-    parley_server: ParleyProcess,
+    parley_server: ParleyProcess, setting: str, arguments: dict[str, Any], detail: str | None
 ) -> None:
     file = parley_server.home / "config.toml"
     good = file.read_text()
-    file.write_text("model = [unclosed")
-    broken = await codex(parley_server)
+    file.write_text(setting)
+    broken = (await codex(parley_server, prompt="go"))["content"][0]["text"]
     file.write_text(good)
-    overridden = await codex(parley_server, config={"model": 7})
+    overridden = (await codex(parley_server, **arguments))["content"][0]["text"]
 
-    assert broken["content"][0]["text"].startswith(f"Failed to load config: {file}, line 1")
-    assert overridden["content"][0]["text"].startswith("Failed to load Codex configuration from overrides: ")
+    assert broken.startswith(f"Failed to load config: {detail or f'{file}, line 1'}")
+    assert overridden.startswith(
+        f"Failed to load Codex configuration from overrides: {detail or 'config argument'}"
+    )
 
 
 async def test_a_conversation_that_is_open_continues_while_the_file_is_broken(plain: Make) -> None:

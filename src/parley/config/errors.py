@@ -12,9 +12,9 @@ class ProfileNotFound(ConfigError):
 
     code = "profile_not_found"
 
-    def __init__(self, profile: str) -> None:
+    def __init__(self, profile: str, *, source: str | None = None) -> None:
         super().__init__(f"config profile `{profile}` not found")
-        self.profile = profile
+        self.profile, self.source = profile, source
 
 
 class ProviderNotFound(ConfigError):
@@ -22,6 +22,6 @@ class ProviderNotFound(ConfigError):
 
     code = "provider_not_found"
 
-    def __init__(self, provider: str) -> None:
+    def __init__(self, provider: str, *, source: str | None = None) -> None:
         super().__init__(f"Model provider `{provider}` not found")
-        self.provider = provider
+        self.provider, self.source = provider, source

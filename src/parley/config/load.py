@@ -33,6 +33,7 @@ from parley.config.sources import (
     parse_override,
     read_config,
     setting_error,
+    source_of,
     unknown_key_sentence,
     utf8,
 )
@@ -343,7 +344,8 @@ class Loader:
             profile = said.get("profile") if wanted.profile is None else wanted.profile
         if profile is not None:
             if profile not in values["profiles"]:
-                raise ProfileNotFound(profile)
+                named_by = None if wanted.profile is not None else source_of(sources, ("profile",))
+                raise ProfileNotFound(profile, source=named_by)
             self._refuse_misspelt_in(profile)
             said |= values["profiles"][profile]
             values |= values["profiles"][profile]
@@ -355,7 +357,7 @@ class Loader:
         for name in ("base_instructions", "include_plan_tool"):
             if (given := getattr(wanted, name)) is not None:
                 values[name] = given
-        return self._settings(values, sources)
+        return self._settings(values, sources, profile)
 
     def _refuse_misspelt_in(self, profile: str) -> None:
         """Raise BadSetting if a profile in config.toml has a misspelt key, because the key may have been meant to
@@ -368,18 +370,23 @@ class Loader:
         except Wrong as wrong:
             raise bad_setting(wrong.detail, wrong.at, self._file.name, self._file.text) from None
 
-    def _settings(self, values: Mapping[str, Any], sources: Sequence[Source]) -> Settings:
+    def _settings(self, values: Mapping[str, Any], sources: Sequence[Source], profile: str | None) -> Settings:
         home = self.home
+
+        def named_by(key: str) -> str | None:
+            return source_of(sources, *((("profiles", profile, key),) if profile else ()), (key,))
+
         cwd = utf8(_absolute(values.get("cwd", ""), self._server_dir), source="working directory")
         if "experimental_resume" in values:
             detail = "not supported; import the session with `parley import FILE`"
             raise setting_error(sources, ("experimental_resume",), detail)
+        provider = values["model_provider"], named_by("model_provider")
         settings = Settings(
             **{name: values[name] for name in _UNCHANGED if name in values},
             environ=self._environ,
             home=home,
             cwd=cwd,
-            provider=self._provider(values["model_provider"], values["model_providers"], home, sources),
+            provider=self._provider(*provider, values["model_providers"], home, sources),
             workspace_write=WorkspaceWrite(**values["sandbox_workspace_write"]),
             sandbox=self._sandbox(values["sandbox"], home),
             approvals=_approvals(values["approvals"]),
@@ -397,7 +404,11 @@ class Loader:
         )
         if settings.base_instructions is None and "experimental_instructions_file" in values:
             named = values["experimental_instructions_file"]
-            settings = replace(settings, base_instructions=_read_instructions(named, settings))
+            try:
+                settings = replace(settings, base_instructions=_read_instructions(named, settings))
+            except BadSetting as error:
+                error.source = named_by("experimental_instructions_file")
+                raise
         return settings
 
     def _database_variables(self) -> frozenset[str]:
@@ -432,7 +443,12 @@ class Loader:
         return replace(sandbox, hidden_paths=tuple(dict.fromkeys((*paths, *_targets_of_links(paths)))))
 
     def _provider(
-        self, name: str, tables: Mapping[str, dict[str, Any]], home: str, sources: Sequence[Source]
+        self,
+        name: str,
+        named_by: str | None,
+        tables: Mapping[str, dict[str, Any]],
+        home: str,
+        sources: Sequence[Source],
     ) -> Provider:
         # `openai` and `oss` cannot be redefined, because a file could then send the OpenAI key to another host.
         if name == "openai":
@@ -453,7 +469,7 @@ class Loader:
         elif name in tables:
             provider = Provider(**{"id": name, "name": name} | tables[name])
         else:
-            raise ProviderNotFound(name)
+            raise ProviderNotFound(name, source=named_by)
 
         if provider.wire_api == "scripted":
             return replace(provider, script=os.path.join(home, provider.script)) if provider.script else provider

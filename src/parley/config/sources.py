@@ -33,6 +33,7 @@ __all__ = [
     "parse_override",
     "read_config",
     "setting_error",
+    "source_of",
     "unknown_key_sentence",
     "utf8",
 ]
@@ -84,6 +85,14 @@ def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         into[key] = merge(value, into=into.get(key, {})) if isinstance(value, dict) else value
     return into
+
+
+def source_of(sources: Sequence[Source], *paths: KeyPath) -> str | None:
+    """Return the name of the last source that set the first of the `paths` that any source set. Return None if no
+    source set one of the paths.
+    """
+    found = (source.name for path in paths for source in reversed(sources) if source.mentions(path))
+    return next(found, None)
 
 
 def setting_error(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:

@@ -16,7 +16,6 @@ from msgspec import UNSET, Struct
 from parley.errors import (
     ApprovalIsSettled,
     BadArguments,
-    BadSetting,
     ConfigError,
     ParleyError,
     UnknownConversation,
@@ -117,7 +116,7 @@ def _codex_text(tool: str, error: ParleyError, features: Features) -> str:
             return f"Missing arguments for {tool} tool-call; the {fields} required."
         case BadArguments(detail=detail):
             return f"Failed to parse configuration for Codex tool: {detail}"
-        case BadSetting(source=str(source)) if features.additions and source.startswith("/"):
+        case ConfigError(source=str(source)) if features.additions and source.startswith("/"):
             return f"Failed to load config: {error}"  # an error in a file, which no argument overrides
         case ConfigError():
             return f"Failed to load Codex configuration from overrides: {error}"
