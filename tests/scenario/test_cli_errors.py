@@ -10,10 +10,10 @@ import re
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from kit.servers.command_line import Outcome, environ_of, run_parley
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
 from parley.client import connect
@@ -33,31 +33,6 @@ LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "c
 WARNING = re.compile(
     r"\d{4}-\d\d-\d\d \S+ WARNING \S+ \S+/config\.toml, line 1: `mistaken`: unknown setting, ignored"
 )
-
-
-class Outcome(NamedTuple):
-    stdout: str
-    stderr: str
-    exit_code: int | None
-
-
-def environ_of(home: Path, **variables: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "PARLEY_HOME": str(home), "HOME": str(home), **variables}
-
-
-async def parley(home: Path, *arguments: str, stdin: bytes | None = None, **variables: str) -> Outcome:
-    """Run a command of Parley."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "parley", *arguments),
-        env=environ_of(home, **variables),
-        cwd=home,
-        stdin=DEVNULL if stdin is None else PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        out, err = await process.communicate(stdin)
-    return Outcome(out.decode(), err.decode(), process.returncode)
 
 
 # --- invalid settings ----------------------------------------------------------------------
@@ -93,7 +68,7 @@ async def test_a_command_refuses_an_invalid_file_and_creates_nothing(
 ) -> None:
     text, why = FILES[kind]
     (tmp_path / "config.toml").write_text(text)
-    done = await parley(tmp_path, *command)
+    done = await run_parley(tmp_path, *command)
 
     assert (done.stdout, done.exit_code) == ("", 2)
     assert done.stderr.startswith(f"parley {command[0]}: {tmp_path}/config.toml, {why}")
@@ -105,7 +80,7 @@ async def test_a_command_refuses_an_invalid_file_and_creates_nothing(
 async def test_a_command_refuses_an_invalid_variable_and_creates_nothing(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    done = await parley(tmp_path, *command, PARLEY_STORE_URL="foo")
+    done = await run_parley(tmp_path, *command, variables={"PARLEY_STORE_URL": "foo"})
 
     assert (done.stdout, done.exit_code) == ("", 2)
     assert done.stderr.startswith(f"parley {command[0]}: PARLEY_STORE_URL: expected an address ")
@@ -116,7 +91,7 @@ async def test_a_command_refuses_an_invalid_variable_and_creates_nothing(
 async def test_a_server_with_an_invalid_file_does_not_open_the_home(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(FILES["earlier error"][0])
     messages = b"".join(json.dumps(one).encode() + b"\n" for one in (INITIALIZE, LIST))
-    done = await parley(tmp_path, "mcp", stdin=messages)
+    done = await run_parley(tmp_path, "mcp", stdin=messages)
 
     answer = json.loads(done.stdout.splitlines()[-1])
     assert f"{tmp_path}/config.toml, line 1: `model`: " in answer["result"]["content"][0]["text"]
@@ -127,24 +102,24 @@ async def test_a_server_with_an_invalid_file_does_not_open_the_home(tmp_path: Pa
 async def test_settings_that_only_the_server_can_check_give_the_same_exit_code(
     tmp_path: Path, command: str
 ) -> None:
-    created = await parley(tmp_path, "exec", "hi", "-c", "model_provider=scripted", "--json")
+    created = await run_parley(tmp_path, "exec", "hi", "-c", "model_provider=scripted", "--json")
     conversation = json.loads(created.stdout.splitlines()[0])["conversation_id"]
     operands = ("hi",) if command == "exec" else (conversation, "hi")
-    done = await parley(tmp_path, command, *operands, "-c", "model_provider=nope")
+    done = await run_parley(tmp_path, command, *operands, "-c", "model_provider=nope")
 
     prefix = "Failed to load config: " if command == "exec" else ""
     assert done == Outcome("", f"parley {command}: {prefix}Model provider `nope` not found\n", 2)
 
 
 async def test_a_missing_home_comes_with_advice(tmp_path: Path) -> None:
-    done = await parley(tmp_path, "ls", PARLEY_HOME=f"{tmp_path}/missing")
+    done = await run_parley(tmp_path, "ls", variables={"PARLEY_HOME": f"{tmp_path}/missing"})
 
     why = f"PARLEY_HOME: {tmp_path}/missing: No such file or directory (os error 2)"
     assert done == Outcome("", f"parley ls: {why}; create the directory, for example with `mkdir -p`\n", 2)
 
 
 async def test_an_unreachable_database_is_one_line(tmp_path: Path) -> None:
-    done = await parley(tmp_path, "ls", PARLEY_STORE_URL="postgresql://a@127.0.0.1:1/db")
+    done = await run_parley(tmp_path, "ls", variables={"PARLEY_STORE_URL": "postgresql://a@127.0.0.1:1/db"})
 
     assert (done.stdout, done.exit_code, done.stderr.count("\n")) == ("", 1, 1)
     assert done.stderr.startswith(
@@ -210,7 +185,7 @@ async def test_mcp_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
 
 async def test_exec_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('mistaken = 1\nmodel_provider = "scripted"\n')
-    apart = await parley(tmp_path, "exec", "hi")
+    apart = await run_parley(tmp_path, "exec", "hi")
     output = tmp_path / "output"
     with output.open("wb") as file:
         process = await asyncio.create_subprocess_exec(

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 from uuid import UUID
 
 import pytest
@@ -36,6 +35,7 @@ from kit.builders.records import (
     turn_started,
 )
 from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
+from kit.servers.command_line import Outcome, outcome_of
 from kit.servers.long_wait_program import LONG_WAIT
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
@@ -72,12 +72,6 @@ TALK: Sequence[LogPayload] = (
 )
 
 
-class Outcome(NamedTuple):
-    stdout: str
-    stderr: str
-    exit_code: int | None
-
-
 class Home:
     """A home, the commands that are run in it, and a server that uses it."""
 
@@ -104,10 +98,7 @@ class Home:
         )
 
     async def parley(self, *arguments: str) -> Outcome:
-        process = await self.start(*arguments)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            out, err = await process.communicate()
-        return Outcome(out.decode(), err.decode(), process.returncode)
+        return await outcome_of(await self.start(*arguments))
 
     @asynccontextmanager
     async def store(self) -> AsyncIterator[SqliteStore]:

@@ -10,10 +10,10 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from kit.servers.command_line import Outcome, outcome_of
 from kit.servers.hangups import hangups
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.kernels import Lack, on_kernel
@@ -22,12 +22,6 @@ from parley.cli.main import main
 
 WORKSPACE = ("--mode", "workspace-write", "-c", "sandbox_workspace_write.exclude_slash_tmp=true")
 """Options with which the directories beside the working directory are not writable, although tests work in /tmp."""
-
-
-class Outcome(NamedTuple):
-    stdout: str
-    stderr: str
-    exit_code: int | None
 
 
 @pytest.fixture
@@ -55,12 +49,6 @@ async def start(
     )
 
 
-async def outcome(process: Process, said: bytes | None = None) -> Outcome:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        out, err = await process.communicate(said)
-    return Outcome(out.decode(), err.decode(), process.returncode)
-
-
 def confined_by(mechanism: str) -> tuple[str, ...]:
     return "-c", f"sandbox.mechanism={mechanism}"
 
@@ -74,7 +62,7 @@ async def test_output_and_exit_code_of_a_command_are_passed_on(project: Path, me
     script = "echo out; echo err >&2; cat; exit 7"
     process = await start(project, *confined_by(mechanism), "--", "sh", "-c", script, stdin=PIPE)
 
-    assert await outcome(process, b"this is not for the command\n") == Outcome("out\n", "err\n", 7)
+    assert await outcome_of(process, b"this is not for the command\n") == Outcome("out\n", "err\n", 7)
 
 
 @pytest.mark.promises("sandbox.by-hand", "sandbox.writing")
@@ -83,9 +71,11 @@ async def test_a_command_writes_where_the_mode_lets_it(project: Path, mechanism:
     script = "echo x >inside; echo x >../outside; mkdir .git; cat ../home/.parley/config.toml"
     (project.parent / "home" / ".parley" / "config.toml").write_text("# nobody reads this\n")
 
-    read_only = await outcome(await start(project, *confined_by(mechanism), "--", "sh", "-c", script))
+    read_only = await outcome_of(await start(project, *confined_by(mechanism), "--", "sh", "-c", script))
     before = sorted(os.listdir(project))
-    workspace = await outcome(await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script))
+    workspace = await outcome_of(
+        await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script)
+    )
 
     assert (read_only[::2], workspace[::2]) == (("", 1), ("", 1))
     # the file was moved away and has no effect
@@ -96,13 +86,13 @@ async def test_a_command_writes_where_the_mode_lets_it(project: Path, mechanism:
 
 @SANDBOX
 async def test_a_command_that_is_killed_ends_with_the_number_of_the_signal(project: Path) -> None:
-    assert await outcome(await start(project, "--", "sh", "-c", "kill -9 $$")) == Outcome("", "", 137)
+    assert await outcome_of(await start(project, "--", "sh", "-c", "kill -9 $$")) == Outcome("", "", 137)
 
 
 @pytest.mark.promises("sandbox.by-hand")
 @SANDBOX
 async def test_a_command_gets_no_key_and_a_variable_says_that_there_is_no_network(project: Path) -> None:
-    said = (await outcome(await start(project, "env"))).stdout.splitlines()
+    said = (await outcome_of(await start(project, "env"))).stdout.splitlines()
 
     assert "CODEX_SANDBOX_NETWORK_DISABLED=1" in said
     assert [line for line in said if "never-told" in line] == []
@@ -112,8 +102,8 @@ async def test_a_command_gets_no_key_and_a_variable_says_that_there_is_no_networ
 async def test_a_command_reaches_the_network_with_the_option(project: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         reach = f"import socket; socket.create_connection(('127.0.0.1', {listener.getsockname()[1]}))"
-        on = await outcome(await start(project, *WORKSPACE, "--network", "--", sys.executable, "-c", reach))
-        off = await outcome(await start(project, *WORKSPACE, "--", sys.executable, "-c", reach))
+        on = await outcome_of(await start(project, *WORKSPACE, "--network", "--", sys.executable, "-c", reach))
+        off = await outcome_of(await start(project, *WORKSPACE, "--", sys.executable, "-c", reach))
 
     assert (on, off.exit_code) == (Outcome("", "", 0), 1)
 
@@ -122,7 +112,7 @@ async def test_a_command_reaches_the_network_with_the_option(project: Path) -> N
 async def test_a_command_runs_in_the_given_directory(project: Path) -> None:
     (project / "below").mkdir()
 
-    assert await outcome(await start(project, "--cwd", "below", "pwd")) == Outcome(f"{project}/below\n", "", 0)
+    assert await outcome_of(await start(project, "--cwd", "below", "pwd")) == Outcome(f"{project}/below\n", "", 0)
 
 
 @BUBBLEWRAP
@@ -130,7 +120,7 @@ async def test_no_more_processes_are_allowed_than_the_user_may_have(project: Pat
     command = (*confined_by("bubblewrap"), "--", "bash", "-c", "ulimit -u")
     process = await start(project, *command, through='ulimit -u 500; exec "$@"')
 
-    assert await outcome(process) == Outcome("500\n", "", 0)
+    assert await outcome_of(process) == Outcome("500\n", "", 0)
 
 
 # --- exit codes ------------------------------------------------------------------------------
@@ -153,7 +143,7 @@ async def test_a_signal_ends_the_command_and_all_it_started(
         ready = await process.stdout.readline()
 
     process.send_signal(number)
-    ended = await outcome(process)
+    ended = await outcome_of(process)
 
     try:
         assert (ready, ended) == (b"ready\n", Outcome("", "", 128 + number))
@@ -176,7 +166,7 @@ async def test_a_command_that_is_to_outlive_its_terminal_does(project: Path) -> 
     try:
         os.write(go, b"on")
 
-        assert await outcome(process) == Outcome("on", "", 3)
+        assert await outcome_of(process) == Outcome("on", "", 3)
     finally:
         os.close(go)
 
@@ -189,14 +179,14 @@ async def test_a_signal_also_ends_a_command_with_unread_output(project: Path) ->
         assert await process.stdout.read(2) == b"y\n"
     process.send_signal(signal.SIGTERM)
 
-    assert (await outcome(process))[1:] == ("", 143)
+    assert (await outcome_of(process))[1:] == ("", 143)
 
 
 @SANDBOX
 async def test_a_command_ends_when_the_reader_of_its_output_has_closed_the_pipe(project: Path) -> None:
     process = await start(project, "--", "yes", through='"$@" | head -n 1; echo "${PIPESTATUS[0]}"')
 
-    assert await outcome(process) == Outcome("y\n141\n", "", 0)
+    assert await outcome_of(process) == Outcome("y\n141\n", "", 0)
 
 
 # --- refusals ----------------------------------------------------------------------------------
@@ -205,7 +195,7 @@ async def test_a_command_ends_when_the_reader_of_its_output_has_closed_the_pipe(
 @pytest.mark.promises("sandbox.closed")
 async def test_where_nothing_confines_nothing_is_run(project: Path) -> None:
     lacks = (Lack.USER_NAMESPACES, Lack.LANDLOCK)
-    done = await outcome(await start(project, *WORKSPACE, "--", "touch", "made", without=lacks))
+    done = await outcome_of(await start(project, *WORKSPACE, "--", "touch", "made", without=lacks))
 
     reason = "no sandbox is available on this system: bubblewrap: "
     said = f"the command was not run, because it cannot be confined: {reason}"
@@ -219,7 +209,7 @@ async def test_where_nothing_confines_nothing_is_run(project: Path) -> None:
 async def test_a_command_that_cannot_be_confined_is_not_run(project: Path) -> None:
     (project / "elsewhere").mkdir()
     (project / ".git").symlink_to("elsewhere")
-    done = await outcome(await start(project, *WORKSPACE, "--", "touch", "made"))
+    done = await outcome_of(await start(project, *WORKSPACE, "--", "touch", "made"))
 
     assert (done.stdout, done.stderr.partition(": the command was not run")[0], done.exit_code) == (
         "",
@@ -235,13 +225,13 @@ async def test_a_command_that_cannot_be_confined_is_not_run(project: Path) -> No
 async def test_a_program_that_is_not_there_is_not_started(project: Path) -> None:
     said = "parley sandbox: cannot start program no-such-program: No such file or directory (os error 2)\n"
 
-    assert await outcome(await start(project, "no-such-program")) == Outcome("", said, 127)
+    assert await outcome_of(await start(project, "no-such-program")) == Outcome("", said, 127)
 
 
 @SANDBOX
 async def test_a_directory_that_is_not_there_is_named_and_not_taken_for_the_program(project: Path) -> None:
     gone = project / "gone"
-    done = await outcome(await start(project, "--cwd", str(gone), "true"))
+    done = await outcome_of(await start(project, "--cwd", str(gone), "true"))
 
     assert done == Outcome(
         "", f"parley sandbox: cannot start in directory {gone}: No such file or directory (os error 2)\n", 127

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
 import pytest
@@ -21,24 +17,16 @@ from kit.builders.rollouts import (
     user,
 )
 from kit.clients.codex_calls import APIS, EITHER_API, Assistant, CallSent, Output, User, body, is_event, speaking
-from kit.system.commands import PATIENCE_SECONDS
+from kit.servers.command_line import run_parley
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.render import Api
 
 
 async def parley(home: Path, *arguments: str) -> str:
-    """Run the command, check that it succeeds, and return its output."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley", *arguments),
-        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},
-        cwd=home,
-        stdin=DEVNULL,
-        stdout=PIPE,
-    )
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        out, _ = await process.communicate()
-    assert process.returncode == 0, out
-    return out.decode()
+    """Run a command, check that it succeeds, and return its output."""
+    done = await run_parley(home, *arguments)
+    assert done.exit_code == 0, done
+    return done.stdout
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -5,18 +5,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
 
 from kit.builders.entries import FIRST, OTHER, answers, everything_in, said, summary
+from kit.servers.command_line import Outcome, run_parley
 from kit.servers.database_port import DatabasePort
 from kit.servers.postgres import NEEDS_POSTGRES, PASSWORD, Databases
 from kit.system.commands import PATIENCE_SECONDS
@@ -34,27 +31,11 @@ pytestmark = NEEDS_POSTGRES
 TOKEN = StoredToken(name="phone", digest=b"p" * 32, role="observer", created_at=2.0, used_at=3.0)
 
 
-class Outcome(NamedTuple):
-    stdout: str
-    stderr: str
-    exit_code: int | None
-
-
 async def parley(home: Path, *arguments: str, url: str | None = None) -> Outcome:
-    """Run a command of Parley."""
-    named = {} if url is None else {"PARLEY_STORE_URL": url}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley", *arguments),
-        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home), "HOME": str(home), **named},
-        cwd=home,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        out, err = await process.communicate()
-    assert PASSWORD.encode() not in out + err
-    return Outcome(out.decode(), err.decode(), process.returncode)
+    """Run a command of Parley, and check that it does not print the password."""
+    done = await run_parley(home, *arguments, variables={} if url is None else {"PARLEY_STORE_URL": url})
+    assert PASSWORD not in done.stdout + done.stderr
+    return done
 
 
 async def test_a_server_keeps_its_conversations_in_the_database(

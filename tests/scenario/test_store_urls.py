@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.servers.command_line import Outcome, run_parley
 
 SECRET = "hidden-in-no-log"
 BAD = {
@@ -27,27 +22,11 @@ WHY = (
 )
 
 
-class Outcome(NamedTuple):
-    stdout: str
-    stderr: str
-    exit_code: int | None
-
-
 async def parley(home: Path, *arguments: str, url: str | None = None) -> Outcome:
     """Run a command of Parley, and check that it prints no part of the URL."""
-    named = {} if url is None else {"PARLEY_STORE_URL": url}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley", *arguments),
-        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home), "HOME": str(home), **named},
-        cwd=home,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        out, err = await process.communicate()
-    assert SECRET.encode() not in out + err
-    return Outcome(out.decode(), err.decode(), process.returncode)
+    done = await run_parley(home, *arguments, variables={} if url is None else {"PARLEY_STORE_URL": url})
+    assert SECRET not in done.stdout + done.stderr
+    return done
 
 
 def refusal(command: str, source: str) -> Outcome:

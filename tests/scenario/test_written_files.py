@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from kit.builders.events import task_complete, task_started, user_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import settings_chosen, turn_ended, turn_started
-from kit.system.commands import PATIENCE_SECONDS
+from kit.servers.command_line import outcome_of, start_parley
 from kit.system.waiting import until
 from parley.ports.store import Summary
 from parley.stores.sqlite.locks import WriteLock
@@ -46,21 +44,13 @@ async def home(tmp_path: Path) -> Path:
 
 
 async def start(home: Path, *arguments: str) -> Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley", *arguments),
-        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)},
-        cwd=home.parent / "work",
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
+    return await start_parley(home, *arguments, cwd=home.parent / "work")
 
 
 async def ended(process: Process) -> tuple[int | None, str]:
     """Wait for the process, and return its exit code and its errors."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        _, stderr = await process.communicate()
-    return process.returncode, stderr.decode()
+    done = await outcome_of(process)
+    return done.exit_code, done.stderr
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
