@@ -150,6 +150,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--cwd",
         "--ephemeral",
         "--exit-when-idle",
+        "--expires",
         "-h",
         "--help",
         "--host",

@@ -19,9 +19,11 @@ from parley.wire.ids import ConversationId
 __all__ = [
     "BadTokenName",
     "all_conversations",
+    "create_share_token",
     "create_token",
     "described",
     "http_address",
+    "page_address",
     "reload_resident_tokens",
 ]
 
@@ -71,6 +73,24 @@ async def create_token(
     if not await store.add_token(stored):
         raise BadTokenName(f"there is a token {name!r} already; revoke it first, or choose another name")
     return token, stored
+
+
+async def create_share_token(
+    store: Store, conversation_id: ConversationId, *, valid_seconds: float
+) -> tuple[str, StoredToken]:
+    """Create a token with which one conversation can be read. Return the token and the stored record.
+
+    Raises:
+        StoreError: the token cannot be stored.
+    """
+    while True:
+        name = f"share-{conversation_id[:8]}-{secrets.token_hex(2)}"
+        try:
+            return await create_token(
+                store, name, "observer", conversation_id=conversation_id, valid_seconds=valid_seconds
+            )
+        except BadTokenName:
+            pass  # the name is in use
 
 
 def described(token: StoredToken) -> dict[str, Any]:
@@ -131,3 +151,13 @@ def http_address(loader: Loader) -> str | None:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         url = f"{scheme}://{host}:{settings.port}{PATH}"
     return None if url is None else str(url)
+
+
+def page_address(loader: Loader) -> str | None:
+    """Return the address of the web page; None if the address is not known.
+
+    Raises:
+        ConfigError: the settings cannot be read.
+    """
+    url = http_address(loader)
+    return None if url is None else f"{url.removesuffix(PATH)}/"

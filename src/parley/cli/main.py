@@ -37,6 +37,7 @@ COMMANDS: Final = (
     Command("archive", "archive a conversation, or restore an archived one", "archive"),
     Command("delete", "delete a conversation", "delete"),
     Command("token", "create, list and revoke the tokens of HTTP clients", "token"),
+    Command("share", "print a link with which others can read a conversation in a browser", "share"),
     Command("demo", "show a whole conversation on the terminal; no key, no network", "demo"),
     Command("sandbox", "run one command confined like the agent's commands", "sandbox"),
     Command("doctor", "check this computer and the home, or repair a home", "doctor"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from typing import Final
 
+from parley.cli.durations import seconds
 from parley.cli.ids import match_conversation
 from parley.cli.printing import print_json, print_note, print_text
 from parley.cli.runner import CommandFailed, UsageError
@@ -32,10 +32,6 @@ exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 ROLES: Final = ("observer", "driver", "approver", "admin")
 NO_ADDRESS: Final = "http://127.0.0.1:PORT/mcp"
 """The placeholder for the address of a server that is not running and has no fixed port."""
-UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-MOST_SECONDS: Final = 3660 * 86_400
-
-_LENGTH: Final = re.compile(r"([1-9][0-9]{0,8})([mhdw])")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--expires",
         metavar="TIME",
-        type=_seconds,
+        type=seconds,
         help="the validity of the token, such as 30m, 12h, 7d or 4w; unlimited by default",
     )
     action("ls", "list the tokens")
@@ -167,11 +163,3 @@ async def _revoke(args: argparse.Namespace) -> int:
 
 def _time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def _seconds(text: str) -> float:
-    found = _LENGTH.fullmatch(text)
-    seconds = int(found[1]) * UNITS[found[2]] if found else 0
-    if not 0 < seconds <= MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"invalid time {text!r} (give a number and m, h, d or w, such as 7d)")
-    return float(seconds)

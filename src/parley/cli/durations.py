@@ -1,0 +1,27 @@
+"""Lengths of time on a command line, such as `7d`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Final
+
+__all__ = ["seconds"]
+
+UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+MOST_SECONDS: Final = 3660 * 86_400
+
+_LENGTH: Final = re.compile(r"([1-9][0-9]{0,8})([mhdw])")
+
+
+def seconds(text: str) -> float:
+    """Return a length of time in seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not a number followed by a unit, or the time is too long.
+    """
+    found = _LENGTH.fullmatch(text)
+    length = int(found[1]) * UNITS[found[2]] if found else 0
+    if not 0 < length <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"invalid time {text!r} (give a number and m, h, d or w, such as 7d)")
+    return float(length)
