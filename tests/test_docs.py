@@ -165,6 +165,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--sign-in",
         "--status",
         "--socket",
+        "--drain",
         "--stop",
         "--tls-cert",
         "--tls-key",

@@ -201,10 +201,7 @@ class HttpService:
 
     def stop_accepting_clients(self) -> None:
         """Accept no more clients. A node still accepts links, so that other nodes can follow its running turns."""
-        if self._nodes is None:
-            self._listener.stop_accepting()
-        else:
-            self._endpoint.refuse_new_clients()
+        self._endpoint.refuse_new_clients()
 
     def stop_accepting(self) -> None:
         """Stop accepting connections."""

@@ -79,8 +79,9 @@ class NodeMembership:
         self.peers.advertise(url)
 
     def drain(self) -> None:
-        """Begin no more turns on this node."""
+        """Begin no more turns on this node, and tell the other nodes."""
         self.is_draining = True
+        self._store.announce_load()
 
     async def node_for(self, directory: str, *, assigned: str | None, refused: Collection[str]) -> Node | None:
         if (own := self._node) is None:

@@ -121,6 +121,8 @@ class Resident:
         self._count = 0
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
+        self._is_limited = asyncio.Event()
+        """An event that is set when the server must stop within `drain_seconds`."""
         self._idle_since = now()
         self._lock_log = LimitedLog(log)
 
@@ -224,9 +226,16 @@ class Resident:
         }
 
     def stop(self) -> None:
-        """Shut the server down when the running turns have ended. A second call shuts the server down at once."""
-        if self._stopping.is_set():
+        """Shut the server down when the running turns have ended, or after `drain_seconds`. A second call shuts the
+        server down at once.
+        """
+        if self._is_limited.is_set():
             self._stopping_now.set()
+        self._is_limited.set()
+        self._stopping.set()
+
+    def drain(self) -> None:
+        """Shut the server down when the running turns have ended, without a limit. `stop` adds the limit."""
         self._stopping.set()
 
     async def run(self, *, exits_when_idle: bool) -> None:
@@ -253,8 +262,9 @@ class Resident:
             self._sockets.close()
 
     async def shut_down(self) -> None:
-        """Stop accepting connections, wait for running turns, and then close everything."""
-        self.stop_listening()
+        """Refuse new clients, wait for running turns, and then close everything."""
+        if self._is_limited.is_set():
+            self.stop_listening()
         if self._server.nodes is not None:
             self._server.nodes.drain()
         if self._http is not None:
@@ -262,6 +272,7 @@ class Resident:
         for task in tuple(self._greeting):
             task.cancel()
         await self._drain()
+        self.stop_listening()
         if self._http is not None:
             self._http.stop_accepting()
         await self._server.core.shutdown()
@@ -273,26 +284,25 @@ class Resident:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     async def _drain(self) -> None:
-        """Wait until no turn is running, for at most `drain_seconds`. Turns that are waiting for an approval do not
-        count.
+        """Wait until no turn is running, for at most `drain_seconds` after `stop`. Turns that are waiting for an
+        approval do not count.
         """
         seconds = self._settings().drain_seconds
-        stopped = asyncio.ensure_future(self._stopping_now.wait())
-        ends = time.monotonic() + seconds
+        drained = asyncio.ensure_future(self._server.conversations.drain())
+        limited = asyncio.ensure_future(self._is_limited.wait())
+        now = asyncio.ensure_future(self._stopping_now.wait())
         try:
-            while (turns := self._running_turns()) and not stopped.done():
-                left = ends - time.monotonic()
-                if left <= 0:
-                    log.warning("interrupting %d turns that did not end within %d seconds", len(turns), seconds)
-                    return
-                await asyncio.wait({stopped, *turns}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({drained, limited}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({drained, now}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not drained.done() and not now.done():
+                turns = sum(one.approvals.open is None for one in self._server.conversations.running)
+                log.warning("interrupting %d turns that did not end within %d seconds", turns, seconds)
         finally:
-            stopped.cancel()
-
-    def _running_turns(self) -> set[asyncio.Future[Any]]:
-        """Return the turns that are running in this process and are not waiting for an approval."""
-        running = self._server.conversations.running
-        return {one.turn.work for one in running if one.turn is not None and one.approvals.open is None}
+            for one in (drained, limited, now):
+                one.cancel()
+            failure, *_ = await asyncio.gather(drained, limited, now, return_exceptions=True)
+            if isinstance(failure, Exception):
+                log.error("waiting for the running turns failed", exc_info=failure)
 
     def _seconds_to_idle_exit(self) -> float:
         minutes = self._settings().idle_exit_minutes
@@ -343,7 +353,9 @@ class Resident:
             if (task := asyncio.current_task()) is not None:
                 self._greeting.pop(task, None)
             hello = _hello(line)
-            if hello is None:
+            if hello is None and self._stopping.is_set():
+                log.info("refused a client: the server is stopping")
+            elif hello is None:
                 await self._serve_client(channel, line + rest, None)
             elif hello.v != HELLO_VERSION:
                 reason = f"it speaks version {HELLO_VERSION} of the relay, and was greeted with version {hello.v}"
@@ -431,6 +443,9 @@ class Resident:
                 }
             case "stop":
                 asyncio.get_running_loop().call_soon(self.stop)
+                return {"ok": True, **self.description}
+            case "drain":
+                asyncio.get_running_loop().call_soon(self.drain)
                 return {"ok": True, **self.description}
             case "reload":
                 return {"ok": True, **self.description}

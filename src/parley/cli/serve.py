@@ -31,12 +31,15 @@ The server prints the address of its web page with a one-time code. The code is 
 once, within a minute. --sign-in prints a new address while the server is running.
 
 SIGTERM, Ctrl-C and --stop let running turns end, for at most `serve.drain_seconds`
-(30); a second signal interrupts them immediately. Logs go to stderr; PARLEY_LOG sets
-their level (debug, info, warning, error). SIGHUP reloads the settings, the tokens
-and the certificate.
+(30); a second signal interrupts them immediately. --drain lets them end without a
+limit, and --stop then adds the limit. In both cases, the server refuses new clients
+and begins no more turns; if it is a node, other nodes begin them.
+
+Logs go to stderr; PARLEY_LOG sets their level (debug, info, warning, error). SIGHUP
+reloads the settings, the tokens and the certificate.
 
 exit code: 0 after an orderly stop, 2 for wrong arguments or settings, 3 if --status,
---sign-in or --stop finds no server, 4 if a server already runs, otherwise 1."""
+--sign-in, --stop or --drain finds no server, 4 if a server already runs, otherwise 1."""
 
 NOT_RUNNING: Final = 3
 ALREADY_RUNNING: Final = 4
@@ -56,6 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stop",
         action="store_true",
         help="stop the resident server and wait until it has ended; exit with 3 if none runs",
+    )
+    what.add_argument(
+        "--drain",
+        action="store_true",
+        help="like --stop, but never interrupt a turn: wait until all running turns have ended",
     )
     what.add_argument(
         "--exit-when-idle",
@@ -83,7 +91,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if (args.status or args.stop or args.sign_in) and args.config:
+    if (args.status or args.stop or args.drain or args.sign_in) and args.config:
         raise UsageError("-c has no effect on a server that is already running")
     if args.port is not None and not 0 <= args.port <= 65_535:
         raise UsageError(f"invalid --port {args.port} (choose from 0 to 65535)")
@@ -93,8 +101,8 @@ def run(args: argparse.Namespace) -> int:
         page = _ask("sign-in")["page"]
         print(json.dumps({"page": page}) if args.json else page)
         return 0
-    if args.stop:
-        return _stop(as_json=args.json)
+    if args.stop or args.drain:
+        return _stop("stop" if args.stop else "drain", as_json=args.json)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the server unblocks them with its own handlers
     import asyncio
 
@@ -184,12 +192,13 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
     return 0
 
 
-def _stop(*, as_json: bool) -> int:
+def _stop(kind: str, *, as_json: bool) -> int:
     from parley.app.discovery import wait_until_stopped
 
-    stopped = _ask("stop")
+    stopped = _ask(kind)
     if not as_json:
-        print(f"stopping process {stopped['pid']}; running turns may end first", file=sys.stderr)
+        how = "stopping" if kind == "stop" else "draining"
+        print(f"{how} process {stopped['pid']}; running turns end first", file=sys.stderr)
     try:
         wait_until_stopped(settings_loader().home)
     except OSError as error:

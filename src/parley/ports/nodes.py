@@ -79,6 +79,10 @@ class Nodes(Protocol):
         """
         ...
 
+    def announce_load(self) -> None:
+        """Store the load of this process at once, because it has changed in a way that other nodes must know."""
+        ...
+
     async def nodes(self) -> list[Node]:
         """Return the other nodes that are running.
 

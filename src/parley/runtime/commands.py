@@ -55,6 +55,7 @@ __all__ = [
     "Delete",
     "Interrupt",
     "Local",
+    "MoveTurn",
     "Observe",
     "PeerRequest",
     "PlacedRequest",
@@ -465,6 +466,10 @@ class StoreCheckpoint(Command):
 
 class Delete(Command):
     """Deletes the conversation, unless a turn is unfinished."""
+
+
+class MoveTurn(Command):
+    """Lets another node continue a turn that waits for an approval."""
 
 
 def _directory_in(change: SettingsChange) -> tuple[str, str | None]:

@@ -33,6 +33,7 @@ from parley.runtime.commands import (
     Delete,
     Interrupt,
     Local,
+    MoveTurn,
     PeerRequest,
     PlacedRequest,
     Rename,
@@ -117,6 +118,7 @@ class Conversation:
             continues_queue=deps.continues_queues,
             clock=deps.clock,
             is_store_silent=deps.is_store_silent,
+            draining=deps.draining,
             closing=deps.closing,
         )
         self.approvals = ConversationApprovals(conversation_id, self._approvals, self._mailbox, deps.clock)
@@ -275,6 +277,16 @@ class Conversation:
         current = self._mailbox.reconcile()
         current.add_done_callback(self._reconciled)
         return current
+
+    def move_turn(self) -> asyncio.Future[None]:
+        """Let another node continue the turn, which waits for an approval, if there is a node that can do this."""
+        moved = self._mailbox.post(MoveTurn(Deadline(CALL_SECONDS)))
+        moved.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return moved
+
+    async def at_rest(self) -> None:
+        """Wait until no command is being executed."""
+        await self._mailbox.at_rest()
 
     def _reconciled(self, current: asyncio.Future[None]) -> None:
         if not current.cancelled() and isinstance(error := current.exception(), UnknownConversation):

@@ -43,6 +43,8 @@ class RuntimeDeps(Struct, frozen=True):
     """
     is_store_silent: Callable[[], bool] | None
     """A function that returns whether the store has stopped answering; None if the store is on this computer."""
+    draining: asyncio.Event
+    """An event that is set when this process begins no more turns, because it will stop."""
     closing: asyncio.Event
     """An event that is set when the server shuts down."""
     activity: Activity

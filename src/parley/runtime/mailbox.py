@@ -32,9 +32,9 @@ from parley.errors import (
 )
 from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
-from parley.runtime.commands import Command, Delete, Interrupt, Local, Observe, SubmitMessage
+from parley.runtime.commands import Command, Delete, Interrupt, Local, MoveTurn, Observe, SubmitMessage
 from parley.runtime.deadline import Deadline
-from parley.runtime.errors import TurnIsRunning
+from parley.runtime.errors import NoNodeForDirectory, TurnIsRunning
 from parley.runtime.ownership import RETRY_SECONDS, Ownership, OwnershipState
 from parley.runtime.queue_commands import BeginQueued
 from parley.runtime.remote_owner import FOLLOW_SECONDS
@@ -76,6 +76,7 @@ class Mailbox:
         continues_queue: bool,
         clock: Clock,
         is_store_silent: Callable[[], bool] | None,
+        draining: asyncio.Event,
         closing: asyncio.Event,
     ) -> None:
         """Create an empty mailbox.
@@ -84,7 +85,8 @@ class Mailbox:
         `placer` finds the node that runs a turn; None if this process is no node. `continues_queue` is True if
         loading the conversation begins a turn with the next queued message.
         """
-        self._ownership, self._local, self._clock, self._closing = ownership, local, clock, closing
+        self._ownership, self._local, self._clock = ownership, local, clock
+        self._draining, self._closing = draining, closing
         self._placer, self._is_store_silent = placer, is_store_silent
         self.continues_queue = continues_queue
         """True if this process begins turns with queued messages. A process that only reads the conversation does
@@ -178,12 +180,17 @@ class Mailbox:
                     return
                 elif self._local.log.is_writing:
                     await self._local.log.durable()
-                elif self.continues_queue and self._local.queue.is_pending and not self._has_tried_queue:
+                elif self._may_begin_queued and self._local.queue.is_pending and not self._has_tried_queue:
                     self._begin_queued()
                 else:
                     await self._release()
         finally:
             self._task = None
+
+    @property
+    def _may_begin_queued(self) -> bool:
+        """True if this process may begin a turn with a queued message, or let another node begin it."""
+        return self.continues_queue and not (self._draining.is_set() and self._placer is None)
 
     def _begin_queued(self) -> None:
         """Begin a turn with the next message of the queue.
@@ -241,7 +248,7 @@ class Mailbox:
         match self._ownership.state:
             case OwnershipState.GONE:
                 return True
-            case _ if isinstance(command, Delete):
+            case _ if isinstance(command, Delete | MoveTurn):
                 return False
             case OwnershipState.FOLLOWING | OwnershipState.OWNER if command.needs_lookup(self._local):
                 return False
@@ -273,6 +280,8 @@ class Mailbox:
             if state is OwnershipState.FOLLOWING:
                 self._send(command)
                 return
+            if self._begins_while_draining(command):
+                raise ShuttingDown
             if self._set_aside(command):
                 return
             written = command.apply(self._local)
@@ -284,6 +293,13 @@ class Mailbox:
             self._succeed(command)
         else:
             written.add_done_callback(partial(self._written, command))
+
+    def _begins_while_draining(self, command: Command) -> bool:
+        """Return whether a command would begin a turn although this process will stop. Nodes let another node begin
+        the turn.
+        """
+        begins = command.starts_turn and self._local.runner.turn is None and not command.is_repeated(self._local)
+        return begins and self._placer is None and self._draining.is_set()
 
     def _written(self, command: Command, written: asyncio.Future[None]) -> None:
         if (error := written.exception()) is None:
@@ -322,6 +338,8 @@ class Mailbox:
                 raise ShuttingDown
             if isinstance(command, Delete):
                 await self._delete(command)
+            elif isinstance(command, MoveTurn):
+                await self._move_turn(command)
             elif self._has_log and command.needs_lookup(self._local):
                 await command.look_up(self._local)
             elif self._ownership.state is OwnershipState.OWNER:
@@ -460,6 +478,24 @@ class Mailbox:
             return
         if (node := await placer.node_for(command)) is not None:
             await placer.send(node, command, takes_over=True)
+
+    async def _move_turn(self, command: MoveTurn) -> None:
+        """Let another node continue the turn that waits for an approval. Keep the turn if there is no such node."""
+        runner = self._local.runner
+        try:
+            is_waiting = runner.turn is not None and self._local.approvals.open is not None
+            node = await self._placer.node_for(command) if self._placer is not None and is_waiting else None
+            if self._placer is not None and node is not None and self._ownership.state is OwnershipState.OWNER:
+                runner.hand_over()
+                await runner.over()
+                await self._release()
+                while node is not None and await self._placer.send(node, command, takes_over=True) is None:
+                    node = await self._placer.node_for(command)
+        except NoNodeForDirectory as error:
+            log.info("%s: the turn that waits for an approval is not moved: %s", self._local.log.id, error)
+        self._remove(command)
+        self._succeed(command)
+        self.reconcile()
 
     # --- messages that name files ------------------------------------------------------
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -96,7 +96,7 @@ class ConversationRegistry:
         True if loading a conversation begins a turn with its next queued message.
         """
         self._store, self._choose = store, choose
-        self._closing = asyncio.Event()
+        self._draining, self._closing = asyncio.Event(), asyncio.Event()
         registry = PeerRegistry(peers or NoPeers())
         self._deps = RuntimeDeps(
             clock=clock,
@@ -110,6 +110,7 @@ class ConversationRegistry:
             started_at=clock.now(),
             continues_queues=continues_queues,
             is_store_silent=(lambda: store.is_silent) if isinstance(store, ReportsAvailability) else None,
+            draining=self._draining,
             closing=self._closing,
             activity=Activity(),
             on_attention=on_attention,
@@ -409,6 +410,36 @@ class ConversationRegistry:
     def running(self) -> list[Conversation]:
         """The conversations with a turn that is running in this process."""
         return [one for one in self if one.turn is not None]
+
+    async def drain(self) -> None:
+        """Begin no more turns. Return when no turn is running and all commands have been executed.
+
+        Turns that wait for an approval continue on another node, if there is one that can run them. Otherwise they
+        stay open. If this process is a node, queued messages begin their turns on other nodes.
+        """
+        self._draining.set()
+        changed, tried = asyncio.Event(), set[ConversationId]()
+        self._deps.activity.watch(changed, lambda *_: changed.set())
+        try:
+            while True:
+                changed.clear()
+                running = self.running
+                waiting = [one for one in running if one.approvals.open is not None]
+                for one in waiting:
+                    if self._deps.placement is not None and one.id not in tried:
+                        tried.add(one.id)
+                        one.move_turn()
+                await asyncio.gather(*(one.at_rest() for one in self))
+                turns = {one.turn.over for one in running if one.turn is not None and one not in waiting}
+                if not turns and running == self.running and not changed.is_set():
+                    return
+                if turns:
+                    change = asyncio.ensure_future(changed.wait())
+                    awaited: set[asyncio.Future[Any]] = {change, *turns}
+                    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                    change.cancel()
+        finally:
+            self._deps.activity.unwatch(changed)
 
     async def stop(self) -> None:
         """Stop accepting commands, and end every running turn."""

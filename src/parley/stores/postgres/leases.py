@@ -275,6 +275,10 @@ class LeaseKeeper:
                     raise
                 await asyncio.sleep(JOIN_AGAIN_SECONDS)
 
+    def renew_now(self) -> None:
+        """Renew the row, and store the load of the node, without waiting for the next time."""
+        self._is_cut.set()
+
     def note_refused(self, url: str) -> None:
         """Note that the computer of a node refuses connections to the node."""
         self._refused[url] = asyncio.get_running_loop().time()
@@ -312,6 +316,8 @@ class LeaseKeeper:
                     await self._is_cut.wait()
             except TimeoutError:
                 pass
+            if self._connection is not None and not self._connection.is_closed():
+                self._is_cut.clear()  # `renew_now` has set it
             self._start_alarm()
             try:
                 await self._renew()

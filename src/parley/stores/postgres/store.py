@@ -326,6 +326,10 @@ class PostgresStore:
         until = asyncio.get_running_loop().time() + self._lease_seconds + JOIN_SECONDS
         await parts.database.run(work, until=until)
 
+    def announce_load(self) -> None:
+        if self._parts is not None:
+            self._parts.keeper.renew_now()
+
     async def nodes(self) -> list[Node]:
         return await self._read(lambda db: other_nodes(db, self._open.keeper.number))
 
