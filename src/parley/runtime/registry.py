@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -19,7 +18,6 @@ from parley.conversation.state import Phase
 from parley.errors import (
     ConfigError,
     HomeLost,
-    ParleyError,
     ShuttingDown,
     StoreError,
     UnknownConversation,
@@ -44,6 +42,7 @@ from parley.runtime.grants import SessionGrants
 from parley.runtime.log_pages import entries_of_fork
 from parley.runtime.no_peers import NoPeers
 from parley.runtime.peer_registry import PeerRegistry
+from parley.runtime.polling import Poller, keep_running
 from parley.runtime.settings import ResolveSettings, SettingsResolver
 from parley.wire.ids import ApprovalId, ConversationId, MessageId, Seq
 from parley.wire.tools import AttentionState
@@ -52,14 +51,6 @@ __all__ = ["ConversationRegistry"]
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 1.0
-"""The interval in seconds between queries for new entries from other processes, in conversations that clients are
-reading.
-"""
-REEXAMINE_TICKS: Final = 5
-"""The number of polls after which all conversations in memory are examined again, including unused ones."""
-RESTART_SECONDS: Final = 10.0
-"""The time in seconds after which a background loop that has failed is started again."""
 LEAST_EVICT_SECONDS: Final = 1.0
 EVICT_SECONDS: Final = 30.0
 """The maximum time in seconds between two searches for conversations to evict. `LEAST_EVICT_SECONDS` is the minimum
@@ -117,17 +108,11 @@ class ConversationRegistry:
         )
         self._corrupt = CorruptConversations(store)
         self._is_shared = peers is not None
-        self._polling: asyncio.Task[None] | None = None
-        self._newest: tuple[ConversationId, str, float] | None = None
-        """The conversation that the last query found to be the most recently active, its title, and the time of its
-        last activity in seconds since the epoch. None if no query has found a conversation.
-        """
-        self._touched: set[ConversationId] = set()
-        """The conversations that a call or another process has used since they were last examined."""
         self._granted: set[str] = set()
         """Every directory that the settings of any conversation have made writable."""
         self._alive: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
         """All conversations that are in memory."""
+        self._poller = Poller(store, self._alive, self._deps.activity, clock)
         self._kept: dict[ConversationId, Conversation] = {}
         """The conversations that stay in memory even if they are unused, in the order of their last use."""
         self._used: dict[ConversationId, float] = {}
@@ -380,8 +365,7 @@ class ConversationRegistry:
             StoreError: the store cannot be searched.
         """
         await self._deps.peers.listen()  # another process announces a mark or an archived conversation only once
-        if not self._deps.activity.is_watched:
-            await self._is_newest_changed()
+        await self._poller.prepare()
         self._deps.activity.watch(owner, call)
         self._start_polling()
 
@@ -444,9 +428,9 @@ class ConversationRegistry:
     async def stop(self) -> None:
         """Stop accepting commands, and end every running turn."""
         self._closing.set()
-        for task in (self._evicting, self._polling):
-            if task is not None:
-                task.cancel()
+        self._poller.stop()
+        if self._evicting is not None:
+            self._evicting.cancel()
         await asyncio.gather(*(conversation.stop() for conversation in self))
 
     async def close(self) -> None:
@@ -457,7 +441,7 @@ class ConversationRegistry:
 
     def _keep(self, conversation: Conversation) -> None:
         if self._is_shared:  # otherwise there is no polling
-            self._touched.add(conversation.id)
+            self._poller.touch(conversation.id)
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation
         self._grants[conversation.id] = conversation.grants
@@ -465,12 +449,12 @@ class ConversationRegistry:
         if self.closing:
             return
         if self._evicting is None:
-            self._evicting = asyncio.create_task(self._keep_running(self._evict_unused))
+            self._evicting = asyncio.create_task(keep_running(self._evict_unused, self._deps.clock))
         self._start_polling()
 
     def _start_polling(self) -> None:
-        if self._polling is None and self._is_shared and not self.closing:
-            self._polling = asyncio.create_task(self._keep_running(self._poll))
+        if self._is_shared and not self.closing:
+            self._poller.start()
 
     def _forget(self, conversation_id: ConversationId, *, is_deleted: bool) -> None:
         grants = self._grants.get(conversation_id)
@@ -481,75 +465,6 @@ class ConversationRegistry:
             self._deps.activity.notify(conversation_id, True)
         self._kept.pop(conversation_id, None)
         self._used.pop(conversation_id, None)
-
-    async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run the background loop `work` until it returns. Start it again after an error."""
-        while True:
-            try:
-                await work()
-                return
-            except Exception:  # a bug; without the loop, clients would miss entries, or memory would fill up
-                log.exception("a background loop of the conversations failed, and begins again")
-                await self._deps.clock.sleep(RESTART_SECONDS)
-
-    async def _poll(self) -> None:
-        """Query once a second for new entries in conversations that clients are reading and that other processes
-        may write to.
-
-        Polling is necessary because a notification `parley/changed` may be lost, and a process that was killed
-        sends none.
-        """
-        polled = _Polled()
-        last_error = ""
-        for tick in itertools.count():
-            await self._deps.clock.sleep(POLL_SECONDS)
-            if tick % REEXAMINE_TICKS == 0:
-                polled = _Polled()
-                self._touched.update(self._alive.keys())
-            for conversation_id in self._touched | polled.with_turns:
-                polled.examine(conversation_id, self._alive.get(conversation_id))
-            self._touched.clear()
-            if not polled.watched and not self._deps.activity.is_watched:
-                self._polling = None
-                return
-            try:
-                await self._store.check()
-                news = await self._store.changed_since(polled.ends) if polled.ends else ()
-                if self._deps.activity.is_watched:
-                    await self._note_activity()
-                last_error = ""
-            except ParleyError as error:
-                news = ()
-                if str(error) != last_error:
-                    log.warning("other processes' entries cannot be queried: %s", error)
-                last_error = str(error)
-            for conversation_id in (*news, *polled.unfinished):
-                if (one := self._alive.get(conversation_id)) is not None and one.needs_polling:
-                    self._touched.add(conversation_id)
-                    one.reconcile()
-
-    async def _note_activity(self) -> None:
-        """Notify the watchers if another process may have changed a conversation."""
-        before = self._newest
-        if await self._is_newest_changed() and self._newest is not None:
-            conversation_id, title, updated_at = self._newest
-            one = self._alive.get(conversation_id)
-            is_known = one is not None and (one.state.title, one.state.updated_at) == (title, updated_at)
-            if is_known and before is not None and updated_at > before[2]:
-                return  # the watchers were notified when the log in memory changed
-            self._deps.activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
-
-    async def _is_newest_changed(self) -> bool:
-        """Query the store for the conversation with the latest activity.
-
-        Return whether the result differs from the last query.
-        """
-        found = await self._store.find(Query(archived=None, limit=1))
-        before = self._newest
-        self._newest = next(
-            ((one.conversation_id, one.summary.title, one.summary.updated_at) for one in found.items), None
-        )
-        return before != self._newest
 
     def _on_availability(self, state: AvailabilityState) -> None:
         """End the turns that were stopped during an outage, now that their ends can be stored."""
@@ -593,40 +508,6 @@ class ConversationRegistry:
         for one in evicted:
             self._forget(one.id, is_deleted=one.is_deleted)
         return len(evicted)
-
-
-class _Polled:
-    """The conversations that clients of this process are reading and that other processes can write to."""
-
-    def __init__(self) -> None:
-        self.watched: set[ConversationId] = set()
-        self.with_turns: set[ConversationId] = set()
-        """The conversations with an unfinished turn. They are examined with every poll, because their state can
-        change without a write.
-        """
-        self.ends: dict[ConversationId, Seq] = {}
-        """The last known position of each conversation without an unfinished turn."""
-        self.unfinished: set[ConversationId] = set()
-        """The conversations with a turn of another process that this process does not follow. They are polled
-        because the owner may have died.
-        """
-
-    def examine(self, conversation_id: ConversationId, one: Conversation | None) -> None:
-        """Record the state of a conversation. `one` is None if the conversation is no longer in memory."""
-        self.ends.pop(conversation_id, None)
-        for some in (self.watched, self.with_turns, self.unfinished):
-            some.discard(conversation_id)
-        if one is None or not (one.is_watched or one.has_commands):
-            return
-        self.watched.add(conversation_id)
-        is_idle = one.state.phase is Phase.IDLE and not one.is_queue_pending
-        if not is_idle:
-            self.with_turns.add(conversation_id)
-        if one.needs_polling:
-            if is_idle:
-                self.ends[conversation_id] = one.log.durable
-            else:
-                self.unfinished.add(conversation_id)
 
 
 async def _unless_looser(

@@ -41,7 +41,8 @@ from parley.server.http.messages import JSON, RETRY_SECONDS, PostedMessage, read
 from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.page_endpoint import PageEndpoint
 from parley.server.http.replies import JsonReply, first_of
-from parley.server.http.sessions import HttpSession, HttpSessions
+from parley.server.http.session import HttpSession
+from parley.server.http.sessions import HttpSessions
 from parley.server.http.stateless import StatelessRequests
 from parley.wire.http import LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID, HttpAnswer
 from parley.wire.mcp import KNOWN_VERSIONS, Cancelled

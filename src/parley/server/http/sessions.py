@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from parley.common.limited_log import LimitedLog
 from parley.errors import ParleyError, ShuttingDown, StoreError, VisibleError
-from parley.ports.http import MessageStream
 from parley.ports.store import Store, StoredSession
 from parley.server.context import Principal, Role
 from parley.server.errors import SessionNotSaved, TooManyStreams
-from parley.server.http.cursors import StreamCursors
 from parley.server.http.errors import SessionNotRemoved, SessionNotRestored, StreamEndNotSaved, TooManySessions
-from parley.server.http.event_ids import CallCursor, EventIds
-from parley.server.http.push import PushOutbox
-from parley.server.http.replies import StreamReply, first_of
+from parley.server.http.event_ids import EventIds
+from parley.server.http.replies import first_of
+from parley.server.http.session import HttpSession
 from parley.server.http.session_state import (
     MOST_STATE_BYTES,
     SessionState,
@@ -32,14 +29,10 @@ from parley.server.http.session_state import (
     encode_state,
     session_digest,
 )
-from parley.server.positions import Position
 from parley.server.serve import ClientConnection, ServerCore
 from parley.server.session import StreamState
-from parley.wire.framing import Overlong
-from parley.wire.ids import ConversationId, EventId
-from parley.wire.jsonrpc import RequestId
 
-__all__ = ["HttpSession", "HttpSessions"]
+__all__ = ["HttpSessions"]
 
 log = logging.getLogger(__name__)
 
@@ -54,154 +47,6 @@ the id in a header, whose length is limited.
 
 
 T = TypeVar("T")
-
-
-class HttpSession:
-    """The session of one client. The server core treats it as a connection that lasts as long as the session."""
-
-    def __init__(self, principal: Principal, ids: EventIds, session_id: str | None = None) -> None:
-        """Create the session. `session_id` is the id of a session that continues after a restart of the server."""
-        self.id: Final = session_id or secrets.token_urlsafe(32)
-        self.digest: Final = session_digest(self.id)
-        self.ids: Final = ids
-        self.principal: Final = principal
-        self.idle_since = 0.0
-        self._requests = 0
-        self._client: ClientConnection | None = None
-        self._connected = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._had_stream = session_id is not None
-        self.stored_at = 0.0
-        """The time when the last use of the session was last written to the store, in seconds since the epoch."""
-        self.is_changed = False
-        """True if the state of the session has changed since it was last stored."""
-        self.is_restoring = False
-        """True while the streams of an earlier server process are being opened one after another. The session is
-        not saved during this time. Otherwise, if the process were killed, the stored session would lack the streams
-        that were not open yet.
-        """
-        self.opening: list[StreamState] = []
-        """The streams that the client has requested and that are not open yet. They are stored with the session
-        before they are opened.
-        """
-        self.saved_state: SessionState | None = None
-        """The state that the store contains; None if this is not known."""
-        self.stored_streams: set[ConversationId] = set()
-        """The conversations whose streams the store may contain."""
-        self.saving: asyncio.Task[None] | None = None
-        self.save_lock: Final = asyncio.Lock()
-        """Held while the session is written to the store or removed from it."""
-        self._calls: dict[RequestId, MessageStream] = {}
-        """The streams of calls that can be resumed, by request id."""
-        self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
-        self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
-
-    @property
-    def client(self) -> ClientConnection:
-        assert self._client is not None
-        return self._client
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no request is in progress and no stream is open."""
-        return not self._requests and not self.outbox.streams
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Mark the session as in use during the block, so that it does not expire."""
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
-
-    def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
-        """Send the messages that belong to no request on a GET stream.
-
-        `positions` are the positions that the client names as received; None if it names none.
-        """
-        had_stream, self._had_stream = self._had_stream, True
-        kept = self.outbox.attach(stream)
-        if positions is not None or had_stream:  # the server may not have noticed that an earlier stream was lost
-            self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
-            positions = positions or {}
-            # The notices about other streams come first, so later ids need not name these streams.
-            self._cursors.restart({one: at for one, at in positions.items() if self.client.has_stream(one)})
-            self.client.restart_streams(positions, received=kept)
-
-    def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
-        """Return the reply to requests that are answered on a stream.
-
-        The session is in use until the stream closes.
-        """
-        reply = StreamReply(stream, len(requests), self.outbox, ids=self.ids, session=self.id)
-        self._requests += 1
-        self._calls.update(dict.fromkeys(requests, stream))
-
-        def closed() -> None:
-            self._requests -= 1
-            for request_id in requests:
-                if self._calls.get(request_id) is stream:
-                    del self._calls[request_id]
-            self.client.session.requests.send_again(reply.server_requests, self.outbox)
-
-        stream.on_closed(closed)
-        return reply
-
-    async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
-        """Continue a call on another stream, after the part that the client has received."""
-        if (lost := self._calls.get(cursor.request)) is not None:
-            lost.close()
-        reply = self.stream_reply(stream, [cursor.request])
-        conversation, event_id = ConversationId(cursor.conversation), EventId(cursor.event_id)
-        if not self.outbox.streams:  # the client has no other stream for its approval requests
-            self.client.session.requests.send_again(self.outbox, reply.server_requests)
-        try:
-            await self.client.resume_call(cursor.request, conversation, event_id, cursor.position, reply)
-        except ParleyError as error:
-            log.warning("a call cannot be resumed: %s", error)
-            stream.end()
-
-    async def saved(self) -> None:
-        """Wait until the changes to the session are stored."""
-        if self.saving is not None:
-            await asyncio.shield(self.saving)
-
-    async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the session ends. Messages arrive with POST requests, so nothing is read here."""
-        await self._ended.wait()
-
-    def connected(self, client: ClientConnection) -> None:
-        client.session.may_reconnect = True
-        client.session.stream_outboxes = self._cursors
-        self._client = client
-        self._connected.set()
-
-    @property
-    def is_connected(self) -> bool:
-        """True if the session has begun. It may have ended in the meantime."""
-        return self._connected.is_set()
-
-    async def wait_connected(self) -> None:
-        await self._connected.wait()
-
-    def end(self) -> None:
-        self._ended.set()
-
-    def cut_off(self) -> None:
-        """End the session at once. Nothing more is sent to its client."""
-        if self._client is not None:
-            self._client.remove()
-        for stream in tuple(self._calls.values()):
-            stream.close()
-        self.end()
-
-    async def wait_ended(self) -> None:
-        await self._ended.wait()
-
-    def _send_requests_again(self) -> None:
-        if self._client is not None:
-            self._client.session.requests.send_again(self.outbox, self.outbox)
 
 
 class HttpSessions:

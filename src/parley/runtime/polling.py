@@ -1,0 +1,174 @@
+"""Finds what other processes have written to the conversations that clients of this process are reading.
+
+Polling is necessary because a notification `parley/changed` may be lost, and a process that was killed sends none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from parley.conversation.state import Phase
+from parley.errors import ParleyError
+from parley.ports.clock import Clock
+from parley.ports.store import Query, Store
+from parley.runtime.activity import Activity
+from parley.runtime.conversation import Conversation
+from parley.wire.ids import ConversationId, Seq
+
+__all__ = ["Poller", "keep_running"]
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.0
+"""The interval in seconds between queries for new entries from other processes, in conversations that clients are
+reading.
+"""
+REEXAMINE_TICKS: Final = 5
+"""The number of polls after which all conversations in memory are examined again, including unused ones."""
+RESTART_SECONDS: Final = 10.0
+"""The time in seconds after which a background loop that has failed is started again."""
+
+
+class Poller:
+    """Queries the store periodically, while clients are reading conversations or lists."""
+
+    def __init__(
+        self, store: Store, alive: Mapping[ConversationId, Conversation], activity: Activity, clock: Clock
+    ) -> None:
+        """Create the poller. `alive` contains the conversations that are in memory."""
+        self._store, self._alive, self._activity, self._clock = store, alive, activity, clock
+        self._task: asyncio.Task[None] | None = None
+        self._newest: tuple[ConversationId, str, float] | None = None
+        """The conversation that the last query found to be the most recently active, its title, and the time of its
+        last activity in seconds since the epoch. None if no query has found a conversation.
+        """
+        self._touched: set[ConversationId] = set()
+        """The conversations that a call or another process has used since they were last examined."""
+
+    def touch(self, conversation_id: ConversationId) -> None:
+        """Examine a conversation with the next poll."""
+        self._touched.add(conversation_id)
+
+    async def prepare(self) -> None:
+        """Query the most recent activity. Call this before the first watcher of lists is registered, so that only
+        later activity is reported.
+
+        Raises:
+            StoreError: the store cannot be searched.
+        """
+        if not self._activity.is_watched:
+            await self._is_newest_changed()
+
+    def start(self) -> None:
+        """Begin to poll. The poller stops by itself when no client is reading."""
+        if self._task is None:
+            self._task = asyncio.create_task(keep_running(self._poll, self._clock))
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _poll(self) -> None:
+        """Query once a second for new entries in conversations that clients are reading and that other processes
+        may write to.
+        """
+        polled = _Polled()
+        last_error = ""
+        for tick in itertools.count():
+            await self._clock.sleep(POLL_SECONDS)
+            if tick % REEXAMINE_TICKS == 0:
+                polled = _Polled()
+                self._touched.update(self._alive.keys())
+            for conversation_id in self._touched | polled.with_turns:
+                polled.examine(conversation_id, self._alive.get(conversation_id))
+            self._touched.clear()
+            if not polled.watched and not self._activity.is_watched:
+                self._task = None
+                return
+            try:
+                await self._store.check()
+                news = await self._store.changed_since(polled.ends) if polled.ends else ()
+                if self._activity.is_watched:
+                    await self._note_activity()
+                last_error = ""
+            except ParleyError as error:
+                news = ()
+                if str(error) != last_error:
+                    log.warning("other processes' entries cannot be queried: %s", error)
+                last_error = str(error)
+            for conversation_id in (*news, *polled.unfinished):
+                if (one := self._alive.get(conversation_id)) is not None and one.needs_polling:
+                    self._touched.add(conversation_id)
+                    one.reconcile()
+
+    async def _note_activity(self) -> None:
+        """Notify the watchers if another process may have changed a conversation."""
+        before = self._newest
+        if await self._is_newest_changed() and self._newest is not None:
+            conversation_id, title, updated_at = self._newest
+            one = self._alive.get(conversation_id)
+            is_known = one is not None and (one.state.title, one.state.updated_at) == (title, updated_at)
+            if is_known and before is not None and updated_at > before[2]:
+                return  # the watchers were notified when the log in memory changed
+            self._activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
+
+    async def _is_newest_changed(self) -> bool:
+        """Query the store for the conversation with the latest activity.
+
+        Return whether the result differs from the last query.
+        """
+        found = await self._store.find(Query(archived=None, limit=1))
+        before = self._newest
+        self._newest = next(
+            ((one.conversation_id, one.summary.title, one.summary.updated_at) for one in found.items), None
+        )
+        return before != self._newest
+
+
+class _Polled:
+    """The conversations that clients of this process are reading and that other processes can write to."""
+
+    def __init__(self) -> None:
+        self.watched: set[ConversationId] = set()
+        self.with_turns: set[ConversationId] = set()
+        """The conversations with an unfinished turn. They are examined with every poll, because their state can
+        change without a write.
+        """
+        self.ends: dict[ConversationId, Seq] = {}
+        """The last known position of each conversation without an unfinished turn."""
+        self.unfinished: set[ConversationId] = set()
+        """The conversations with a turn of another process that this process does not follow. They are polled
+        because the owner may have died.
+        """
+
+    def examine(self, conversation_id: ConversationId, one: Conversation | None) -> None:
+        """Record the state of a conversation. `one` is None if the conversation is no longer in memory."""
+        self.ends.pop(conversation_id, None)
+        for some in (self.watched, self.with_turns, self.unfinished):
+            some.discard(conversation_id)
+        if one is None or not (one.is_watched or one.has_commands):
+            return
+        self.watched.add(conversation_id)
+        is_idle = one.state.phase is Phase.IDLE and not one.is_queue_pending
+        if not is_idle:
+            self.with_turns.add(conversation_id)
+        if one.needs_polling:
+            if is_idle:
+                self.ends[conversation_id] = one.log.durable
+            else:
+                self.unfinished.add(conversation_id)
+
+
+async def keep_running(work: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    """Run the background loop `work` until it returns. Start it again after an error."""
+    while True:
+        try:
+            await work()
+            return
+        except Exception:  # a bug; without the loop, clients would miss entries, or memory would fill up
+            log.exception("a background loop of the conversations failed, and begins again")
+            await clock.sleep(RESTART_SECONDS)
