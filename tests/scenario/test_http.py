@@ -238,6 +238,8 @@ async def test_the_events_of_streams_come_on_the_get_stream_with_positions(
     assert end["params"]["_meta"]["seq"] > 0
     deltas = [one.message for one in stream.events if one.message.get("method") == "agent_message_delta"]
     assert [one["params"]["_meta"]["offset"] for one in deltas] == [0, 5]
+    has_position = ["seq" in one.message["params"]["_meta"] for one in stream.events]
+    assert [event.id is not None for event in stream.events] == has_position
 
 
 @pytest.mark.promises("http.stream")

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from kit.clients.http_client import HttpClient
 from kit.clients.modern_client import ASKABLE, ModernHttpClient
 from kit.clients.reading import until_state
 from kit.clients.requests import request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
+from kit.servers.resident_process import ResidentProcess
 from kit.system.waiting import until
-from parley.testing import ScriptedModel
+from parley.testing import HOLD, ScriptedModel
 from parley.wire.mcp import TASKS_EXTENSION
 
 CODEX = {"prompt": "go", "approval-policy": "untrusted", "sandbox": "workspace-write"}
+TOKEN = "t" * 32
 APPROVED = {"action": "accept", "content": {"decision": "approved"}}
 
 
@@ -53,6 +56,38 @@ async def test_a_task_with_a_session(server: HttpServer, parley_model: ScriptedM
     statuses = [one.message["params"]["status"] for one in stream.events if "tasks/status" in one.message["method"]]
     assert statuses == ["input_required", "working", "completed"]
     assert (server.work / "made").exists()
+
+
+@pytest.mark.promises("tasks.durable", "tasks.get")
+@pytest.mark.child_process
+async def test_a_task_survives_the_server_that_was_killed(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    env = {"PARLEY_SERVE_TOKEN": TOKEN}
+    tasks = []
+    parley_model.says("Done.")
+    parley_model.says("The first half, ", HOLD)
+    async with ResidentProcess(parley_model, tmp_path / "home", env=env) as resident:
+        async with HttpClient(resident.description["url"], token=TOKEN) as client:
+            await client.initialize()
+            for number in range(2):
+                call = {"name": "codex", "arguments": {"prompt": "go"}, "task": {"ttl": 1000}}
+                tasks.append((await client.post(request(number, "tools/call", call))).json["result"]["task"])
+                if not number:
+                    await until_state(client, tasks[0]["taskId"].partition(".")[0], "idle")
+            await parley_model.wait_until_held()
+        resident.process.kill()
+        await resident.process.wait()
+    async with (
+        ResidentProcess(parley_model, tmp_path / "home", env=env) as resident,
+        HttpClient(resident.description["url"], token=TOKEN) as client,
+    ):
+        await client.initialize()
+        named = [{"taskId": task["taskId"]} for task in tasks]
+        found = [(await client.post(request(1, "tasks/get", one))).json["result"]["status"] for one in named]
+        results = [(await client.post(request(1, "tasks/result", one))).json["result"] for one in named]
+
+    assert found == ["completed", "failed"]
+    assert results[0]["content"][0]["text"] == "Done."
+    assert "server" in results[1]["content"][0]["text"]
 
 
 @pytest.mark.promises("modern.task-create", "modern.task-get", "modern.task-update")

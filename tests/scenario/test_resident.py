@@ -10,6 +10,7 @@ import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.reading import until_state
+from kit.clients.requests import request
 from kit.clients.shared_home import ASKS, Start, events_until, is_, owner_of
 from kit.clients.shell_turns import sh
 from kit.servers.long_grace_program import LONG_GRACE
@@ -28,12 +30,15 @@ from kit.system.waiting import until
 from parley.app.discovery import ResidentLock, is_running
 from parley.client import Approval, Conversation
 from parley.common.resident_socket import NoResident, ask, connect
-from parley.testing import HOLD, ParleyProcess, ScriptedModel
+from parley.testing import HOLD, Call, ParleyProcess, ScriptedModel
 from parley.testing.home import Home
 from parley.version import __version__
 from parley.wire.events import AgentMessageDelta, ErrorEvent, ExecCommandEnd, TaskComplete
 
 NOBODY = 65534
+THIRD_PARTY = {name for name, found in packages_distributions().items() if found != ["parley-server"]}
+"""The modules of all installed packages except Parley."""
+TOOL_SERVER = Path(__file__).parents[1] / "kit/servers/tool_server.py"
 
 pytestmark = pytest.mark.child_process
 
@@ -177,6 +182,45 @@ async def test_the_relay_carries_every_byte_and_runs_no_turn(
 
     assert running_in == resident.process.pid != relayed.pid
     assert events[-1] == TaskComplete(last_agent_message="x" * 300_000)
+
+
+@pytest.mark.promises("resident.relay")
+async def test_the_relay_imports_only_the_standard_library_and_few_modules(resident: ResidentProcess) -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    relay = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-X", "importtime", "-P", "-m", "parley", "mcp"),
+        env=resident.environ,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await relay.communicate(json.dumps(request(1, "initialize", hello)).encode() + b"\n")
+    imported = [line.rpartition("|")[2].strip() for line in err.decode().splitlines() if "import time:" in line]
+    packages = {name.partition(".")[0] for name in imported} - {"_distutils_hack"}  # imported by the interpreter
+
+    assert json.loads(out)["result"]["serverInfo"]["name"] == "parley"
+    assert "parley.app.relay" in imported
+    assert not [name for name in packages - {"parley"} if name in THIRD_PARTY]
+    assert not packages & {"asyncio", "argparse", "logging"}
+
+
+@pytest.mark.promises("resident.settings", "servers.shared")
+async def test_clients_share_a_tool_server_only_if_their_environments_are_the_same(
+    parley_model: ScriptedModel, home: Path, start: Start
+) -> None:
+    tool_server = f'[mcp_servers.x]\ncommand = "{sys.executable}"\nargs = ["-P", "{TOOL_SERVER}", "serve"]\n'
+    async with ResidentProcess(parley_model, home, config=tool_server):
+        pids = []
+        for timezone in ("UTC", "UTC", "CET"):
+            client = await start(env={"TZ": timezone}, config=tool_server)
+            parley_model.says(Call("x__pid", {}, call_id="c1"))
+            parley_model.says("Done.")
+            await (await (await client.create()).send("go")).result()
+            output = next(one for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool")
+            pids.append(output["content"])
+
+    assert pids[0] == pids[1] != pids[2]
 
 
 @pytest.mark.promises("resident.settings")

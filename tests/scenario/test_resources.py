@@ -174,7 +174,7 @@ async def test_other_addresses_are_not_found(parley_model: ScriptedModel) -> Non
         for uri in ("file:///etc/passwd", f"{LIST}/{uuid4()}", f"{LIST}/x", "parley://attentions"):
             client.request("resources/read", {"uri": uri})
             answer = await client.read()
-            assert error_of(answer) == {"code": -32002, "data": {"code": "unknown_resource"}}, uri
+            assert error_of(answer) == {"code": -32002, "data": {"code": "unknown_resource", "uri": uri}}, uri
             assert answer["error"]["message"] == f"Resource not found: {uri}"
         client.request("resources/read", {})
         assert error_of(await client.read()) == {"code": -32602, "data": {"code": "invalid_params"}}

@@ -26,6 +26,7 @@ from parley.ports.store import RoleName
 from parley.server.context import Role
 from parley.server.tools import TOOLS
 from parley.testing import HOLD, ScriptedModel
+from parley.wire.mcp import TASKS_EXTENSION
 
 ELICITS: dict[str, Any] = {"elicitation": {}}
 ASKS = {"approval_policy": "untrusted", "sandbox": "read-only"}
@@ -215,6 +216,68 @@ async def test_a_client_with_one_conversation_sees_and_makes_no_other(
     assert answers == [(True, "unknown_approval"), (True, "unknown_approval"), (False, "")]
     assert made == [(True, "access_too_narrow")] * 3
     assert {one["conversation_id"] for one in (await admin.call("approvalsList"))["approvals"]} == {other}
+
+
+@pytest.mark.promises(
+    "roles.bound", "resources.access", "completion.conversations", "tasks.access", "attention.access"
+)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_with_one_conversation_finds_no_other_in_any_list(
+    server: HttpServer, parley_model: ScriptedModel, era: str
+) -> None:
+    admin = await client_of(server, "admin")
+    tasks = {}
+    for name in ("own", "other"):
+        parley_model.says("Done.")
+        call = {"name": "codex", "arguments": {"prompt": f"a word for {name}"}, "task": {"ttl": 1}}
+        tasks[name] = (await admin.post(request(1, "tools/call", call))).json["result"]["task"]["taskId"]
+        await until_state(admin, tasks[name].partition(".")[0], "idle")
+    own, other = (tasks[name].partition(".")[0] for name in ("own", "other"))
+    is_modern = era == ERAS[1]
+    capabilities: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}} if is_modern else {}
+    bound = await client_of(server, "admin", own, era=era, capabilities=capabilities)
+    for conversation in (own, other):  # turns that ended before the token was created count as read
+        parley_model.says("Done.")
+        await admin.say(conversation, "another word")
+        await until_state(admin, conversation, "idle")
+
+    async def code_of(method: str, **params: Any) -> int:
+        if isinstance(bound, ModernHttpClient):
+            reply = await bound.ask(method, params)
+        else:
+            reply = await bound.post(request(1, method, params))
+        return int(reply.json["error"]["code"])
+
+    ref = {"type": "ref/resource", "uri": "parley://conversations/{id}"}
+    completed = await result_of(bound, "completion/complete", ref=ref, argument={"name": "id", "value": ""})
+    listed = [one["uri"] for one in (await result_of(bound, "resources/list"))["resources"]]
+    index = (await result_of(bound, "resources/read", uri="parley://conversations"))["contents"][0]["text"]
+    attention = (await bound.call("attentionList"))["conversations"]
+    found = (await bound.call("conversationSearch", text="word"))["messages"]
+    address = f"parley://conversations/{other}"
+    refused = [
+        await code_of("resources/read", uri=address),
+        await code_of("resources/read", uri=f"{address}/diff"),
+        await code_of("prompts/get", name="review-changes", arguments={"conversation": other}),
+        await code_of("tasks/get", taskId=tasks["other"]),
+        await code_of("tasks/cancel", taskId=tasks["other"]),
+    ]
+    listed_tasks = (await result_of(admin, "tasks/list"))["tasks"]
+    if not is_modern:
+        refused.append(await code_of("resources/subscribe", uri=address))
+        refused.append(await code_of("tasks/result", taskId=tasks["other"]))
+        seen = (await result_of(bound, "tasks/list"))["tasks"]
+        assert seen == [one for one in listed_tasks if one["taskId"].startswith(own)] != listed_tasks
+
+    assert completed["completion"] == {"values": [own], "total": 1, "hasMore": False}
+    assert listed == ["parley://conversations", "parley://attention", f"parley://conversations/{own}"]
+    assert (own in index, other in index) == (True, False)
+    assert [one["conversation_id"] for one in attention] == [own]
+    assert {one["conversation_id"] for one in found} == {own}
+    unknown = -32602 if is_modern else -32002
+    expected = [unknown, unknown, unknown, -32602, -32602, unknown, -32602]
+    assert refused == expected[: len(refused)]
+    assert (await result_of(bound, "tasks/get", taskId=tasks["own"]))["status"] == "completed"
 
 
 @pytest.mark.promises("roles.bound", "roles.settings")

@@ -393,7 +393,9 @@ def _encode_error(request_id: RequestId, refused: RequestRefused, context: Reque
     additions.
     """
     code = refused.code if context is None or context.features.additions else None
-    return error_response(request_id, refused.number, str(refused), code=code, details=refused.details)
+    is_modern = context is not None and context.features.modern
+    number = refused.modern_number if is_modern and refused.modern_number is not None else refused.number
+    return error_response(request_id, number, str(refused), code=code, details=refused.details)
 
 
 def _shown_id(request_id: RequestId) -> str:

@@ -208,6 +208,8 @@ class RequestRefused(VisibleError):
     """Raised to answer a request with a JSON-RPC error, whose code is `number`."""
 
     number: int
+    modern_number: int | None = None
+    """The code at version 2026-07-28; None if it is `number`."""
     details: Mapping[str, object] | None = None
     """Further members of the error's `data`."""
 
@@ -276,11 +278,12 @@ class TaskNotPossible(RequestRefused):
 class UnknownResource(RequestRefused):
     """Raised when no resource has this address, or the principal is not allowed to see the resource."""
 
-    code, number = "unknown_resource", RESOURCE_NOT_FOUND
+    code, number, modern_number = "unknown_resource", RESOURCE_NOT_FOUND, INVALID_PARAMS
 
     def __init__(self, uri: str) -> None:
-        super().__init__(f"Resource not found: {shortened(uri, MOST_SHOWN)}")
-        self.uri = uri
+        shown = shortened(uri, MOST_SHOWN)
+        super().__init__(f"Resource not found: {shown}")
+        self.uri, self.details = uri, {"uri": shown}
 
 
 class MethodFailed(RequestRefused):
