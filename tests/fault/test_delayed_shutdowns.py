@@ -61,7 +61,7 @@ class Gone:
         pass
 
     def begin_frame(self) -> OpenFrame:
-        raise NotImplementedError
+        raise NotImplementedError  # no test sends in parts
 
     async def flush(self) -> None:
         pass

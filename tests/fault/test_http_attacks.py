@@ -686,13 +686,13 @@ async def test_a_client_that_reads_nothing_uses_little_memory(
     lines = [f"Mcp-Session-Id: {client.session_id}", "Accept: text/event-stream"]
     unread.sendall(head(server, *lines, method="GET"))
     (out,) = (one.out for one in server.server.core.clients)
-    await until(lambda: out.streams == 1)  # type: ignore[attr-defined]
+    await until(lambda: out.streams == 1)  # type: ignore[attr-defined]  # it is a `PushOutbox`
     found = server.server.conversations.get(ConversationId(conversation))
     for _ in range(30):
         parley_model.says("x" * 300_000)
         await client.say(conversation, "go")
         await until(lambda: found.turn is None)
-    (stream,) = out._streams  # type: ignore[attr-defined]
+    (stream,) = out._streams  # type: ignore[attr-defined]  # it is a `PushOutbox`
 
     assert stream._unread < 1_000_000
     unread.close()
@@ -703,7 +703,7 @@ async def test_a_session_ends_after_its_client_was_away_and_not_while_a_stream_i
     away, present = await server.client(), await server.client()
     async with present.stream():
         sessions = server.service.sessions
-        sessions._now = lambda now=sessions._now: now() + 31 * 60  # type: ignore[misc]
+        sessions._now = lambda now=sessions._now: now() + 31 * 60  # type: ignore[misc]  # the default binds the original
         sessions.expire()
 
         assert (await away.post(ping(1))).status == 404

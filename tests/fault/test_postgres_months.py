@@ -227,7 +227,7 @@ async def test_an_interrupted_removal_of_a_month_is_continued(
     lease = await store.acquire(FIRST, address="")
     await store.delete(lease, leave_entries=True)
     for statement in INTERRUPTIONS[point]:
-        await clock.run(lambda db, one=statement: db.execute(one))  # type: ignore[misc]
+        await clock.run(lambda db, one=statement: db.execute(one))  # type: ignore[misc]  # the default binds the loop variable
     await store.tidy()
 
     assert "entries_1990_05" not in await clock.partitions()

@@ -91,7 +91,7 @@ async def test_other_stores_are_told_which_conversations_have_changed(stores: Bo
     await stores[1].tokens()  # opens the store, which then listens
 
     async def connected() -> None:
-        while (notifications := stores[1]._open.notifications)._connection is None:  # noqa: ASYNC110
+        while (notifications := stores[1]._open.notifications)._connection is None:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         del notifications
 

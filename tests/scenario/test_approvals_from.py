@@ -267,7 +267,7 @@ async def test_an_approval_for_the_session_holds_where_its_principal_may_answer(
             exported = server.server.store
             records = [
                 entry.encoded
-                for entry in await exported.read(conversation, after=0, limit=1000)  # type: ignore[arg-type]
+                for entry in await exported.read(conversation, after=0, limit=1000)  # type: ignore[arg-type]  # any id
                 if entry.type == "session_granted"
             ]
 

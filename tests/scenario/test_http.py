@@ -255,7 +255,7 @@ async def test_a_message_comes_on_one_stream_only_and_the_newest_get_stream_has_
         await newer.wait_for_message("task_complete")
         newer.close()
         parley_model.says("Again")
-        await until(lambda: server.server.core.clients.copy().pop().out.streams == 1)  # type: ignore[attr-defined]
+        await until(lambda: server.server.core.clients.copy().pop().out.streams == 1)  # type: ignore[attr-defined]  # a `PushOutbox`
         await client.say(conversation, "again")
         again = await older.wait_for_message("agent_message")
 

@@ -103,7 +103,7 @@ class Failing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._conversations.find = self._find  # type: ignore[method-assign]
+        self._conversations.find = self._find  # type: ignore[method-assign]  # restores the method
 
     async def __call__(self, conversation_id: ConversationId) -> Conversation:
         if conversation_id == self._conversation:

@@ -141,7 +141,7 @@ async def test_a_request_that_listens(server: HttpServer) -> None:
     uri = f"parley://conversations/{conversation}"
     wanted = {"resourceSubscriptions": [uri, "parley://nothing"], "resourcesListChanged": True}
     async with client.stream_of("subscriptions/listen", {"notifications": wanted}) as stream:
-        acknowledged = (await stream.next()).message  # type: ignore[union-attr]
+        acknowledged = (await stream.next()).message  # type: ignore[union-attr]  # an event
         await client.call("conversationRename", conversation_id=conversation, title="New")
         received = [await stream.next(), await stream.next()]
     await until(lambda: server.service.client_count == 0)

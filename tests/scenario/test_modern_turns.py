@@ -169,7 +169,7 @@ async def test_a_stream_over_http_has_the_events_of_its_conversation_alone(
     first, second = await http.create(), await http.create()
     parley_model.says("Hello")
     async with http.call_stream("conversationStream", conversation_id=first) as stream:
-        assert (await stream.next()).message["method"] == "notifications/initial_state"  # type: ignore[union-attr]
+        assert (await stream.next()).message["method"] == "notifications/initial_state"  # type: ignore[union-attr]  # an event
         await http.say(first, "hi")
         await stream.wait_for_message("task_complete")
         await http.call("conversationDelete", conversation_id=first)

@@ -35,7 +35,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
         OSError: the file does not exist, is not a regular file, or cannot be opened.
     """
     try:
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 - the caller closes it
     except ValueError:
         raise OSError(0, _NO_PATH) from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -43,9 +43,9 @@ def all_methods(session: Session, *parts: Any) -> Mapping[str, Handler]:
 
 
 if __name__ == "__main__":
-    setattr(HttpEndpoint, "_sender", accept)  # noqa: B010
-    setattr(Authenticator, "is_valid", lambda authenticator, principal: True)  # noqa: B010
-    setattr(serve, "methods", all_methods)  # noqa: B010
+    setattr(HttpEndpoint, "_sender", accept)  # noqa: B010 - in this process alone
+    setattr(Authenticator, "is_valid", lambda authenticator, principal: True)  # noqa: B010 - in this process alone
+    setattr(serve, "methods", all_methods)  # noqa: B010 - in this process alone
     for module in (messages, stateless):
-        setattr(module, "STREAMED_TOOLS", module.STREAMED_TOOLS | STREAMED)  # noqa: B010
+        setattr(module, "STREAMED_TOOLS", module.STREAMED_TOOLS | STREAMED)  # noqa: B010 - in this process alone
     sys.exit(main(sys.argv[1:]))

@@ -72,7 +72,7 @@ class PostgresPair:
         await with_connection(self.standby.url, lambda db: db.execute("SELECT pg_promote(false)"))
         async with asyncio.timeout(PATIENCE_SECONDS):
             recovering = "SELECT pg_is_in_recovery()"
-            while await with_connection(self.standby.url, lambda db: db.fetchval(recovering)):  # noqa: ASYNC110
+            while await with_connection(self.standby.url, lambda db: db.fetchval(recovering)):  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
         self.primary, self.standby = self.standby, None
 

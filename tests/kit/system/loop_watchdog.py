@@ -43,5 +43,5 @@ def watching_the_loop() -> Iterator[Watchdog]:
     try:
         yield watchdog
     finally:
-        asyncio.Handle._run = run  # type: ignore[method-assign]
+        asyncio.Handle._run = run  # type: ignore[method-assign]  # it is not ours
         gc.enable()

@@ -109,7 +109,7 @@ class _Workers:
     def _start(self, tests: range) -> None:
         """Start a worker with these tests."""
         ours, theirs = Pipe(duplex=False)
-        base = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        base = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # private in pytest
         self._started += 1
         if not (pid := os.fork()):
             status = 1
@@ -149,7 +149,7 @@ class _Workers:
         why = f"the process of the test has ended (exit code {os.waitstatus_to_exitcode(status)})"
         for when, outcome, text in (("call", "failed", why), ("teardown", "passed", None)):
             self._report(
-                pytest.TestReport(item.nodeid, item.location, {}, outcome, text, when)  # type: ignore[arg-type]
+                pytest.TestReport(item.nodeid, item.location, {}, outcome, text, when)  # type: ignore[arg-type]  # decoded from JSON
             )
         self._start(worker.tests[1:])
 
@@ -163,7 +163,7 @@ class _Worker:
         self._reports: list[Any] = []
         random.seed()
         base.mkdir(mode=0o700)
-        self._config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]
+        self._config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]  # private in pytest
         plugins = self._config.pluginmanager
         if self._config.option.capture == "fd":
             # The copies share the open files of stdout and stderr, so each copy opens its own files for these

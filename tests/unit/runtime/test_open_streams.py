@@ -16,7 +16,7 @@ class CountingClock:
         return self.time
 
     async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # streams do not wait
 
 
 def test_a_take_over_of_another_process_ends_only_earlier_streams() -> None:

@@ -47,7 +47,7 @@ class Peer:
     def when_writable(self, wake: Callable[[], None]) -> None: ...
 
     def begin_frame(self) -> OpenFrame:
-        raise NotImplementedError
+        raise NotImplementedError  # no test sends in parts
 
     async def flush(self) -> None: ...
 

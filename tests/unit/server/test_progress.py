@@ -36,7 +36,7 @@ class Writes:
         on_send()
 
     def when_writable(self, wake: Callable[[], None]) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # progress does not wait
 
     def _flush(self) -> None:
         self._open = False
