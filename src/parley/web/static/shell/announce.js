@@ -1,0 +1,7 @@
+/** Tells screen readers about changes, without interrupting them. */
+
+/** @param {string} text */
+export function announce(text) {
+  const region = document.getElementById("announcements")
+  if (region) region.textContent = text
+}

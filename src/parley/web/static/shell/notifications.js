@@ -1,0 +1,119 @@
+/**
+ * Tells a person that a conversation needs them: a count in the title and the icon, notifications of the browser
+ * while the page is hidden, and Web Push while no page is open.
+ */
+
+import { visibleText } from "../text/visible.js"
+
+const TEXTS = { waiting: "Waiting for your approval", failed: "Failed", finished: "Finished" }
+
+/** @typedef {import("../state/list.js").ConversationList} ConversationList */
+
+export class Notifications {
+  /**
+   * @param {ConversationList} list
+   * @param {{ open: (id: string) => void, leads: () => boolean }} handlers
+   */
+  constructor(list, { open, leads }) {
+    this.open = open
+    this.leads = leads
+    /** @private @type {Set<string> | null} the states that were already told */
+    this.known = null
+    /** @private */
+    this.count = -1
+    list.addEventListener("change", () => this.take(list))
+  }
+
+  /** @private @param {ConversationList} list */
+  take(list) {
+    const keys = new Set(list.attention.map((one) => `${one.conversation_id}:${one.state}:${one.approval?.approval_id ?? one.seq}`))
+    if (this.known)
+      for (const one of list.attention)
+        if (!this.known.has(`${one.conversation_id}:${one.state}:${one.approval?.approval_id ?? one.seq}`)) this.notify(one)
+    this.known = keys
+    const count = list.attention.length
+    if (count === this.count) return
+    this.count = count
+    document.title = count ? `(${count}) Parley` : "Parley"
+    drawIcon(count, list.waiting.length > 0)
+    const badge = /** @type {any} */ (navigator)
+    if (count) badge.setAppBadge?.(count).catch(() => {})
+    else badge.clearAppBadge?.().catch(() => {})
+  }
+
+  /** @private @param {import("../state/list.js").Attention} one */
+  notify(one) {
+    if (!this.leads() || document.visibilityState === "visible" || !("Notification" in globalThis) || Notification.permission !== "granted") return
+    const notification = new Notification(visibleText(one.title) || "Conversation", { body: TEXTS[one.state], tag: one.conversation_id })
+    notification.onclick = () => {
+      window.focus()
+      this.open(one.conversation_id)
+      notification.close()
+    }
+  }
+}
+
+/** Draw the number into the icon of the page. @param {number} count @param {boolean} isWaiting */
+function drawIcon(count, isWaiting) {
+  const link = /** @type {HTMLLinkElement | null} */ (document.querySelector("link[rel=icon]"))
+  if (!link) return
+  link.dataset.plain ??= link.href
+  if (!count) {
+    link.href = link.dataset.plain
+    return
+  }
+  const canvas = document.createElement("canvas")
+  canvas.width = canvas.height = 64
+  const drawing = canvas.getContext("2d")
+  if (!drawing) return
+  drawing.fillStyle = isWaiting ? "#b45309" : "#0f6a63"
+  drawing.beginPath()
+  drawing.roundRect(2, 2, 60, 60, 16)
+  drawing.fill()
+  drawing.fillStyle = "#fff"
+  drawing.font = "bold 40px sans-serif"
+  drawing.textAlign = "center"
+  drawing.textBaseline = "middle"
+  drawing.fillText(count > 9 ? "9+" : String(count), 32, 35)
+  link.href = canvas.toDataURL("image/png")
+}
+
+/**
+ * Ask for the permission to notify, and subscribe to Web Push where the server and the origin allow it.
+ * @param {string | null} pushKey
+ * @param {Record<string, string>} headers
+ * @returns {Promise<string>} what was achieved, for the person
+ */
+export async function enableNotifications(pushKey, headers) {
+  if (!("Notification" in globalThis)) return "This browser has no notifications."
+  if ((await Notification.requestPermission()) !== "granted") return "The browser does not allow notifications for this address."
+  if (!pushKey || !("serviceWorker" in navigator) || !("PushManager" in globalThis)) return "You are notified while the page is open."
+  try {
+    const registration = await registerWorker()
+    const subscription = await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: bytesOf(pushKey) })
+    const response = await fetch("./push", {
+      method: "PUT",
+      headers: { "Content-Type": "application/json", ...headers },
+      body: JSON.stringify({ ...subscription.toJSON(), events: ["waiting", "failed", "finished"] }),
+    })
+    if (response.ok) return "You are notified, also while the page is closed."
+    await subscription.unsubscribe()
+  } catch {
+    // the origin does not allow a service worker, or the push service cannot be reached
+  }
+  return "You are notified while the page is open."
+}
+
+/** Register the service worker. Its address is constant, and only this policy may create it. */
+async function registerWorker() {
+  const types = /** @type {any} */ (globalThis).trustedTypes
+  const policy = types?.createPolicy("parley-worker", { createScriptURL: () => "./sw.js" })
+  await navigator.serviceWorker.register(policy ? policy.createScriptURL("") : "./sw.js")
+  return navigator.serviceWorker.ready
+}
+
+/** @param {string} text base64url */
+function bytesOf(text) {
+  const binary = atob(text.replace(/-/g, "+").replace(/_/g, "/"))
+  return Uint8Array.from(binary, (character) => character.charCodeAt(0))
+}

@@ -1,0 +1,31 @@
+/** The form that asks for a code when the page is not signed in. */
+
+import { h } from "../dom.js"
+import { signIn } from "../protocol/sign_in.js"
+
+/**
+ * @param {string} problem why the form is shown; empty for the first time
+ * @param {(account: import("../protocol/sign_in.js").Account) => void} done
+ */
+export function signInForm(problem, done) {
+  const input = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Code or token", placeholder: "Code or token" })
+  const message = h("p", { class: "problem", role: "alert", hidden: !problem }, problem)
+  const submit = async (/** @type {Event} */ event) => {
+    event.preventDefault()
+    const value = input.value.trim()
+    try {
+      done(await signIn({ code: value }).catch(() => signIn({ token: value })))
+    } catch (error) {
+      message.textContent = /** @type {Error} */ (error).message
+      message.hidden = false
+    }
+  }
+  return h(
+    "main",
+    { class: "sign-in" },
+    h("h1", null, "Parley"),
+    h("p", null, "Sign in with a one-time code. ", h("code", null, "parley serve --sign-in"), " prints a new address with a code. A token works as well."),
+    h("form", { onsubmit: submit }, input, h("button", { type: "submit", class: "button primary" }, "Sign in")),
+    message,
+  )
+}

@@ -1,0 +1,128 @@
+/**
+ * The conversations of the server, and those that need the attention of a person. Loaded again when the server says
+ * that they have changed.
+ */
+
+/**
+ * @typedef {{ conversation_id: string, title: string, updated_at: string, cwd: string, state: "idle" | "running" | "asking",
+ *   unread?: boolean, failed?: boolean }} Entry
+ * @typedef {{ conversation_id: string, title: string, cwd: string, state: "waiting" | "failed" | "finished", since: string,
+ *   approval?: import("./conversation.js").Approval, reason?: string, message?: string, seq?: number }} Attention
+ * @typedef {"all" | "working" | "failed" | "unread" | "archived"} Filter
+ */
+
+const PAGE = 200
+
+export class ConversationList extends EventTarget {
+  /** @param {import("../protocol/connection.js").Connection} connection */
+  constructor(connection) {
+    super()
+    this.connection = connection
+    /** @type {Entry[]} */
+    this.entries = []
+    /** @type {Attention[]} */
+    this.attention = []
+    /** @type {Filter} */
+    this.filter = "all"
+    /** @type {string | undefined} */
+    this.nextCursor = undefined
+    this.loaded = false
+    /** @private */
+    this.count = PAGE
+    /** @private @type {Promise<void> | null} */
+    this.loading = null
+    /** @private */
+    this.again = false
+    connection.addEventListener("messages", (event) => {
+      const messages = /** @type {CustomEvent} */ (event).detail
+      if (messages.some((/** @type {any} */ message) => message.method === "notifications/resources/updated")) void this.refresh()
+    })
+    connection.addEventListener("session", () => void this.refresh())
+    connection.addEventListener("changed", () => void this.refresh())
+  }
+
+  /** Load the lists. Calls during a load cause one more load. @returns {Promise<void>} */
+  refresh() {
+    if (this.loading) {
+      this.again = true
+      return this.loading
+    }
+    this.loading = this.load()
+      .catch(() => {}) // the next notification or reconnection loads again
+      .finally(() => {
+        this.loading = null
+        if (this.again) {
+          this.again = false
+          void this.refresh()
+        }
+      })
+    return this.loading
+  }
+
+  /** @private */
+  async load() {
+    const archived = this.filter === "archived"
+    const [listed, attention] = await Promise.all([
+      this.connection.call("conversationsList", { limit: this.count, ...(archived ? { archived } : {}) }),
+      this.connection.call("attentionList", { limit: 200 }),
+    ])
+    if (archived !== (this.filter === "archived")) {
+      this.again = true
+      return
+    }
+    this.entries = listed.conversations
+    this.nextCursor = listed.next_cursor
+    this.attention = attention.conversations
+    this.loaded = true
+    this.dispatchEvent(new Event("change"))
+  }
+
+  loadMore() {
+    this.count = Math.min(10_000, this.count * 4)
+    return this.refresh()
+  }
+
+  /** @param {Filter} filter */
+  setFilter(filter) {
+    const reload = (filter === "archived") !== (this.filter === "archived")
+    this.filter = filter
+    if (reload) {
+      this.entries = []
+      void this.refresh()
+    }
+    this.dispatchEvent(new Event("change"))
+  }
+
+  /** The conversations that wait for an approval. */
+  get waiting() {
+    return this.attention.filter((one) => one.state === "waiting")
+  }
+
+  /** Return the entry of a conversation. @param {string} id */
+  entry(id) {
+    return this.entries.find((one) => one.conversation_id === id)
+  }
+
+  /** Return the entries that match the filter and a text. @param {string} text */
+  matching(text) {
+    const lower = text.toLowerCase()
+    return this.entries.filter((one) => {
+      if (this.filter === "working" && one.state !== "running") return false
+      if (this.filter === "failed" && !one.failed) return false
+      if (this.filter === "unread" && !one.unread) return false
+      return !lower || one.title.toLowerCase().includes(lower) || one.cwd.toLowerCase().includes(lower)
+    })
+  }
+}
+
+/**
+ * Return the state that the list shows.
+ * @param {Entry} entry
+ * @returns {"working" | "waiting" | "failed" | "unread" | "done"}
+ */
+export function stateOf(entry) {
+  if (entry.state === "asking") return "waiting"
+  if (entry.state === "running") return "working"
+  if (entry.failed) return "failed"
+  return entry.unread ? "unread" : "done"
+}

@@ -1,0 +1,92 @@
+/**
+ * Shows code blocks, and highlights them when highlight.js is loaded. highlight.js is loaded with the first block that
+ * needs it. Its tree of scopes becomes elements; its HTML is not used.
+ */
+
+import { h, icon } from "../dom.js"
+import { fillLong } from "./long_text.js"
+
+const NAMES = /** @type {Record<string, string>} */ ({
+  sh: "bash", shell: "bash", zsh: "bash", console: "bash", "c++": "cpp", cs: "csharp", patch: "diff", golang: "go",
+  toml: "ini", js: "javascript", jsx: "javascript", mjs: "javascript", kt: "kotlin", py: "python", rb: "ruby",
+  rs: "rust", ts: "typescript", tsx: "typescript", html: "xml", svg: "xml", yml: "yaml", h: "c", hpp: "cpp",
+})
+const LANGUAGES = new Set(
+  "bash c cpp csharp css diff go ini java javascript json kotlin php python ruby rust sql typescript xml yaml".split(" "),
+)
+const LONGEST_CODE = 30_000
+
+/** @type {Promise<any> | null} */
+let core = null
+/** @type {Map<string, Promise<void>>} */
+const languages = new Map()
+
+/**
+ * @param {string} text
+ * @param {string} language
+ */
+export function codeBlock(text, language) {
+  const code = h("code", { dir: "ltr" })
+  fillLong(code, text)
+  const copy = h("button", { type: "button", class: "copy", "aria-label": "Copy the code", title: "Copy", onclick: () => void copyText(text, copy) }, icon("copy"))
+  return h(
+    "figure",
+    { class: "code", "data-language": language || undefined },
+    h("pre", { tabindex: 0, role: "region", "aria-label": language ? `Code, ${language}` : "Code" }, code),
+    copy,
+  )
+}
+
+/**
+ * @param {string} text
+ * @param {HTMLElement} button
+ */
+async function copyText(text, button) {
+  await navigator.clipboard?.writeText(text)
+  button.classList.add("done")
+  setTimeout(() => button.classList.remove("done"), 1500)
+}
+
+/** Highlight the code blocks below an element. @param {ParentNode} element */
+export function highlightAll(element) {
+  for (const figure of element.querySelectorAll("figure.code[data-language]:not([data-highlighted])")) {
+    const code = figure.querySelector("code")
+    const language = languageOf(figure.getAttribute("data-language") ?? "")
+    figure.setAttribute("data-highlighted", "")
+    if (code && language && (code.textContent ?? "").length <= LONGEST_CODE) void highlight(code, language)
+  }
+}
+
+/** Return the known name of a language; null if it is unknown. @param {string} name */
+export function languageOf(name) {
+  const lower = name.toLowerCase()
+  const known = NAMES[lower] ?? lower
+  return LANGUAGES.has(known) ? known : null
+}
+
+/**
+ * @param {HTMLElement} code
+ * @param {string} language
+ */
+async function highlight(code, language) {
+  core ??= import("../vendor/highlight/core.js")
+  const engine = (await core).default
+  let loading = languages.get(language)
+  if (!loading) {
+    loading = import(`../vendor/highlight/languages/${language}.js`).then((module) => engine.registerLanguage(language, module.default))
+    languages.set(language, loading)
+  }
+  await loading
+  const result = engine.highlight(code.textContent ?? "", { language, ignoreIllegals: true })
+  code.replaceChildren(...scopes(result._emitter.rootNode))
+}
+
+/**
+ * @param {any} node
+ * @returns {(Node | string)[]}
+ */
+function scopes(node) {
+  return node.children.map((/** @type {any} */ child) =>
+    typeof child === "string" ? child : h("span", { class: child.scope ? `hl-${child.scope.split(".")[0]}` : undefined }, ...scopes(child)),
+  )
+}

@@ -1,0 +1,49 @@
+/**
+ * Shows a long text in parts, so that a text of many megabytes cannot stop the page.
+ */
+
+import { h } from "../dom.js"
+
+export const FIRST_CHARACTERS = 20_000
+const NEXT_CHARACTERS = 100_000
+
+/**
+ * Fill an element with a text. A long text begins with its first part and a button for the next part.
+ * @param {HTMLElement} element
+ * @param {string} text
+ * @param {(text: string) => (Node | string)[]} [render]
+ */
+export function fillLong(element, text, render = (part) => [part]) {
+  if (text.length <= FIRST_CHARACTERS * 1.5) {
+    element.replaceChildren(...render(text))
+    return
+  }
+  let shown = boundary(text, FIRST_CHARACTERS)
+  const more = h("button", { type: "button", class: "more", onclick: () => show() })
+  const label = () => {
+    more.textContent = `Show more (${readableSize(text.length - shown)} left)`
+  }
+  const show = () => {
+    const end = boundary(text, shown + NEXT_CHARACTERS)
+    more.before(...render(text.slice(shown, end)))
+    shown = end
+    if (shown >= text.length) more.remove()
+    else label()
+  }
+  label()
+  element.replaceChildren(...render(text.slice(0, shown)), more)
+}
+
+/** Return an index at or before `index` that does not split a surrogate pair. @param {string} text @param {number} index */
+function boundary(text, index) {
+  if (index >= text.length) return text.length
+  const unit = text.charCodeAt(index)
+  return unit >= 0xdc00 && unit <= 0xdfff ? index - 1 : index
+}
+
+/** @param {number} characters */
+export function readableSize(characters) {
+  if (characters < 1000) return `${characters} characters`
+  if (characters < 1_000_000) return `${Math.round(characters / 1000)},000 characters`
+  return `${(characters / 1_000_000).toFixed(1)} million characters`
+}

@@ -1,0 +1,140 @@
+/**
+ * Turns markdown into DOM nodes. Only the lexer of `marked` is used: its tokens become nodes here, HTML in the text
+ * is shown as text, and links keep only harmless addresses.
+ */
+
+import { h } from "../dom.js"
+import { lexer } from "../vendor/marked.esm.js"
+import { codeBlock } from "./code.js"
+import { fillLong } from "./long_text.js"
+
+const LONGEST_MARKDOWN = 200_000
+/** A longer text is shown as plain text, because the lexer can be slow for texts that are made to be slow. */
+
+/** @typedef {any} Token */
+
+/**
+ * @param {string} text
+ * @returns {Token[]} the tokens of the blocks
+ */
+export function blocksOf(text) {
+  return lexer(text, { gfm: true, breaks: true })
+}
+
+/**
+ * Fill an element with a complete text.
+ * @param {HTMLElement} element
+ * @param {string} text
+ */
+export function fillMarkdown(element, text) {
+  if (text.length > LONGEST_MARKDOWN || /[^\n]{20000}/.test(text)) {
+    const plain = h("p", { class: "plain", dir: "auto" })
+    fillLong(plain, text)
+    element.replaceChildren(plain)
+    return
+  }
+  element.replaceChildren(...blocksOf(text).map((token) => blockNode(token)).filter((node) => node !== null))
+}
+
+/**
+ * @param {Token} token
+ * @returns {Node | null}
+ */
+export function blockNode(token) {
+  switch (token.type) {
+    case "space":
+    case "def":
+      return null
+    case "heading":
+      return h(/** @type {"h3"} */ (`h${Math.min(6, token.depth + 2)}`), { dir: "auto" }, ...inline(token.tokens))
+    case "paragraph":
+      return h("p", { dir: "auto" }, ...inline(token.tokens))
+    case "text":
+      return h("span", { dir: "auto" }, ...(token.tokens ? inline(token.tokens) : [token.text]))
+    case "code":
+      return codeBlock(token.text, (token.lang ?? "").split(/\s/)[0])
+    case "blockquote":
+      return h("blockquote", null, ...token.tokens.map(blockNode))
+    case "hr":
+      return h("hr")
+    case "list":
+      return list(token)
+    case "table":
+      return table(token)
+    default:
+      return h("p", { dir: "auto" }, token.raw)
+  }
+}
+
+/** @param {Token} token */
+function list(token) {
+  const items = token.items.map((/** @type {Token} */ item) =>
+    h(
+      "li",
+      { class: item.task ? "task" : undefined, dir: "auto" },
+      item.task && h("input", { type: "checkbox", disabled: true, checked: item.checked, "aria-label": item.checked ? "done" : "not done" }),
+      ...item.tokens.filter((/** @type {Token} */ inner) => inner.type !== "checkbox").map(blockNode),
+    ),
+  )
+  return token.ordered ? h("ol", { start: token.start === 1 ? undefined : token.start }, ...items) : h("ul", null, ...items)
+}
+
+/** @param {Token} token */
+function table(token) {
+  const cell = (/** @type {"td" | "th"} */ tag, /** @type {Token} */ one) =>
+    h(tag, { class: one.align ? `align-${one.align}` : undefined, dir: "auto" }, ...inline(one.tokens))
+  return h(
+    "div",
+    { class: "table", tabindex: 0, role: "region", "aria-label": "Table" },
+    h(
+      "table",
+      null,
+      h("thead", null, h("tr", null, ...token.header.map((/** @type {Token} */ one) => cell("th", one)))),
+      h("tbody", null, ...token.rows.map((/** @type {Token[]} */ row) => h("tr", null, ...row.map((one) => cell("td", one))))),
+    ),
+  )
+}
+
+/**
+ * @param {Token[]} tokens
+ * @returns {Node[]}
+ */
+function inline(tokens) {
+  return tokens.map((token) => {
+    switch (token.type) {
+      case "strong":
+      case "em":
+      case "del":
+        return h(token.type, null, ...inline(token.tokens))
+      case "codespan":
+        return h("code", { dir: "ltr" }, token.text)
+      case "br":
+        return h("br")
+      case "link":
+        return link(token.href, token.tokens ? inline(token.tokens) : [token.text])
+      case "image":
+        return link(token.href, [`🖼 ${token.text || token.href}`]) // images of other hosts are not loaded
+      case "text":
+      case "escape":
+        return token.tokens ? h("span", null, ...inline(token.tokens)) : document.createTextNode(token.text)
+      default:
+        return document.createTextNode(token.raw)
+    }
+  })
+}
+
+/**
+ * Create a link, or plain text if the address is not a web or mail address.
+ * @param {string} address
+ * @param {(Node | string)[]} content
+ */
+function link(address, content) {
+  let url
+  try {
+    url = new URL(address)
+  } catch {
+    url = null
+  }
+  if (!url || !["http:", "https:", "mailto:"].includes(url.protocol)) return h("span", { class: "not-a-link" }, ...content)
+  return h("a", { href: url.href, target: "_blank", rel: "noopener noreferrer", title: url.href }, ...content)
+}

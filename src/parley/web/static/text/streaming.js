@@ -1,0 +1,70 @@
+/**
+ * Renders a text while it is being written. Blocks that cannot change any more are rendered once; only the last block
+ * is rendered again. A code block that is still open grows by appended text.
+ */
+
+import { blockNode, blocksOf } from "./markdown.js"
+
+export class StreamingText {
+  /** @param {HTMLElement} element */
+  constructor(element) {
+    this.element = element
+    /** @private the number of characters whose blocks are settled */
+    this.settled = 0
+    /** @private @type {ChildNode[]} the nodes of the last block */
+    this.tail = []
+    /** @private @type {{ node: Text, length: number, fence: string } | null} the open code block at the end */
+    this.code = null
+    /** @private */
+    this.length = 0
+  }
+
+  /**
+   * Show the text so far. The text must begin with the text of the previous call.
+   * @param {string} text
+   */
+  update(text) {
+    if (text.length === this.length) return
+    if (this.code && this.growCode(text)) {
+      this.length = text.length
+      return
+    }
+    this.length = text.length
+    this.code = null
+    const rest = text.slice(this.settled)
+    const tokens = blocksOf(rest)
+    let last = tokens.length - 1
+    while (last > 0 && tokens[last].type === "space") last--
+    for (const node of this.tail) node.remove()
+    this.tail = []
+    for (let index = 0; index < tokens.length; index++) {
+      const node = /** @type {ChildNode | null} */ (blockNode(tokens[index]))
+      if (node) this.element.append(node)
+      if (index < last) this.settled += tokens[index].raw.length
+      else if (node) this.tail.push(node)
+    }
+    const token = tokens[last]
+    const fence = token?.type === "code" && /^ {0,3}(`{3,}|~{3,})[^\n]*\n/.exec(token.raw)
+    if (fence && !token.raw.trimEnd().endsWith(fence[1])) {
+      const code = /** @type {Element} */ (this.tail[0])?.querySelector("code")
+      const node = code?.lastChild
+      if (node instanceof Text && code?.childNodes.length === 1)
+        this.code = { node, length: this.settled + token.raw.length, fence: fence[1] }
+    }
+  }
+
+  /**
+   * Append to the open code block. Returns false if the block may have ended.
+   * @private
+   * @param {string} text
+   */
+  growCode(text) {
+    if (!this.code) return false
+    const fresh = text.slice(this.code.length)
+    const lineStart = text.lastIndexOf("\n", this.code.length - 1) + 1
+    if (text.indexOf(this.code.fence[0].repeat(3), lineStart) >= 0) return false
+    this.code.node.appendData(fresh)
+    this.code.length = text.length
+    return true
+  }
+}

@@ -1,0 +1,97 @@
+/**
+ * The buttons that answer an approval request. Used in the transcript and in the list.
+ */
+
+import { h } from "../dom.js"
+
+/**
+ * @typedef {import("../state/conversation.js").Approval} Approval
+ * @typedef {(approval: Approval, decision: string, reason?: string) => Promise<void>} Answer
+ */
+
+const REST_MS = 350
+/** The time in which a new request cannot be answered, so that a tap meant for something else does not answer it. */
+
+/**
+ * @param {Approval} approval
+ * @param {Answer} answer
+ * @param {{ canAnswer: boolean }} options
+ */
+export function approvalButtons(approval, answer, { canAnswer }) {
+  if (!canAnswer) return h("p", { class: "hint" }, "Waiting for somebody who may approve this.")
+  const problem = h("p", { class: "problem", role: "alert", hidden: true })
+  const reason = h("input", { type: "text", maxlength: 2000, "aria-label": "Reason for the agent", placeholder: "Reason for the agent" })
+  /** @param {string} decision @param {string} [text] */
+  const decide = async (decision, text) => {
+    setDisabled(true)
+    problem.hidden = true
+    try {
+      await answer(approval, decision, text)
+    } catch (error) {
+      problem.textContent = /** @type {Error} */ (error).message
+      problem.hidden = false
+      setDisabled(false)
+    }
+  }
+  const session =
+    approval.kind === "exec" &&
+    h("button", { type: "button", class: "button", "data-key": "s", onclick: () => decide("approved_for_session") }, "Approve for session")
+  const withReason = h(
+    "form",
+    {
+      class: "with-reason",
+      hidden: true,
+      onsubmit: (/** @type {Event} */ event) => {
+        event.preventDefault()
+        void decide("denied", reason.value.trim() || undefined)
+      },
+    },
+    reason,
+    h("button", { type: "submit", class: "button danger" }, "Deny"),
+  )
+  const open = h(
+    "button",
+    {
+      type: "button",
+      class: "button quiet",
+      "data-key": "r",
+      "aria-expanded": "false",
+      onclick: () => {
+        withReason.hidden = !withReason.hidden
+        open.setAttribute("aria-expanded", String(!withReason.hidden))
+        if (!withReason.hidden) reason.focus()
+      },
+    },
+    "Deny with a reason…",
+  )
+  const [yes, no] = approval.kind === "limit" ? ["Go on", "Stop here"] : ["Approve", "Deny"]
+  const row = h(
+    "div",
+    { class: "row" },
+    h("button", { type: "button", class: "button primary", "data-key": "a", onclick: () => decide("approved") }, yes),
+    session,
+    h("button", { type: "button", class: "button", "data-key": "d", onclick: () => decide("denied") }, no),
+    approval.kind !== "limit" && open,
+  )
+  /** @param {boolean} disabled */
+  const setDisabled = (disabled) => {
+    for (const button of row.querySelectorAll("button")) button.disabled = disabled
+  }
+  setDisabled(true)
+  setTimeout(() => setDisabled(false), REST_MS)
+  return h("div", { class: "approval-buttons", "data-approval": approval.approval_id }, row, withReason, problem)
+}
+
+/** Describe how an approval was settled. @param {import("../state/items.js").Settlement} settlement */
+export function settlementText({ decision, principal, by, reason }) {
+  const who = principal ? ` by ${principal}` : by === "timeout" ? " because nobody answered in time" : ""
+  const verb = {
+    approved: "Approved",
+    approved_for_session: "Approved for this session",
+    denied: "Denied",
+    abort: "Denied and stopped",
+    timed_out: "Not answered in time",
+    dropped: "Dropped",
+  }[decision] ?? decision
+  return `${verb}${who}${reason ? `: ${reason}` : ""}`
+}

@@ -1,0 +1,61 @@
+/** The changes of a turn, by file, with comments on lines. */
+
+import { fill, h } from "../dom.js"
+import { readDiff } from "../text/diff.js"
+import { counts, fileDiff } from "./diff_view.js"
+
+export class Changes {
+  /**
+   * @param {() => import("../state/items.js").Turn[]} turns returns the turns of the branch that is shown
+   * @param {import("./item_view.js").Context} context
+   */
+  constructor(turns, context) {
+    this.turns = turns
+    this.context = context
+    this.choice = h("select", { "aria-label": "Turn", onchange: () => this.draw() })
+    this.total = h("span", { class: "total" })
+    this.files = h("div", { class: "files" })
+    this.node = h("div", { class: "changes", hidden: true, tabindex: 0, role: "region", "aria-label": "Changes" }, h("div", { class: "changes-head" }, this.choice, this.total), this.files)
+    /** @private */
+    this.drawn = ""
+  }
+
+  /** Draw the chosen turn if the view is visible. */
+  update() {
+    if (this.node.hidden) return
+    const changed = this.turns().filter((turn) => turn.diff)
+    const chosen = this.choice.value
+    const last = changed.at(-1)
+    fill(
+      this.choice,
+      ...changed.map((turn, index) => h("option", { value: String(turn.seq) }, `Turn #${turn.seq}${index === changed.length - 1 ? " (latest)" : ""}`)).reverse(),
+    )
+    if (changed.some((turn) => String(turn.seq) === chosen) && this.drawn && !this.followsLast) this.choice.value = chosen
+    else this.choice.value = String(last?.seq ?? "")
+    this.choice.hidden = changed.length === 0
+    this.draw()
+  }
+
+  /** @private */
+  get followsLast() {
+    return this.choice.dataset.chosen === undefined
+  }
+
+  /** @private */
+  draw() {
+    const turn = this.turns().find((one) => String(one.seq) === this.choice.value)
+    if (document.activeElement === this.choice) this.choice.dataset.chosen = ""
+    const key = turn ? `${turn.seq}:${turn.diff.length}:${turn.diff.slice(-200)}` : "none"
+    if (key === this.drawn) return
+    this.drawn = key
+    const files = turn ? readDiff(turn.diff) : []
+    const sum = { added: 0, deleted: 0 }
+    for (const file of files) {
+      sum.added += file.added
+      sum.deleted += file.deleted
+    }
+    fill(this.total, files.length ? `${files.length} ${files.length === 1 ? "file" : "files"} ` : "", files.length > 0 && counts(sum))
+    if (!files.length) fill(this.files, h("p", { class: "empty-transcript" }, "No files have been changed by patches in the loaded turns."))
+    else fill(this.files, ...files.map((file) => fileDiff(file, { comments: this.context.comments(), cwd: this.context.cwd() })))
+  }
+}

@@ -1,0 +1,249 @@
+/**
+ * Shows the diff of one file: line numbers, changed words, and comments on lines.
+ */
+
+import { h } from "../dom.js"
+import { compareWords } from "../text/diff.js"
+import { visible } from "../text/visible.js"
+
+/**
+ * @typedef {import("../text/diff.js").FileDiff} FileDiff
+ * @typedef {import("../text/diff.js").DiffLine} DiffLine
+ * @typedef {import("../state/comments.js").Comments} Comments
+ */
+
+const FIRST_LINES = 400
+const LONGEST_LINE = 2000
+const LABELS = { add: "added", delete: "deleted", update: "", move: "moved" }
+
+/**
+ * Create the view of one file.
+ * @param {FileDiff} file
+ * @param {{ comments: Comments | null, cwd?: string }} options `comments` is null if no message can be sent
+ */
+export function fileDiff(file, { comments, cwd = "" }) {
+  const shown = shortPath(file.path, cwd)
+  const head = h(
+    "summary",
+    { class: "file-head" },
+    h("span", { class: "path", dir: "ltr", title: file.path }, file.from && [...visible(shortPath(file.from, cwd)), " → "], ...visible(shown)),
+    LABELS[file.kind] && h("span", { class: `file-kind ${file.kind}` }, LABELS[file.kind]),
+    counts(file),
+  )
+  const body = h("div", { class: "file-body" })
+  const details = h("details", { class: "file", open: file.added + file.deleted <= FIRST_LINES }, head, body)
+  const build = () => {
+    if (body.childNodes.length || !details.open) return
+    body.append(diffTable(file, comments))
+  }
+  details.addEventListener("toggle", build)
+  build()
+  return details
+}
+
+/** @param {{ added: number, deleted: number }} file */
+export function counts({ added, deleted }) {
+  return h(
+    "span",
+    { class: "counts", "aria-label": `${added} lines added, ${deleted} lines deleted` },
+    added > 0 && h("span", { class: "added" }, `+${added}`),
+    deleted > 0 && h("span", { class: "deleted" }, `−${deleted}`),
+  )
+}
+
+/**
+ * @param {string} path
+ * @param {string} cwd
+ */
+export function shortPath(path, cwd) {
+  return cwd && path.startsWith(`${cwd}/`) ? path.slice(cwd.length + 1) : path
+}
+
+/**
+ * @param {FileDiff} file
+ * @param {Comments | null} comments
+ */
+function diffTable(file, comments) {
+  const body = h("tbody")
+  const rows = file.hunks.flatMap((hunk, index) => [...(hunk.header && (index > 0 || file.kind !== "add") ? [hunk.header] : []), ...pairs(hunk.lines)])
+  let shown = 0
+  /** @type {HTMLButtonElement | null} */
+  let more = null
+  const show = () => {
+    for (const row of rows.slice(shown, shown + FIRST_LINES)) body.append(...(typeof row === "string" ? [hunkRow(row)] : lineRow(row, file, comments)))
+    shown = Math.min(rows.length, shown + FIRST_LINES)
+    if (more) {
+      if (shown >= rows.length) more.remove()
+      else more.textContent = `Show ${Math.min(FIRST_LINES, rows.length - shown)} more lines`
+    }
+  }
+  if (rows.length > FIRST_LINES) more = h("button", { type: "button", class: "more", onclick: show })
+  show()
+  if (!rows.length) body.append(h("tr", null, h("td", { class: "empty" }, file.kind === "delete" ? "The file is deleted." : "No text has changed.")))
+  const table = h("table", { class: "diff", dir: "ltr", "aria-label": `Changes of ${file.path}` }, body)
+  table.addEventListener("keydown", (event) => moveFocus(event))
+  return h("div", { class: "diff-scroll", role: "region", "aria-label": `Changes of ${file.path}`, tabindex: 0 }, table, more)
+}
+
+/** Move between the lines of a diff with the arrow keys. @param {KeyboardEvent} event */
+function moveFocus(event) {
+  if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return
+  const row = /** @type {Element} */ (event.target).closest("tr")
+  if (!row || !(event.target instanceof HTMLButtonElement)) return
+  for (let next = step(row, event.key); next; next = step(next, event.key)) {
+    const button = /** @type {HTMLElement | null} */ (next.querySelector(".comment-here"))
+    if (!button) continue
+    event.preventDefault()
+    button.focus()
+    return
+  }
+}
+
+/**
+ * @param {Element} row
+ * @param {string} key
+ */
+function step(row, key) {
+  return key === "ArrowDown" ? row.nextElementSibling : row.previousElementSibling
+}
+
+/**
+ * Find the changed words of lines that replace each other.
+ * @param {DiffLine[]} lines
+ * @returns {(DiffLine & { parts?: { text: string, changed: boolean }[] })[]}
+ */
+function pairs(lines) {
+  /** @type {(DiffLine & { parts?: { text: string, changed: boolean }[] })[]} */
+  const result = lines.map((line) => ({ ...line }))
+  for (let start = 0; start < result.length; start++) {
+    if (result[start].kind !== "delete") continue
+    let middle = start
+    while (result[middle]?.kind === "delete") middle++
+    let end = middle
+    while (result[end]?.kind === "add") end++
+    for (let index = 0; index < Math.min(middle - start, end - middle); index++) {
+      const words = compareWords(result[start + index].text, result[middle + index].text)
+      if (!words) continue
+      result[start + index].parts = words.before
+      result[middle + index].parts = words.after
+    }
+    start = Math.max(start, end - 1)
+  }
+  return result
+}
+
+/** @param {string} header */
+function hunkRow(header) {
+  return h("tr", { class: "hunk" }, h("td", { class: "number" }), h("td", { class: "number" }), h("td", { class: "text" }, ...visible(header)))
+}
+
+const SIGNS = { add: "+", delete: "−", same: " ", note: "" }
+
+/**
+ * @param {DiffLine & { parts?: { text: string, changed: boolean }[] }} line
+ * @param {FileDiff} file
+ * @param {Comments | null} comments
+ * @returns {Element[]}
+ */
+function lineRow(line, file, comments) {
+  const text = line.parts
+    ? line.parts.map(({ text: part, changed }) => (changed ? h("mark", null, ...visible(part)) : visible(part))).flat()
+    : visible(line.text.slice(0, LONGEST_LINE))
+  if (line.text.length > LONGEST_LINE && !line.parts)
+    text.push(h("span", { class: "gap" }, ` … ${(line.text.length - LONGEST_LINE).toLocaleString()} more characters`))
+  const number = line.new ?? line.old
+  const canComment = comments && number !== null
+  const row = h(
+    "tr",
+    { class: line.kind },
+    h("td", { class: "number" }, line.old ?? ""),
+    h("td", { class: "number" }, line.new ?? ""),
+    h(
+      "td",
+      { class: "text" },
+      canComment &&
+        h(
+          "button",
+          {
+            type: "button",
+            class: "comment-here",
+            "aria-label": `Comment on line ${number}: ${line.text.slice(0, 200)}`,
+            title: "Comment on this line",
+            onclick: () => edit(null),
+          },
+          "+",
+        ),
+      h("span", { class: "sign", "aria-hidden": "true" }, SIGNS[line.kind]),
+      ...text,
+    ),
+  )
+  /** @type {Element[]} */
+  const rows = [row]
+  /** @param {import("../state/comments.js").Comment | null} existing */
+  const edit = (existing) => {
+    if (!comments) return
+    const area = h("textarea", { rows: 2, "aria-label": "Comment", placeholder: "Comment for the agent" })
+    area.value = existing?.text ?? ""
+    const save = () => {
+      const value = area.value.trim()
+      if (existing) comments.remove(existing.id)
+      editor.remove()
+      shownComment?.remove()
+      if (!value) return
+      const saved = comments.add({ path: file.path, line: number ?? 0, isOld: line.new === null, quote: line.text.slice(0, 300), text: value })
+      show(saved)
+    }
+    const editor = h(
+      "tr",
+      { class: "comment" },
+      h("td", { colspan: 3 }, area, h("div", { class: "row" }, h("button", { type: "button", class: "button primary small", onclick: save }, "Add comment"), h("button", { type: "button", class: "button quiet small", onclick: () => editor.remove() }, "Cancel"))),
+    )
+    area.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save()
+      if (event.key === "Escape") {
+        event.stopPropagation()
+        editor.remove()
+      }
+    })
+    row.after(editor)
+    area.focus()
+  }
+  /** @type {Element | null} */
+  let shownComment = null
+  /** @param {import("../state/comments.js").Comment} comment */
+  const show = (comment) => {
+    shownComment = commentRow(comment, () => edit(comment), () => comments?.remove(comment.id))
+    row.after(shownComment)
+  }
+  if (comments && number !== null) {
+    for (const comment of comments.at(file.path, number, line.new === null)) {
+      shownComment = commentRow(comment, () => edit(comment), () => comments.remove(comment.id))
+      rows.push(shownComment)
+    }
+  }
+  return rows
+}
+
+/**
+ * @param {import("../state/comments.js").Comment} comment
+ * @param {() => void} edit
+ * @param {() => void} remove
+ */
+function commentRow(comment, edit, remove) {
+  const row = h(
+    "tr",
+    { class: "comment", "data-comment": comment.id },
+    h(
+      "td",
+      { colspan: 3 },
+      h("p", { dir: "auto" }, comment.text),
+      h(
+        "div",
+        { class: "row" },
+        h("button", { type: "button", class: "button quiet small", onclick: edit }, "Edit"),
+        h("button", { type: "button", class: "button quiet small", onclick: () => (remove(), row.remove()) }, "Remove"),
+      ),
+    ),
+  )
+  return row
+}

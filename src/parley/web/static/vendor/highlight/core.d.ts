@@ -1,0 +1,2 @@
+declare const engine: any
+export default engine
