@@ -179,7 +179,7 @@ async def test_a_database_with_a_newer_format_is_refused(databases: Databases) -
     url = databases.new_url()
     first = PostgresStore(url)
     await first.tokens()
-    await with_connection(url, lambda db: db.execute("UPDATE parley.format SET version = 99"))
+    await with_connection(url, lambda db: db.execute("UPDATE parley.format SET version = 99, compatible = 99"))
     second = PostgresStore(url)
     with pytest.raises(BadHome, match=r"its format is 99, .* upgrade Parley"):
         await second.tokens()

@@ -121,7 +121,7 @@ class HttpService:
             rate=RateLimit(settings.requests_per_second),
             limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
             why_too_large=why_too_large,
-            nodes=None if nodes is None else NodeEndpoint(nodes.token, self._authenticator, nodes.peers.accept),
+            nodes=None if nodes is None else _node_endpoint(nodes, self._authenticator),
             page=page,
         )
         self.url = _url(settings, port)
@@ -232,6 +232,10 @@ class HttpService:
                 f"serve.host {settings.host!r} is not loopback, and there is no token: use `parley token "
                 f"create`, --json, or {TOKEN_VARIABLE}"
             )
+
+
+def _node_endpoint(nodes: NodeMembership, authenticator: Authenticator) -> NodeEndpoint:
+    return NodeEndpoint(nodes.token, authenticator, nodes.peers.accept, versions=nodes.peers.versions)
 
 
 def _checked(token: str | None) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -15,7 +15,9 @@ from parley.errors import BadSetting
 from parley.peers import NodePeers
 from parley.ports.nodes import Node, NodeLoad, Nodes
 from parley.runtime.placement import choose_node
+from parley.transports.unix import Connection
 from parley.version import __version__
+from parley.wire.nodes import NODE_VERSIONS
 
 if TYPE_CHECKING:
     from parley.config.load import Loader
@@ -30,12 +32,24 @@ class NodeMembership:
     therefore follow conversations on nodes. After `join`, the process is a node itself.
     """
 
-    def __init__(self, store: Nodes, local: UnixPeers, loader: Loader, token: NodeToken) -> None:
+    def __init__(
+        self,
+        store: Nodes,
+        local: UnixPeers,
+        loader: Loader,
+        token: NodeToken,
+        *,
+        serve: Callable[[Connection, str], Coroutine[Any, Any, None]],
+        versions: Sequence[str] = NODE_VERSIONS,
+    ) -> None:
+        """Create the membership. `serve` and `versions` are those of `NodePeers`."""
         self.token, self._store, self._loader = token, store, loader
         self._node: Node | None = None
         self._running: Callable[[], int] = lambda: 0
         self.is_draining = False
-        self.peers = NodePeers(local, token=token, urls=self._urls, on_refused=store.note_refused)
+        self.peers = NodePeers(
+            local, token=token, serve=serve, urls=self._urls, on_refused=store.note_refused, versions=versions
+        )
 
     @property
     def has_joined(self) -> bool:

@@ -39,6 +39,7 @@ from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit
 from parley.transports.descriptors import DescriptorTransport
+from parley.wire.nodes import NODE_VERSIONS
 from parley.wire.principals import LOCAL
 
 __all__ = ["Server", "SystemClock", "prepare_process", "report_unknown_keys", "serve_stdio"]
@@ -82,12 +83,14 @@ class Server:
         is_ephemeral: bool = False,
         is_resident: bool = False,
         prepare_process: Callable[[], None] = lambda: None,
+        node_versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
         """Connect the parts. Nothing is read, written or started yet.
 
         An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
         running commands, because any number of clients may begin turns. A resident server also seals data with the
         key of the home directory. `prepare_process` is called after the first answer to the client.
+        `node_versions` are the versions of the link to other nodes that this server knows, the newest first.
 
         Raises:
             ConfigError: the overrides, the home directory, the URL of the database or the token of the nodes
@@ -103,8 +106,8 @@ class Server:
         )
         self._tools = AgentTools(commands=self._commands)
 
-        async def serve_other(transport: PeerTransport) -> None:
-            await serve_peer(transport, self._context)
+        async def serve_other(transport: PeerTransport, version: str = "") -> None:
+            await serve_peer(transport, self._context, version)
 
         self._webhook = WebhookSender(loader.webhook, self._http, clock, environ)
         self.store: Store = _memory_store() if is_ephemeral else server_store(loader)
@@ -112,7 +115,7 @@ class Server:
         self.nodes: NodeMembership | None = None
         """This process among the nodes; None if the server has no token or database for nodes."""
         if isinstance(self.store, Nodes) and (token := loader.node_token()) is not None:
-            self.nodes = NodeMembership(self.store, local, loader, token)
+            self.nodes = NodeMembership(self.store, local, loader, token, serve=serve_other, versions=node_versions)
         self.conversations = ConversationRegistry(
             peers=None if is_ephemeral else local if self.nodes is None else self.nodes.peers,
             placement=self.nodes,

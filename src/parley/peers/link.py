@@ -39,9 +39,14 @@ class SocketLink:
     """
 
     def __init__(
-        self, connection: Connection, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self,
+        connection: Connection,
+        *,
+        on_notification: Callable[[str, Raw], None],
+        gone: Callable[[], None],
+        version: str = "",
     ) -> None:
-        self._connection = connection
+        self._connection, self.version = connection, version
         self._on_notification, self._gone = on_notification, gone
         self._ids = count(1)
         self._waiting: dict[RequestId, Callable[[Message], None]] = {}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
@@ -42,15 +42,19 @@ class NodePeers:
         local: UnixPeers,
         *,
         token: str,
+        serve: Callable[[Connection, str], Coroutine[Any, Any, None]],
         urls: Callable[[], Awaitable[list[str]]],
         on_refused: Callable[[str], None],
+        versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
         """Create the peers.
 
-        `local` are the other processes of the home. `urls` returns the addresses of the other nodes. `on_refused`
-        is called with the address of a node if its computer refuses the connection.
+        `local` are the other processes of the home. `serve` serves another node over a link of a version. `urls`
+        returns the addresses of the other nodes. `on_refused` is called with the address of a node if its computer
+        refuses the connection. `versions` are the versions of the link that this node knows, the newest first.
         """
         self._local, self._token, self._urls, self._on_refused = local, token, urls, on_refused
+        self._serve, self.versions = serve, versions
         self._url = ""
         self._dialer: WebSocketDialer | None = None
         self._log = LimitedLog(log)
@@ -63,9 +67,9 @@ class NodePeers:
         """Use a URL as the address of this process, because this process accepts the links of other nodes."""
         self._url = url
 
-    def accept(self, channel: socket.socket) -> None:
-        """Serve the node at the other end of a socket."""
-        self._local.accept(channel)
+    def accept(self, channel: socket.socket, version: str) -> None:
+        """Serve the node at the other end of a socket over a link of a version."""
+        self._local.accept(channel, serve=lambda connection: self._serve(connection, version))
 
     @property
     def address(self) -> str:
@@ -80,7 +84,7 @@ class NodePeers:
         if not address.startswith("http"):
             return await self._local.connect(address, on_notification=on_notification, gone=gone)
         try:
-            channel = await self._dial(address)
+            channel, version = await self._dial(address)
         except ConnectionRefusedError:
             self._on_refused(address)
             return None
@@ -92,16 +96,16 @@ class NodePeers:
             return None
         # This end always reads. If both ends could stop reading, they could wait for each other forever.
         connection = Connection(channel, stop_reading_at=MOST_UNREAD_BYTES)
-        return self._local.link(connection, on_notification=on_notification, gone=gone)
+        return self._local.link(connection, on_notification=on_notification, gone=gone, version=version)
 
-    async def _dial(self, address: str) -> socket.socket:
+    async def _dial(self, address: str) -> tuple[socket.socket, str]:
         if self._dialer is None:
             loop = asyncio.get_running_loop()
             library = await loop.run_in_executor(None, import_module, "parley.transports.websocket")
             if self._dialer is None:
                 self._dialer = library.WebSocketDialer()
         url = address.rstrip("/") + NODE_PATH
-        return await self._dialer.dial(url, token=self._token, protocols=NODE_VERSIONS, seconds=CONNECT_SECONDS)
+        return await self._dialer.dial(url, token=self._token, protocols=self.versions, seconds=CONNECT_SECONDS)
 
     def notify_all(self, method: str, params: bytes) -> None:
         self._local.notify_all(method, params)

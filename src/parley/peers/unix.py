@@ -152,19 +152,22 @@ class UnixPeers:
 
     # --- connections from other processes ------------------------------------------------------------
 
-    def accept(self, channel: socket.socket) -> None:
-        """Serve the process at the other end of a socket."""
+    def accept(self, channel: socket.socket, *, serve: Serve | None = None) -> None:
+        """Serve the process at the other end of a socket.
+
+        `serve` replaces the function that `UnixPeers` was given.
+        """
         if self._closed:
             channel.close()
             return
         connection = Connection(channel)
-        task = asyncio.get_running_loop().create_task(self._have_served(connection))
+        task = asyncio.get_running_loop().create_task(self._have_served(connection, serve or self._serve))
         self._served[connection] = task
         task.add_done_callback(lambda _: self._served.pop(connection))
 
-    async def _have_served(self, connection: Connection) -> None:
+    async def _have_served(self, connection: Connection, serve: Serve) -> None:
         try:
-            await self._serve(connection)
+            await serve(connection)
         except Exception:
             log.exception("failed to serve another process")
         else:
@@ -181,10 +184,18 @@ class UnixPeers:
         return None if connection is None else self.link(connection, on_notification=on_notification, gone=gone)
 
     def link(
-        self, connection: Connection, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self,
+        connection: Connection,
+        *,
+        on_notification: Callable[[str, Raw], None],
+        gone: Callable[[], None],
+        version: str = "",
     ) -> SocketLink:
-        """Return a link over a connection. The arguments are those of `connect`."""
-        link = SocketLink(connection, on_notification=on_notification, gone=gone)
+        """Return a link over a connection.
+
+        `version` is the version of a link between nodes. The other arguments are those of `connect`.
+        """
+        link = SocketLink(connection, on_notification=on_notification, gone=gone, version=version)
         self._links.add(link)
         task = asyncio.get_running_loop().create_task(link.read())
         self._reading.add(task)

@@ -19,6 +19,11 @@ class Link(Protocol):
     sent later are lost.
     """
 
+    @property
+    def version(self) -> str:
+        """The version of a link between nodes (`wire/nodes.py`); empty for a link to a process of the same home."""
+        ...
+
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         """Send a request.
 

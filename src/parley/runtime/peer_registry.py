@@ -48,6 +48,11 @@ class PeerConnection:
         self.followed: dict[ConversationId, Follower] = {}
         """The conversations for which the owner has begun to send entries and deltas."""
 
+    @property
+    def version(self) -> str:
+        """The version of a link between nodes; empty if the process is not a node or the link is broken."""
+        return "" if self.link is None else self.link.version
+
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         """Send a request. `answered` is called with the answer. Raises NotOwned if the connection is broken."""
         if self.link is None:

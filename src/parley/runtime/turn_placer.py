@@ -13,6 +13,7 @@ from parley.runtime.errors import NoNodeForDirectory
 from parley.runtime.peer_registry import PeerNews
 from parley.runtime.remote_owner import refusal
 from parley.wire.jsonrpc import Message, encode, error_of
+from parley.wire.nodes import FIRST_VERSION
 from parley.wire.peers import Place
 
 __all__ = ["TurnPlacer"]
@@ -65,6 +66,8 @@ class TurnPlacer:
         try:
             async with asyncio.timeout_at(command.deadline.at) as self._waiting:
                 connection = await self._local.peers.connect(node.url)
+                if connection.version == FIRST_VERSION:
+                    raise NotOwned  # the node runs an older version of Parley, and begins only its own turns
                 connection.users.add(answer)
                 try:
                     connection.request(Place.METHOD, encode(place), answered=answer.take)

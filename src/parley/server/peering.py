@@ -31,6 +31,7 @@ from parley.server.serve import Transport
 from parley.wire.framing import Overlong
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import decode_message, encode, notification
+from parley.wire.nodes import FIRST_VERSION
 from parley.wire.peers import (
     NOT_OWNER,
     NOT_WRITTEN,
@@ -91,10 +92,15 @@ class PeerTransport(Transport, Protocol):
         ...
 
 
-async def serve_peer(transport: PeerTransport, server: ServerContext) -> None:
-    """Serve another process until it disconnects. The turns of this process continue."""
+async def serve_peer(transport: PeerTransport, server: ServerContext, version: str = "") -> None:
+    """Serve another process until it disconnects. The turns of this process continue.
+
+    `version` is the version of a link between nodes; empty for a process of the same home.
+    """
     out = transport.outbox
     peer = _Peer(out, server)
+    if version == FIRST_VERSION:
+        del peer.requests[Place.METHOD]
     try:
         async with asyncio.TaskGroup() as tasks:
             dispatch = Dispatch(
@@ -131,7 +137,7 @@ class _Peer:
     def __init__(self, out: Outbox, server: ServerContext) -> None:
         self._out, self._server = out, server
         self._followed: dict[ConversationId, tuple[Conversation, Reader]] = {}
-        self.requests: Mapping[str, Handler] = {
+        self.requests: dict[str, Handler] = {
             Follow.METHOD: self._follow,
             Place.METHOD: self._place,
             **{kind.METHOD: partial(self._execute, kind) for kind in _REQUESTS},

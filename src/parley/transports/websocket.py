@@ -45,8 +45,12 @@ class WebSocketDialer:
         self._session: aiohttp.ClientSession | None = None
         self._carrying: set[asyncio.Task[None]] = set()
 
-    async def dial(self, url: str, *, token: str, protocols: Sequence[str], seconds: float) -> socket.socket:
-        """Connect to a URL, and return a socket for the connection. `protocols` are the subprotocols to offer.
+    async def dial(
+        self, url: str, *, token: str, protocols: Sequence[str], seconds: float
+    ) -> tuple[socket.socket, str]:
+        """Connect to a URL, and return a socket for the connection and the subprotocol that the server has chosen.
+
+        `protocols` are the subprotocols to offer.
 
         Raises:
             ConnectionRefusedError: the computer is running, and no process listens at the address.
@@ -85,7 +89,7 @@ class WebSocketDialer:
         task = asyncio.get_running_loop().create_task(carry(opened, ours))
         self._carrying.add(task)
         task.add_done_callback(self._carrying.discard)
-        return theirs
+        return theirs, opened.protocol
 
     async def close(self) -> None:
         """Close all connections. Their sockets must be closed first."""

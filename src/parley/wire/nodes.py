@@ -2,6 +2,9 @@
 
 The versions of the link are WebSocket subprotocols. A node offers all versions that it knows, and the other node
 chooses the newest version that it also knows. A node ignores unknown members and unknown notifications.
+
+Version 2 adds the request `parley/place`. Each version of Parley knows at least one version of the link that the
+previous version of Parley also knows.
 """
 
 from __future__ import annotations
@@ -9,15 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["NODE_PATH", "NODE_VERSIONS", "common_version"]
+__all__ = ["FIRST_VERSION", "NODE_PATH", "NODE_VERSIONS", "common_version"]
 
 NODE_PATH: Final = "/node"
 
-NODE_VERSIONS: Final = ("parley-node.1",)
+FIRST_VERSION: Final = "parley-node.1"
+"""The version of the link without `parley/place`."""
+
+NODE_VERSIONS: Final = ("parley-node.2", FIRST_VERSION)
 """The versions of the link that this version of Parley knows, the newest first."""
 
 
-def common_version(offered: Sequence[str]) -> str | None:
-    """Return the newest version that both nodes know; None if there is none."""
+def common_version(offered: Sequence[str], known: Sequence[str]) -> str | None:
+    """Return the newest version that both nodes know; None if there is none.
+
+    `offered` are the values of the header of the other node. `known` are the versions that this node knows, the
+    newest first.
+    """
     names = [name.strip() for value in offered for name in value.split(",")]
-    return next((version for version in NODE_VERSIONS if version in names), None)
+    return next((version for version in known if version in names), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from parley.client import ResidentSocket
 from parley.common.home import SOCKET
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
+from parley.wire.nodes import NODE_VERSIONS
 
 __all__ = ["CuttingSocket", "InProcessResident"]
 
@@ -34,15 +35,21 @@ class InProcessResident:
         config: str = "",
         http: HttpChoice | None = None,
         env: Mapping[str, str] | None = None,
+        node_versions: Sequence[str] = NODE_VERSIONS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the server. It serves HTTP if `http` is given."""
         self._files = Home(model, home=home, config=config, env=env or {})
-        self._http, self._now = http, now
+        self._http, self._now, self._node_versions = http, now, node_versions
 
     async def __aenter__(self) -> Self:
         self._files.open()
-        self._server = Server(environ=self._files.environ, server_dir=str(self._files.work), is_resident=True)
+        self._server = Server(
+            environ=self._files.environ,
+            server_dir=str(self._files.work),
+            is_resident=True,
+            node_versions=self._node_versions,
+        )
         self.resident = Resident(self._server, str(self._files.path), now=self._now)
         self.resident.listen()
         if self._http is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from parley.ports.http import HttpRequest
 from parley.server.http.authentication import UNAUTHORIZED, Authenticator, bearer_token
 from parley.server.http.tokens import token_digest
 from parley.wire.http import HttpAnswer
-from parley.wire.nodes import NODE_VERSIONS, common_version
+from parley.wire.nodes import common_version
 
 if TYPE_CHECKING:
     from socket import socket
@@ -27,9 +27,19 @@ log = logging.getLogger(__name__)
 class NodeEndpoint:
     """Accepts the links of other nodes. Only the token of the nodes is valid here, and it is valid nowhere else."""
 
-    def __init__(self, token: str, authenticator: Authenticator, accept: Callable[[socket], None]) -> None:
-        """Create the endpoint. `authenticator` counts wrong tokens. `accept` gets a socket for each link."""
+    def __init__(
+        self,
+        token: str,
+        authenticator: Authenticator,
+        accept: Callable[[socket, str], None],
+        *,
+        versions: Sequence[str],
+    ) -> None:
+        """Create the endpoint. `authenticator` counts wrong tokens. `accept` gets a socket and the version of each
+        link. `versions` are the versions that this node knows, the newest first.
+        """
         self._digest, self._authenticator, self._accept = token_digest(token), authenticator, accept
+        self._versions = versions
         self._log = LimitedLog(log)
 
     async def answer(self, request: HttpRequest) -> object:
@@ -41,11 +51,11 @@ class NodeEndpoint:
             return UNAUTHORIZED
         if request.method != "GET":
             return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET"})
-        version = common_version(request.header("Sec-WebSocket-Protocol"))
+        version = common_version(request.header("Sec-WebSocket-Protocol"), self._versions)
         if version is None or [one.lower() for one in request.header("Upgrade")] != ["websocket"]:
-            known = ", ".join(NODE_VERSIONS)
+            known = ", ".join(self._versions)
             self._log.warning("refused the link of a node at %s: it knows none of %s", request.remote, known)
             headers = {"Upgrade": "websocket", "Sec-WebSocket-Protocol": known}
             return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
         request.authenticated()
-        return request.open_link(version, self._accept)
+        return request.open_link(version, lambda channel: self._accept(channel, version))

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import random
 from asyncio import Task
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from parley.errors import BadHome, ParleyError, StoreFailed
 from parley.ports.store import CALL_SECONDS
+from parley.stores.postgres import schema
 from parley.stores.postgres.availability import Availability
 from parley.stores.postgres.driver import (
     Connection,
@@ -27,7 +28,7 @@ from parley.stores.postgres.driver import (
     is_rolled_back,
     reason_of,
 )
-from parley.stores.postgres.schema import MIGRATIONS, NewerFormat, format_of, migrate
+from parley.stores.postgres.schema import Migration, NewerFormat, format_of, migrate
 
 __all__ = ["Backoff", "Database", "close", "location_of"]
 
@@ -89,9 +90,11 @@ class Backoff:
 class Database:
     """The connections of one process to a PostgreSQL database."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
+        """Create the connections. `migrations` are the migrations that this process knows; the default is all."""
         self._url = url
         self.location = location_of(url)
+        self._migrations = schema.MIGRATIONS if migrations is None else migrations
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(MOST_CONNECTIONS)
         self._tasks: set[Task[Any]] = set()
@@ -110,10 +113,11 @@ class Database:
         connection: Connection | None = None
         try:
             connection = await connect(self._url, seconds=CONNECT_SECONDS)
-            if (found := await format_of(connection)) < len(MIGRATIONS):
+            found = await format_of(connection)
+            if found.number < len(self._migrations):
                 await self._migrated()
-            elif found > len(MIGRATIONS):
-                raise NewerFormat(found)
+            else:
+                found.check(len(self._migrations))
             return connection
         except BaseException as error:
             if connection is not None:
@@ -136,7 +140,7 @@ class Database:
     async def _migrate(self) -> None:
         connection = await connect(self._url, seconds=CONNECT_SECONDS)
         try:
-            await migrate(connection)
+            await migrate(connection, self._migrations)
         finally:
             connection.terminate()
 

@@ -1,68 +1,90 @@
 """The schema of the database, as numbered migrations. A released migration is never edited.
 
+Servers of two adjacent versions of Parley can use the same database at the same time. A migration is therefore
+additive: it adds tables, indexes, and columns with defaults, and the statements of the previous version keep their
+meaning. What the previous version needs is removed only by a later version. The table `format` contains the lowest
+format that a server must know to use the database, so a server accepts newer formats that are compatible.
+
 All tables are in the schema `parley` of the database. Texts that clients choose are stored as bytes, because the
 type `text` of PostgreSQL cannot contain NUL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
 
 from parley.stores.postgres.driver import Connection
 from parley.stores.postgres.months import MIGRATION_LOCK, NUMBER_BITS, prepare_months
 
-__all__ = ["MIGRATIONS", "NewerFormat", "format_of", "migrate"]
+__all__ = ["MIGRATIONS", "Format", "Migration", "NewerFormat", "format_of", "migrate"]
 
-MIGRATIONS: Final[list[Callable[[Connection], Awaitable[None]]]] = []
+Migration = Callable[[Connection], Awaitable[None]]
+
+MIGRATIONS: Final[list[Migration]] = []
 """All migrations, in order. The format of a database is the number of migrations that were applied to it."""
 
 
 class NewerFormat(Exception):
-    """Raised when a newer version of Parley has migrated the database."""
+    """Raised when a newer version of Parley has migrated the database, and this version cannot use it."""
 
-    def __init__(self, found: int) -> None:
+    def __init__(self, found: int, known: int) -> None:
         super().__init__(
-            f"its format is {found}, and this version of Parley knows formats up to {len(MIGRATIONS)};"
-            " upgrade Parley"
+            f"its format is {found}, and this version of Parley knows formats up to {known}; upgrade Parley"
         )
         self.found = found
 
 
-async def format_of(db: Connection) -> int:
-    """Return the format of the database; 0 if it has no tables of Parley."""
+class Format(NamedTuple):
+    """The format of a database."""
+
+    number: int
+    """The number of migrations that were applied; 0 if the database has no tables of Parley."""
+    compatible: int
+    """The lowest format that a server must know to use the database."""
+
+    def check(self, known: int) -> None:
+        """Raise NewerFormat if a server that knows the formats up to `known` cannot use the database."""
+        if self.compatible > known:
+            raise NewerFormat(self.number, known)
+
+
+async def format_of(db: Connection) -> Format:
+    """Return the format of the database."""
     # `to_regclass` would not see a table that another process has created since the transaction began.
     exists = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'parley' AND tablename = 'format'"
     if await db.fetchval(exists) is None:
-        return 0
-    found: int = await db.fetchval("SELECT version FROM parley.format")
-    return found
+        return Format(0, 0)
+    # The column `compatible` is missing before the migration that adds it.
+    row = await db.fetchrow("SELECT version, (to_jsonb(f) ->> 'compatible')::integer FROM parley.format f")
+    assert row is not None
+    return Format(row[0], row[0] if row[1] is None else row[1])
 
 
-async def migrate(db: Connection) -> None:
-    """Apply the migrations that the database lacks.
+async def migrate(db: Connection, migrations: Sequence[Migration] | None = None) -> None:
+    """Apply the migrations that the database lacks. The default is `MIGRATIONS`.
 
     If several processes migrate at the same time, one process applies the migrations and the others wait.
 
     Raises:
-        NewerFormat: a newer version of Parley has migrated the database.
+        NewerFormat: a newer version of Parley has migrated the database, and this version cannot use it.
     """
+    migrations = MIGRATIONS if migrations is None else migrations
     found = await format_of(db)
-    if found < len(MIGRATIONS):
+    if found.number < len(migrations):
         async with db.transaction():
             await db.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
             await db.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
             found = await format_of(db)
-            for step in MIGRATIONS[found:]:
+            for step in migrations[found.number :]:
                 await step(db)
-            if found < len(MIGRATIONS):
-                await db.execute("UPDATE parley.format SET version = $1", len(MIGRATIONS))
+            if found.number < len(migrations):
+                await db.execute("UPDATE parley.format SET version = $1", len(migrations))
                 return
-    if found > len(MIGRATIONS):
-        raise NewerFormat(found)
+    found.check(len(migrations))
 
 
-def _migration(step: Callable[[Connection], Awaitable[None]]) -> Callable[[Connection], Awaitable[None]]:
+def _migration(step: Migration) -> Migration:
     MIGRATIONS.append(step)
     return step
 
@@ -277,6 +299,15 @@ async def m005_sign_ins(db: Connection) -> None:
         );
         """
     )
+
+
+@_migration
+async def m006_compatible_formats(db: Connection) -> None:
+    """Add the lowest format that a server must know to use the database.
+
+    It is the format of this migration, because earlier versions do not read the column.
+    """
+    await db.execute("ALTER TABLE format ADD COLUMN compatible integer NOT NULL DEFAULT 6")
 
 
 async def _index_words(db: Connection) -> None:

@@ -45,6 +45,7 @@ from parley.stores.postgres.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
 from parley.stores.postgres.months import month_of
 from parley.stores.postgres.nodes import all_nodes, other_nodes
 from parley.stores.postgres.notifications import Notifications
+from parley.stores.postgres.schema import Migration
 from parley.stores.postgres.writer import Writer
 from parley.stores.postgres.writes import Acquire, Append, Delete, Release, Request, SaveCheckpoint
 from parley.wire.ids import ApprovalId, ConversationId, Seq
@@ -68,13 +69,20 @@ class PostgresStore:
     Every call raises `BadHome` if the database cannot be used, and `StoreFailed` if it cannot be reached in time.
     """
 
-    def __init__(self, url: str | Callable[[], str], *, lease_seconds: float | None = None) -> None:
-        """Create the store. `url` is the URL of the database, or a function that returns the URL.
+    def __init__(
+        self,
+        url: str | Callable[[], str],
+        *,
+        lease_seconds: float | None = None,
+        migrations: Sequence[Migration] | None = None,
+    ) -> None:
+        """Create the store. `url` is the URL of the database, or a function that returns the URL. `migrations` are
+        the migrations that this process knows; the default is all.
 
         The function is called when the database is first needed. If the function raises an error, the call
         that needs the database raises the same error.
         """
-        self._url = url
+        self._url, self._migrations = url, migrations
         self._lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
         self._host = os.uname().nodename
         self._node: Node | None = None
@@ -96,7 +104,7 @@ class PostgresStore:
             raise StoreFailed("the store is closed")
         if self._parts is None:
             url = self._url() if callable(self._url) else self._url
-            self._parts = _Parts(Database(url), self._host, self._node, self._lease_seconds)
+            self._parts = _Parts(Database(url, self._migrations), self._host, self._node, self._lease_seconds)
             for listener in self._listeners:
                 self._parts.notifications.listen(listener)
             for call in self._on_availability:
