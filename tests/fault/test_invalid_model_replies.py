@@ -57,8 +57,8 @@ async def against(
     peer: Peer, parley_model: ScriptedModel, *, api: Api, settings: str = "", retries: int = 0
 ) -> AsyncIterator[Wire]:
     config = f"""
-        model_provider = "liar"
-        [model_providers.liar]
+        model_provider = "inconsistent"
+        [model_providers.inconsistent]
         base_url = "http://127.0.0.1:{peer.port}/v1"
         wire_api = "{api}"
         request_max_retries = {retries}
@@ -178,8 +178,8 @@ async def test_text_of_a_message_that_is_declared_whole_without_it_is_kept(parle
         item = {"type": "message", "role": "assistant", "content": content}
         return responses_event("response.output_item.done", item=item)
 
-    liar = streamed(responses_text("A"), done(), responses_text("B"), done("B"), RESPONSES_END)
-    async with asking(parley_model, liar, api="responses") as wire:
+    inconsistent = streamed(responses_text("A"), done(), responses_text("B"), done("B"), RESPONSES_END)
+    async with asking(parley_model, inconsistent, api="responses") as wire:
         wire.codex(1, "go")
         messages = await wire.answer(1)
 

@@ -583,7 +583,7 @@ def test_a_file_whose_extended_attributes_cannot_be_kept_is_left_alone(shared: P
     assert tree(shared) == before
 
 
-class Clinging(System):
+class UnremovableFiles(System):
     """A file system in which temporary files cannot be removed."""
 
     def unlink(self, name: str, *, folder: int) -> None:
@@ -591,7 +591,9 @@ class Clinging(System):
 
 
 def test_a_remaining_temporary_file_is_named(work: Path) -> None:
-    message = commit(planned(work, patch("*** Update File: first.txt", "-one", "+ONE")).changes, system=Clinging())
+    message = commit(
+        planned(work, patch("*** Update File: first.txt", "-one", "+ONE")).changes, system=UnremovableFiles()
+    )
 
     (leftover,) = work.glob(f"{OURS}*")
     assert message == (f"{leftover} could not be removed: Operation not permitted (os error 1)",)
@@ -602,7 +604,7 @@ def test_a_remaining_temporary_file_of_a_failed_patch_is_named(work: Path) -> No
     plan = planned(work, patch("*** Update File: first.txt", "-one", "+ONE"))
     (work / "first.txt").write_text("theirs\n")
 
-    message = refusal(plan, Clinging())
+    message = refusal(plan, UnremovableFiles())
 
     (leftover,) = work.glob(f"{OURS}*")
     assert message == (

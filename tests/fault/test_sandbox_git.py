@@ -66,12 +66,12 @@ class Repository(NamedTuple):
 
 def plain(repository: Repository) -> None:
     """Create a repository with submodules."""
-    furnish(repository.project / ".git")
+    write_files_of_git(repository.project / ".git")
 
 
 def whole(repository: Repository) -> None:
     """Create a repository without submodules."""
-    furnish(repository.project / ".git")
+    write_files_of_git(repository.project / ".git")
     shutil.rmtree(repository.project / ".git/modules")
 
 
@@ -81,7 +81,7 @@ def none(repository: Repository) -> None:
 
 def worktree(repository: Repository) -> None:
     """Create a linked working tree of another repository."""
-    furnish(repository.wide / "main/.git")
+    write_files_of_git(repository.wide / "main/.git")
     own = repository.wide / "main/.git/worktrees/project"
     own.mkdir(parents=True)
     (own / "commondir").write_text("../..\n")
@@ -99,7 +99,7 @@ def agents(repository: Repository) -> None:
 
 def linked(repository: Repository) -> None:
     """Create links to hooks, Git settings and agent settings that lie elsewhere in the project."""
-    furnish(repository.project / ".git")
+    write_files_of_git(repository.project / ".git")
     for name in ("hooks", "config"):
         (repository.project / "tools").mkdir(exist_ok=True)
         (repository.project / ".git" / name).rename(repository.project / "tools" / name)
@@ -108,7 +108,7 @@ def linked(repository: Repository) -> None:
     (repository.project / ".claude").symlink_to("tools/claude")
 
 
-def furnish(git: Path) -> None:
+def write_files_of_git(git: Path) -> None:
     for folder in ("hooks", "info", "lfs", "logs", "objects/info", "refs/heads", "sequencer", "modules/part/hooks"):
         (git / folder).mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
@@ -353,7 +353,7 @@ def test_commits_branches_and_garbage_collection_are_no_failure(confined: Confin
     assert (exit_code, complaint) == (0, "")
 
 
-EVIL: Final = 'printf "$HOOK" > .git/hooks/pre-commit; echo begun; sleep 1000'
+PLANT_HOOK: Final = 'printf "$HOOK" > .git/hooks/pre-commit; echo begun; sleep 1000'
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -366,7 +366,7 @@ def test_git_is_as_it_was_when_the_time_of_a_command_is_over(
 
     begun, seconds = False, 0.4
     while not begun:
-        result = confined.run(policy, "sh", "-c", EVIL, cwd=str(repository.project), timeout_seconds=seconds)
+        result = confined.run(policy, "sh", "-c", PLANT_HOOK, cwd=str(repository.project), timeout_seconds=seconds)
         begun, seconds = b"begun" in result.stdout, 2 * seconds
 
         assert (result.timed_out, repository.state()) == (True, before)
@@ -380,7 +380,7 @@ def test_git_is_as_it_was_when_a_command_is_cancelled(
     before = repository.state()
     policy = WORKSPACE_WRITE.policy(mechanism, str(repository.project))
 
-    confined.cancel_when_it_speaks(policy, "sh", "-c", EVIL, cwd=str(repository.project))
+    confined.cancel_when_it_speaks(policy, "sh", "-c", PLANT_HOOK, cwd=str(repository.project))
 
     assert repository.state() == before
 
@@ -430,7 +430,7 @@ def test_under_landlock_a_branch_that_is_switched_to_stays(confined: Confined, r
 def test_a_link_for_a_repository_is_refused(
     confined: Confined, repository: Repository, mechanism: Mechanism
 ) -> None:
-    furnish(repository.wide / "elsewhere")
+    write_files_of_git(repository.wide / "elsewhere")
     (repository.project / ".git").symlink_to(repository.wide / "elsewhere")
 
     with pytest.raises(SandboxUnavailable) as refused:

@@ -24,7 +24,7 @@ def writes_until_killed(home: Path, commits: int, delay_seconds: float) -> int:
         reached = [child.on_notification() for _ in range(commits)][-1]
         time.sleep(delay_seconds)
         child.kill()
-        last: int = (child.heard() or [reached])[-1][0]
+        last: int = (child.received() or [reached])[-1][0]
         return last
 
 
@@ -67,7 +67,7 @@ async def test_four_processes_that_are_killed_all_the_time_spoil_nothing(tmp_pat
     store = SqliteStore(str(tmp_path))
     for name in names:
         await store.create(name, [], summary())
-    acknowledged = hammered(tmp_path, names, seconds=8)
+    acknowledged = append_with_kills(tmp_path, names, seconds=8)
 
     for name in names:
         found = await everything_in(store, name)
@@ -77,7 +77,7 @@ async def test_four_processes_that_are_killed_all_the_time_spoil_nothing(tmp_pat
     assert intact(tmp_path)
 
 
-def hammered(home: Path, names: list[ConversationId], *, seconds: float) -> dict[ConversationId, int]:
+def append_with_kills(home: Path, names: list[ConversationId], *, seconds: float) -> dict[ConversationId, int]:
     """Run processes that write as fast as possible and are killed and restarted; return the last position of
     each."""
     chance = random.Random(5)
@@ -103,8 +103,8 @@ def ended(child: StoreProcess, before: int) -> int:
     """Wait for the child to end, and return the last position that it reported."""
     with child:
         child.kill()
-        heard = child.heard()
-    return heard[-1][0] if len(heard) > 1 else before
+        received = child.received()
+    return received[-1][0] if len(received) > 1 else before
 
 
 async def test_a_dead_owner_is_found_at_once(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_power_cut_takes_back_nothing_that_was_acknowledged(tmp_path: Pa
         child.tell("append_for_ever", FIRST)
         reached = [child.on_notification() for _ in range(12)]
         child.kill()
-        reached += child.heard()
+        reached += child.received()
     database, wal = (home / "parley.db").read_bytes(), (home / "parley.db-wal").read_bytes()
     chance = random.Random(3)
 

@@ -81,7 +81,7 @@ async def test_a_holder_is_notified_once_that_it_has_lost_its_lease(tmp_path: Pa
     await old.check()
     assert notified == []
     (tmp_path / "owners.lock").unlink()
-    heir = await new.acquire(FIRST, address="")
+    successor = await new.acquire(FIRST, address="")
     if found_by == "a check":
         await old.check()
     with pytest.raises(LeaseLost):
@@ -90,7 +90,7 @@ async def test_a_holder_is_notified_once_that_it_has_lost_its_lease(tmp_path: Pa
         await lost.wait()
     await old.check()
     await old.release(lease)
-    await new.append(heir, [said(1, "one")], summary())
+    await new.append(successor, [said(1, "one")], summary())
     await old.close()
 
     assert (notified, await everything_in(new)) == (["lost"], [said(1, "one")])
@@ -138,26 +138,26 @@ async def test_no_holder_is_notified_of_its_own_deletion(tmp_path: Path, monkeyp
 
 async def test_the_epoch_stops_a_former_owner(tmp_path: Path) -> None:
     """A lock can be lost if its file is replaced or the file system drops it."""
-    zombie = SqliteStore(str(tmp_path))
-    await zombie.create(FIRST, [], summary())
-    old = await zombie.acquire(FIRST, address="")
+    former = SqliteStore(str(tmp_path))
+    await former.create(FIRST, [], summary())
+    old = await former.acquire(FIRST, address="")
     (tmp_path / "owners.lock").unlink()
-    heir = SqliteStore(str(tmp_path))
-    new = await heir.acquire(FIRST, address="")
+    successor = SqliteStore(str(tmp_path))
+    new = await successor.acquire(FIRST, address="")
 
     with pytest.raises(LeaseLost):
-        await zombie.append(old, [said(1, "of the zombie")], summary("of the zombie"))
+        await former.append(old, [said(1, "of the former")], summary("of the former"))
     with pytest.raises(LeaseLost):
-        await zombie.delete(old)
-    await heir.append(new, [said(1, "of the heir")], summary(state="running"))
+        await former.delete(old)
+    await successor.append(new, [said(1, "of the successor")], summary(state="running"))
     with pytest.raises(LeaseLost):
-        await zombie.append(old, [said(2, "of the zombie")], summary("of the zombie"))
-    await zombie.close()
+        await former.append(old, [said(2, "of the former")], summary("of the former"))
+    await former.close()
 
-    assert await everything_in(heir) == [said(1, "of the heir")]
-    assert (await heir.head(FIRST)).summary == summary(state="running")
-    assert (await heir.head(FIRST)).owner is not None
-    await heir.close()
+    assert await everything_in(successor) == [said(1, "of the successor")]
+    assert (await successor.head(FIRST)).summary == summary(state="running")
+    assert (await successor.head(FIRST)).owner is not None
+    await successor.close()
 
 
 async def test_a_stopped_process_keeps_others_from_writing_not_from_reading(tmp_path: Path) -> None:

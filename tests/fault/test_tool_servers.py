@@ -359,24 +359,24 @@ async def test_cancelling_a_call_stops_it_at_the_server_and_affects_no_other_cal
     async with pool.lease([program("x")]) as lease:
         tools = ServerTools(context(transcript), lease)
         before = await call_text(lease, "x__pid")
-        doomed = asyncio.create_task(tools.run(call_item("x__wait", "{}", "doomed")))
+        ending = asyncio.create_task(tools.run(call_item("x__wait", "{}", "ending")))
         await transcript.until(2)
         other = asyncio.create_task(tools.run(call_item("x__wait", "{}", "other")))
         await transcript.until(4)
 
-        doomed.cancel()
-        await asyncio.wait([doomed])
+        ending.cancel()
+        await asyncio.wait([ending])
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await call_text(lease, "x__cancelled") != "1":
                 pass
             await call_text(lease, "x__release")
             output = await other
 
-        assert doomed.cancelled()
+        assert ending.cancelled()
         assert output == '[{"text":"released","type":"text"}]'
         assert await call_text(lease, "x__pid") == before
         assert [one.call_id for one in transcript.payloads if isinstance(one, McpToolCallBegin)] == [
-            "doomed",
+            "ending",
             "other",
         ]
         assert [one.call_id for one in transcript.payloads if isinstance(one, McpToolCallEnd)] == ["other"]
@@ -389,11 +389,11 @@ async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
         closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
         pool.lease([ToolServer(name="x", url=url)]) as lease,
     ):
-        doomed = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__wait", "{}")))
+        ending = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__wait", "{}")))
         await transcript.until(2)
 
-        doomed.cancel()
-        await asyncio.wait([doomed])
+        ending.cancel()
+        await asyncio.wait([ending])
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await call_text(lease, "x__cancelled") != "1":
                 pass
@@ -407,15 +407,15 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
         transcript = RecordingTranscript()
         arguments = '{"a": "' + "x" * 1_000_000 + '"}'
-        doomed = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__echo", arguments)))
+        ending = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__echo", arguments)))
         await transcript.until(1)
 
-        doomed.cancel()
+        ending.cancel()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await asyncio.wait([doomed])
+            await asyncio.wait([ending])
             await pool.close()
 
-        assert doomed.cancelled()
+        assert ending.cancelled()
 
 
 # --- calls that take too long --------------------------------------------------------------
@@ -544,7 +544,7 @@ async def test_many_starts_and_ends_leave_no_descriptor_and_no_task(mark: str) -
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
 
-    async def one_life() -> None:
+    async def one_start() -> None:
         async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
             await pool.start([program("e", "exit", mark=mark), ToolServer(name="b", command="/no/such/program")])
             async with pool.lease([program("x", mark=mark), program("g", "garbage", mark=mark)]) as lease:
@@ -553,10 +553,10 @@ async def test_many_starts_and_ends_leave_no_descriptor_and_no_task(mark: str) -
                     await call_text(lease, "x__crash")
                 await call_text(lease, "x__add", {"a": 1, "b": 2})
 
-    await one_life()  # the library is loaded
+    await one_start()  # the library is loaded
     before = left()
     for _ in range(3):
-        await one_life()
+        await one_start()
     await until(lambda: left() == before)
 
 

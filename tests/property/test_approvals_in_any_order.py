@@ -192,9 +192,9 @@ async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
             for place in range(3):
                 await party.arrive(place)
             await party.do(("say", 0, 2))
-            for step, breathe in script:
+            for step, run_tasks in script:
                 await party.do(step)
-                if breathe:
+                if run_tasks:
                     await server.settle_down()
             await party.approve_remaining()
 

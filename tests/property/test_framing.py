@@ -35,7 +35,7 @@ def lines_of(data: bytes, *, limit: int) -> list[bytes | Overlong]:
 
 
 places = st.lists(st.integers(min_value=0, max_value=10 * LIMIT), max_size=12)
-chatter = st.lists(st.sampled_from([b"\n", b"\r\n", b"{", b"\xff", b"\x00", b'"id":7', b"\xc3\xa9"])).map(b"".join)
+output = st.lists(st.sampled_from([b"\n", b"\r\n", b"{", b"\xff", b"\x00", b'"id":7', b"\xc3\xa9"])).map(b"".join)
 long_lines = st.lists(
     st.integers(min_value=-2, max_value=2).map(lambda more: b"x" * (LIMIT + more)) | st.just(b"y") | st.just(b""),
     max_size=5,
@@ -43,7 +43,7 @@ long_lines = st.lists(
 endings = st.sampled_from([b"", b"\n"])
 
 
-@given(data=st.binary() | chatter, places=places)
+@given(data=st.binary() | output, places=places)
 def test_any_bytes_cut_anywhere_give_the_lines_of_the_whole(data: bytes, places: list[int]) -> None:
     assert frames_of(LineFramer(), cuts_of(data, places)) == lines_of(data, limit=LIMIT)
 
@@ -57,7 +57,7 @@ def test_lines_at_the_limit_are_accepted_and_longer_ones_refused_wherever_they_a
     assert frames_of(LineFramer(LIMIT), cuts_of(data, places)) == lines_of(data, limit=LIMIT)
 
 
-@given(data=chatter, limit=st.integers(min_value=0, max_value=8), places=places)
+@given(data=output, limit=st.integers(min_value=0, max_value=8), places=places)
 def test_a_tiny_limit_is_kept_too(data: bytes, limit: int, places: list[int]) -> None:
     lines = lines_of(data, limit=len(data))
     frames = frames_of(LineFramer(limit), cuts_of(data, places))

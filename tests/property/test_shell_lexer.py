@@ -261,7 +261,7 @@ def test_three_thousand_accepted_scripts_run_as_they_were_read(tmp_path: Path, s
     assert mismatches(tmp_path, accepted(commands_in, seed=seed, wanted=300)) == []
 
 
-def hurried(text: str) -> list[Argv] | None:
+def careless_split(text: str) -> list[Argv] | None:
     """Return the commands that a naive lexer finds, which splits at all blanks that Python knows."""
     if re.search(r"""[$`'"\\<>&(){}#!]""", text):
         return None
@@ -270,7 +270,7 @@ def hurried(text: str) -> list[Argv] | None:
 
 
 def test_the_comparison_catches_a_hurried_reader(tmp_path: Path) -> None:
-    assert mismatches(tmp_path, accepted(hurried, seed=4, wanted=15)) != []
+    assert mismatches(tmp_path, accepted(careless_split, seed=4, wanted=15)) != []
 
 
 # --- scripts without a shell ---------------------------------------------------------------------

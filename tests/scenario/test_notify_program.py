@@ -18,23 +18,23 @@ from parley.testing.home import MODEL
 from parley.testing.render import Api
 
 
-class Bell:
+class NotifyProgram:
     """A notify program that writes its arguments and variables to a pipe."""
 
     def __init__(self, folder: Path, *, first: str = "") -> None:
-        self.pipe = folder / "bell"
+        self.pipe = folder / "calls"
         self.stdin = ""
         """The stdin of the last call of the program."""
         os.mkfifo(self.pipe)
-        program = folder / "ring.py"
+        program = folder / "notify.py"
         program.write_text(
             f"import json, os, sys\n{first}\ngiven = sys.stdin.read()\n"
-            "with open(sys.argv[1], 'w') as bell:\n"
-            "    bell.write(json.dumps([sys.argv[2:], dict(os.environ), given]))\n"
+            "with open(sys.argv[1], 'w') as calls:\n"
+            "    calls.write(json.dumps([sys.argv[2:], dict(os.environ), given]))\n"
         )
         self.config = f"notify = {json.dumps([sys.executable, str(program), str(self.pipe), 'fixed'])}\n"
 
-    async def rung(self) -> tuple[list[str], dict[str, str]]:
+    async def calls(self) -> tuple[list[str], dict[str, str]]:
         """Return the arguments and variables of the next call."""
         try:
             async with asyncio.timeout(90):
@@ -65,18 +65,18 @@ def _done(turn_id: str, message: str | None, *inputs: str) -> dict[str, Any]:
 async def test_the_program_runs_after_each_completed_turn(
     parley_model: ScriptedModel, api: Api, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path)
+    program = NotifyProgram(tmp_path)
     parley_model.says('One "quoted" 100% ü')
     parley_model.says()
-    async with speaking(parley_model, api=api, config=bell.config) as wire:
+    async with speaking(parley_model, api=api, config=program.config) as wire:
         wire.codex("abc", "first\nline")
         await wire.answer("abc")
-        first, _ = await bell.rung()
+        first, _ = await program.calls()
         wire.reply(2, "second")
         await wire.answer(2)
-        second, _ = await bell.rung()
+        second, _ = await program.calls()
 
-    assert json.loads(bell.stdin) == _payload(second)
+    assert json.loads(program.stdin) == _payload(second)
     assert _payload(first) == _done("abc", 'One "quoted" 100% ü', "first\nline")
     assert _payload(second) == _done("1", None, "second")
 
@@ -84,21 +84,21 @@ async def test_the_program_runs_after_each_completed_turn(
 async def test_the_program_starts_in_no_directory_that_commands_write_to(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path, first="os.environ['WHERE'] = os.getcwd()")
+    program = NotifyProgram(tmp_path, first="os.environ['WHERE'] = os.getcwd()")
     parley_model.says("One")
-    async with speaking(parley_model, config=bell.config) as wire:
+    async with speaking(parley_model, config=program.config) as wire:
         wire.codex("abc", "first")
         await wire.answer("abc")
-        _, variables = await bell.rung()
+        _, variables = await program.calls()
 
     assert variables["WHERE"] == "/"
 
 
 async def test_input_that_joined_is_named_as_well(parley_model: ScriptedModel, tmp_path: Path) -> None:
-    bell = Bell(tmp_path)
+    program = NotifyProgram(tmp_path)
     parley_model.says("One", HOLD)
     parley_model.says("Two")
-    async with speaking(parley_model, config=bell.config) as wire:
+    async with speaking(parley_model, config=program.config) as wire:
         wire.call(1, "conversationCreate", {"prompt": "", "model": MODEL, "cwd": str(wire.work)})
         (created,) = await wire.answer(1)
         conversation = created["result"]["structuredContent"]["conversation_id"]
@@ -108,7 +108,7 @@ async def test_input_that_joined_is_named_as_well(parley_model: ScriptedModel, t
         wire.send(3, conversation, "second")
         await wire.answer(3)
         parley_model.release()
-        arguments, _ = await bell.rung()
+        arguments, _ = await program.calls()
 
     assert _payload(arguments) == _done("1", "Two", "first, in two parts", "second")
 
@@ -116,10 +116,10 @@ async def test_input_that_joined_is_named_as_well(parley_model: ScriptedModel, t
 async def test_the_program_does_not_run_after_failed_or_interrupted_turns(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path)
+    program = NotifyProgram(tmp_path)
     parley_model.fails(400)
     parley_model.says("par", HOLD)
-    async with speaking(parley_model, config=bell.config) as wire:
+    async with speaking(parley_model, config=program.config) as wire:
         wire.codex(1, "fails")
         await wire.answer(1)
         wire.reply(2, "is interrupted")
@@ -129,7 +129,7 @@ async def test_the_program_does_not_run_after_failed_or_interrupted_turns(
         wire.reply(3, "is done")
         await wire.answer(3)
         # if the program had run for the other turns, one of these calls would come first
-        arguments, _ = await bell.rung()
+        arguments, _ = await program.calls()
 
     assert _payload(arguments) == _done("3", "Done", "is done")
 
@@ -138,13 +138,13 @@ async def test_the_program_does_not_run_after_failed_or_interrupted_turns(
 async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_either(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path)
-    async with speaking(parley_model, config=bell.config) as wire:
+    program = NotifyProgram(tmp_path)
+    async with speaking(parley_model, config=program.config) as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"  # the program waits until the test opens the pipe
         wire.raw.close_stdin()
         assert await wire.raw.exit_code() == 0
-    arguments, _ = await bell.rung()
+    arguments, _ = await program.calls()
 
     assert _payload(arguments) == _done("1", "Done", "go")
 
@@ -153,12 +153,12 @@ async def test_the_answer_does_not_wait_for_the_program_and_the_server_does_not_
 async def test_the_program_is_not_given_what_looks_like_a_secret(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path)
+    program = NotifyProgram(tmp_path)
     env = {"OPENAI_API_KEY": "k", "MY_SECRET": "s", "a_token": "t", "HARMLESS": "h"}
-    async with speaking(parley_model, config=bell.config, env=env) as wire:
+    async with speaking(parley_model, config=program.config, env=env) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
-        _, variables = await bell.rung()
+        _, variables = await program.calls()
 
     assert [name for name in ("OPENAI_API_KEY", "MY_SECRET", "a_token", "HARMLESS") if name in variables] == [
         "HARMLESS"
@@ -177,11 +177,13 @@ async def test_a_notify_program_that_cannot_run_has_no_effect(parley_model: Scri
 async def test_output_of_the_notify_program_does_not_reach_the_client(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path, first="print('not a message', flush=True); print('oops', file=sys.stderr, flush=True)")
-    async with speaking(parley_model, config=bell.config) as wire:
+    program = NotifyProgram(
+        tmp_path, first="print('not a message', flush=True); print('oops', file=sys.stderr, flush=True)"
+    )
+    async with speaking(parley_model, config=program.config) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
-        await bell.rung()
+        await program.calls()
         assert await wire.silence() == []
 
     assert wire.raw.stderr_text() == ""
@@ -191,51 +193,51 @@ async def test_output_of_the_notify_program_does_not_reach_the_client(
 async def test_the_payload_may_be_kept_out_of_the_arguments_which_other_users_can_read(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path)
-    async with speaking(parley_model, config=f"notify_argument = false\n{bell.config}") as wire:
+    program = NotifyProgram(tmp_path)
+    async with speaking(parley_model, config=f"notify_argument = false\n{program.config}") as wire:
         wire.codex(1, "go")
         await wire.answer(1)
-        arguments, _ = await bell.rung()
+        arguments, _ = await program.calls()
 
     assert arguments == ["fixed"]
-    assert json.loads(bell.stdin) == _done("1", "Done", "go")
+    assert json.loads(program.stdin) == _done("1", "Done", "go")
 
 
 async def test_a_payload_that_is_too_long_for_an_argument_comes_on_stdin(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path)
-    async with speaking(parley_model, config=bell.config) as wire:
+    program = NotifyProgram(tmp_path)
+    async with speaking(parley_model, config=program.config) as wire:
         wire.codex(1, "x" * 300_000)
         await wire.answer(1)
-        arguments, _ = await bell.rung()
+        arguments, _ = await program.calls()
 
     assert arguments == ["fixed"]
-    assert json.loads(bell.stdin) == _done("1", "Done", "x" * 300_000)
+    assert json.loads(program.stdin) == _done("1", "Done", "x" * 300_000)
 
 
 async def test_a_program_that_does_not_read_its_stdin_holds_up_nothing(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path, first="sys.stdin.close(); os.close(0); sys.stdin = open(os.devnull)")
-    async with speaking(parley_model, config=bell.config) as wire:
+    program = NotifyProgram(tmp_path, first="sys.stdin.close(); os.close(0); sys.stdin = open(os.devnull)")
+    async with speaking(parley_model, config=program.config) as wire:
         wire.codex(1, "x" * 1_000_000)
         assert await wire.text(1) == "Done"
         wire.raw.close_stdin()
         assert await wire.raw.exit_code() == 0
-    await bell.rung()
+    await program.calls()
 
-    assert bell.stdin == ""
+    assert program.stdin == ""
 
 
 @pytest.mark.child_process
 async def test_the_program_is_not_given_what_is_configured_as_a_token_or_a_header(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    bell = Bell(tmp_path)
+    program = NotifyProgram(tmp_path)
     names = ("MY_BEARER", "MY_PASS", "MY_HEADER", "HARMLESS")
     config = (
-        f"{bell.config}\n"
+        f"{program.config}\n"
         '[mcp_servers.far]\nurl = "http://127.0.0.1:9/mcp"\nbearer_token_env_var = "MY_BEARER"\n'
         '[model_providers.other]\nbase_url = "http://127.0.0.1:9/v1"\nenv_key = "MY_PASS"\n'
         'env_http_headers = { "x-team" = "MY_HEADER" }\n'
@@ -243,6 +245,6 @@ async def test_the_program_is_not_given_what_is_configured_as_a_token_or_a_heade
     async with speaking(parley_model, config=config, env=dict.fromkeys(names, "v")) as wire:
         wire.codex(1, "go")
         await wire.answer(1)
-        _, variables = await bell.rung()
+        _, variables = await program.calls()
 
     assert [name for name in names if name in variables] == ["HARMLESS"]

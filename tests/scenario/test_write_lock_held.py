@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kit.clients.shared_home import Start, events_until, is_, log_of, said, shared
-from kit.servers.lock_holders import held_by_flock, held_by_heir
+from kit.servers.lock_holders import held_by_child, held_by_flock
 from kit.servers.store_process import StoreProcess
 from parley.client import Conversation, ToolFailed
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
@@ -184,7 +184,7 @@ async def test_a_turn_that_cannot_write_for_a_minute_fails_with_one_sentence(
 async def test_a_holder_that_inherited_the_lock_is_named(start: Start) -> None:
     parley = await start()
     await parley.create()
-    with held_by_heir(parley.home) as held, pytest.raises(ToolFailed, match=f"process {held.holder} .sh, running"):
+    with held_by_child(parley.home) as held, pytest.raises(ToolFailed, match=f"process {held.holder} .sh, running"):
         await parley.create()
 
 

@@ -15,7 +15,18 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final, NamedTuple, NoReturn
 
-__all__ = ["KINDS", "WITH_FOLDERS", "WORKED", "Attempt", "Foiled", "World", "attempt", "main", "of_kind", "slug"]
+__all__ = [
+    "KINDS",
+    "WITH_FOLDERS",
+    "WORKED",
+    "Attempt",
+    "NotPossible",
+    "World",
+    "attempt",
+    "main",
+    "of_kind",
+    "slug",
+]
 
 KINDS: Final = (
     "files",
@@ -87,7 +98,7 @@ class World(NamedTuple):
         return f"{self.inside}/to-outside/{os.path.basename(self.folder)}/victim"
 
 
-class Foiled(Exception):
+class NotPossible(Exception):
     """The attempt failed without an error of the system."""
 
 
@@ -152,7 +163,7 @@ def _try(attempt: Attempt, world: World, said: int) -> NoReturn:
         text = WORKED
     except OSError as error:
         text = errno.errorcode.get(error.errno or 0, repr(error))
-    except Foiled as foiled:
+    except NotPossible as foiled:
         text = f"foiled: {foiled}"
     except BaseException as error:  # a mistake in the attempt itself must be seen
         text = f"mistake: {error!r}"

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from kit.attacks.attempts import Foiled, World, attempt
+from kit.attacks.attempts import NotPossible, World, attempt
 from kit.attacks.calls import call
 
 SUPERUSER: Final = "the superuser"
@@ -73,7 +73,7 @@ def odd_ones() -> Iterator[int]:
 @attempt(needs="a family of sockets that is not usual")
 def any_family_that_is_not_usual(world: World) -> None:
     if not list(odd_ones()):
-        raise Foiled("none can be opened")
+        raise NotPossible("none can be opened")
 
 
 @attempt(needs=f"{SUPERUSER}, network namespaces aside")
@@ -98,7 +98,7 @@ def a_ring_of_requests(world: World) -> None:
 def machine_code(code: bytes) -> int:
     """Run machine code as a function and return its result."""
     if os.uname().machine != "x86_64":
-        raise Foiled("this is machine code of another processor")
+        raise NotPossible("this is machine code of another processor")
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)
     start = ctypes.addressof(ctypes.c_char.from_buffer(page))

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import Final
 
-from kit.attacks.attempts import Foiled, World, attempt
+from kit.attacks.attempts import NotPossible, World, attempt
 from kit.attacks.calls import call
 
 AT_FDCWD: Final = -100
@@ -149,7 +149,7 @@ LEFT_OPEN: Final = [
 @attempt()
 def use_whatever_was_left_open(world: World) -> None:
     if not LEFT_OPEN:
-        raise Foiled("nothing was")
+        raise NotPossible("nothing was")
 
 
 @attempt()
@@ -292,7 +292,7 @@ def join_another_control_group(world: World) -> None:
             return
         except FileNotFoundError:
             continue
-    raise Foiled("there are none")
+    raise NotPossible("there are none")
 
 
 @attempt(needs=SUPERUSER)

@@ -121,7 +121,7 @@ class Ground:
             os.mkdir(outside)
             folders = {name: f"{outside}/{slug(name)}" for name in of_kind(kind) if kind in WITH_FOLDERS}
             for name, folder in folders.items():
-                _furnish(folder)
+                _prepare(folder)
                 os.mkdir(f"{inside}/{slug(name)}")
             before = {name: _look(folder) for name, folder in folders.items()}
             listening = closing.enter_context(_Listening(outside, inside))
@@ -223,7 +223,7 @@ def _is_refusal(said: str) -> bool:
 # --- the attacked objects --------------------------------------------------------------------
 
 
-def _furnish(folder: str) -> None:
+def _prepare(folder: str) -> None:
     os.mkdir(folder)
     Path(f"{folder}/victim").write_text("kept")
     os.chmod(f"{folder}/victim", 0o640)

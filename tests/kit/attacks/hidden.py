@@ -13,7 +13,7 @@ import stat
 import subprocess
 from typing import Final
 
-from kit.attacks.attempts import Foiled, World, attempt
+from kit.attacks.attempts import NotPossible, World, attempt
 from kit.attacks.calls import call
 
 SUPERUSER: Final = "the superuser"
@@ -26,7 +26,7 @@ def read(path: str, *, directory: int | None = None) -> None:
 
 def expect(found: bytes) -> None:
     if found != b"hidden words":
-        raise Foiled("something else is there")
+        raise NotPossible("something else is there")
 
 
 @attempt()
@@ -161,7 +161,7 @@ def open_the_disk_that_it_is_on(world: World) -> None:
         if stat.S_ISBLK(found.st_mode) and found.st_rdev == disk:
             os.close(os.open(f"/dev/{name}", os.O_RDONLY))
             return
-    raise Foiled("it has no node")
+    raise NotPossible("it has no node")
 
 
 @attempt(needs=SUPERUSER)
@@ -180,7 +180,7 @@ def map_it(world: World) -> None:
     try:
         expect(mmap.mmap(held, 0, prot=mmap.PROT_READ)[:])
     except ValueError as empty:
-        raise Foiled("there is nothing in it") from empty
+        raise NotPossible("there is nothing in it") from empty
 
 
 @attempt()

@@ -9,7 +9,7 @@ import struct
 import termios
 from typing import Final
 
-from kit.attacks.attempts import Foiled, World, attempt
+from kit.attacks.attempts import NotPossible, World, attempt
 from kit.attacks.calls import call
 
 TIOCLINUX: Final = 0x541C
@@ -76,7 +76,7 @@ def write_on_a_terminal_of_the_user(world: World) -> None:
 @attempt()
 def read_from_a_terminal_of_the_user(world: World) -> None:
     if not os.read(os.open(world.terminal, os.O_RDONLY | os.O_NOCTTY), 100):
-        raise Foiled("nothing was typed")
+        raise NotPossible("nothing was typed")
 
 
 @attempt(needs="terminals that take input from programs")

@@ -9,7 +9,7 @@ import resource
 import signal
 from typing import Final
 
-from kit.attacks.attempts import Foiled, World, attempt
+from kit.attacks.attempts import NotPossible, World, attempt
 from kit.attacks.calls import call
 
 ATTACH, SEIZE = 16, 0x4206
@@ -24,12 +24,12 @@ def both(world: World) -> tuple[int, int]:
 def any_of(world: World, attack: object) -> None:
     """Make the attempt on the server and on the foreign process; it worked if either did."""
     assert callable(attack)
-    refused: OSError | Foiled | None = None
+    refused: OSError | NotPossible | None = None
     for pid in both(world):
         try:
             attack(pid)
             return
-        except (OSError, Foiled) as error:
+        except (OSError, NotPossible) as error:
             refused = error
     assert refused is not None
     raise refused
@@ -43,7 +43,7 @@ def read_the_memory(world: World) -> None:
     with open(f"/proc/{world.foreign}/mem", "rb", buffering=0) as memory:
         memory.seek(world.secret_at)
         if memory.read(len(world.secret)).decode() != world.secret:
-            raise Foiled("something else is there")
+            raise NotPossible("something else is there")
 
 
 @attempt(needs=SAME_PROCESS)
@@ -73,14 +73,14 @@ def overwrite_the_memory(world: World) -> None:
 def read_the_environment(world: World) -> None:
     with open(f"/proc/{world.foreign}/environ", "rb") as environment:
         if world.secret.encode() not in environment.read():
-            raise Foiled("no secret in it")
+            raise NotPossible("no secret in it")
 
 
 @attempt(needs=SAME_PROCESS)
 def read_the_environment_of_the_server(world: World) -> None:
     with open(f"/proc/{world.server}/environ", "rb") as environment:
         if not environment.read():
-            raise Foiled("nothing in it")
+            raise NotPossible("nothing in it")
 
 
 @attempt(needs=SAME_PROCESS)
@@ -88,7 +88,7 @@ def read_where_things_are(world: World) -> None:
     def read(pid: int) -> None:
         with open(f"/proc/{pid}/maps", "rb") as maps:
             if not maps.read(1):
-                raise Foiled("nothing in it")
+                raise NotPossible("nothing in it")
 
     any_of(world, read)
 
@@ -174,7 +174,7 @@ def send_a_signal_as_the_owner_of_a_pipe(world: World) -> None:
     fcntl.fcntl(heard, 10, signal.SIGUSR2)  # F_SETSIG
     fcntl.fcntl(heard, fcntl.F_SETFL, os.O_ASYNC)
     os.write(said, b"x")
-    raise Foiled("as far as this process can see")
+    raise NotPossible("as far as this process can see")
 
 
 # --- resources of another process -------------------------------------------------------------

@@ -12,7 +12,7 @@ import tarfile
 from io import BytesIO
 from typing import Final
 
-from kit.attacks.attempts import Foiled, World, attempt
+from kit.attacks.attempts import NotPossible, World, attempt
 from kit.attacks.calls import call
 
 AT_FDCWD: Final = -100
@@ -33,13 +33,13 @@ def new(world: World) -> str:
 
 def must_be_special(path: str) -> None:
     if not os.lstat(path).st_mode & 0o6000:
-        raise Foiled("the file has no special bits")
+        raise NotPossible("the file has no special bits")
 
 
 def run(*argv: str) -> None:
     ended = subprocess.run(argv, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, capture_output=True, check=False)
     if ended.returncode:
-        raise Foiled(ended.stderr.decode().strip())
+        raise NotPossible(ended.stderr.decode().strip())
 
 
 @attempt()
@@ -192,7 +192,7 @@ def unpack_an_archive_with_its_modes(world: World) -> None:
 def copy_a_program_of_the_superuser_with_its_mode(world: World) -> None:
     found = shutil.which("su", path="/usr/bin:/bin")
     if found is None or os.getuid():
-        raise Foiled("there is none")
+        raise NotPossible("there is none")
     run("cp", "-p", found, path := f"{world.workplace}/su")
     must_be_special(path)
 

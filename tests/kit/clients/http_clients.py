@@ -115,9 +115,9 @@ class HttpClients:
 
     async def __aenter__(self) -> HttpClients:
         await self._stack.__aenter__()
-        self.talker = await self._client()
-        await self.talker.initialize()
-        self.conversations = [await self.talker.create() for _ in range(self._conversations)]
+        self.writer = await self._client()
+        await self.writer.initialize()
+        self.conversations = [await self.writer.create() for _ in range(self._conversations)]
         for number in range(self._clients):
             chance = random.Random(self._chance.random())
             own = chance.sample(self.conversations, min(len(self.conversations), chance.choice((1, 1, 2, 3))))
@@ -143,13 +143,13 @@ class HttpClients:
             for some_targets in _chunks(targets, 10):
                 await asyncio.gather(*(self._talk(one) for one in dict.fromkeys(some_targets)))
             ended.set()
-        expected = {one: await logged(self.talker, one) for one in self.conversations}
+        expected = {one: await logged(self.writer, one) for one in self.conversations}
         await asyncio.gather(*(watcher.catch_up(expected) for watcher in self.watchers))
         return expected
 
     async def _talk(self, conversation: str) -> None:
-        await self.talker.say(conversation, "go on")
-        await until_state(self.talker, conversation, "idle")
+        await self.writer.say(conversation, "go on")
+        await until_state(self.writer, conversation, "idle")
 
 
 def _chunks(values: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -143,7 +143,7 @@ class Life:
 
     @asynccontextmanager
     async def open(self, context: ToolContext) -> AsyncIterator[TurnTools]:
-        yield _Hands(self, context)
+        yield _Tools(self, context)
 
     async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         return ()
@@ -172,7 +172,7 @@ class _Model:
             yield [MessageDone(message(words)), ResponseDone(self._life.usage)]
 
 
-class _Hands:
+class _Tools:
     def __init__(self, life: Life, context: ToolContext) -> None:
         self._life, self._context = life, context
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from kit.system.commands import PATIENCE_SECONDS
 
-__all__ = ["Held", "held_by_flock", "held_by_heir"]
+__all__ = ["Held", "held_by_child", "held_by_flock"]
 
 _HOLD: Final = "echo; read line"
 
@@ -49,7 +49,7 @@ def held_by_flock(home: Path) -> Iterator[Held]:
 
 
 @contextmanager
-def held_by_heir(home: Path) -> Iterator[Held]:
+def held_by_child(home: Path) -> Iterator[Held]:
     """Hold the lock in a shell that inherited the lock from a program that has ended."""
     with _held("sh", "-c", f'exec 9<"$0"; flock 9; {_HOLD}', str(home / "write.lock")) as process:
         yield Held(process, process.pid)

@@ -18,7 +18,7 @@ from parley.client import ServerProcess
 from parley.ports.peers import Link, Peers
 from parley.wire.jsonrpc import Message, encode, error_of
 
-__all__ = ["PATIENCE_SECONDS", "Ear", "Peer", "StartPeer", "leaving", "saying"]
+__all__ = ["PATIENCE_SECONDS", "LinkRecorder", "Peer", "StartPeer", "leaving", "saying"]
 
 TESTS: Final = Path(__file__).parents[2]
 
@@ -36,9 +36,9 @@ class Peer:
         command = (sys.executable, "-m", "kit.servers.peer_program", str(home), str(most_files))
         self._process = ServerProcess(command, cwd=TESTS)
         await self._process.start(on_message=self._lines.put_nowait, on_end=lambda _: None)
-        self.address = await self.heard()
+        self.address = await self.received()
 
-    async def heard(self) -> Any:
+    async def received(self) -> Any:
         """Return the next message that the peer received."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return json.loads(await self._lines.get())
@@ -62,11 +62,11 @@ class Peer:
 StartPeer = Callable[..., Awaitable[Peer]]
 
 
-class Ear:
+class LinkRecorder:
     """Records everything that a link reports, in order."""
 
     def __init__(self) -> None:
-        self._heard: asyncio.Queue[object] = asyncio.Queue()
+        self._received: asyncio.Queue[object] = asyncio.Queue()
 
     async def on(self, peers: Peers, address: str) -> Link:
         link = await peers.connect(address, on_notification=self.on_notification, gone=self.gone)
@@ -74,20 +74,20 @@ class Ear:
         return link
 
     def answered(self, message: Message) -> None:
-        self._heard.put_nowait(("failed",) if error_of(message) else ("answered", message.id))
+        self._received.put_nowait(("failed",) if error_of(message) else ("answered", message.id))
 
     async def next(self) -> object:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return await self._heard.get()
+            return await self._received.get()
 
     def nothing_more(self) -> bool:
-        return self._heard.empty()
+        return self._received.empty()
 
     def on_notification(self, method: str, params: Raw) -> None:
-        self._heard.put_nowait((method, json.loads(bytes(params))))
+        self._received.put_nowait((method, json.loads(bytes(params))))
 
     def gone(self) -> None:
-        self._heard.put_nowait("gone")
+        self._received.put_nowait("gone")
 
 
 def saying(*lines: str) -> bytes:

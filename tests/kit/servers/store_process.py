@@ -69,7 +69,7 @@ class StoreProcess:
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else None
 
-    def heard(self) -> list[Answer]:
+    def received(self) -> list[Answer]:
         """Return all remaining answers of a process that has ended."""
         return list(iter(self.on_notification, None))
 

@@ -14,10 +14,10 @@ from parley.sandbox.protected_files import ProtectedFiles, Running
 from parley.sandbox.resolved_policy import resolve
 from parley.sandbox.snapshot import Restored
 
-__all__ = ["Result", "command", "furnish", "without_moved"]
+__all__ = ["Result", "command", "without_moved", "write_files_of_git"]
 
 
-def furnish(git: Path) -> None:
+def write_files_of_git(git: Path) -> None:
     """Create a Git directory with submodules and a linked working tree."""
     for folder in (
         "hooks/sub",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.servers.peers import PATIENCE_SECONDS, Ear, StartPeer, saying
+from kit.servers.peers import PATIENCE_SECONDS, LinkRecorder, StartPeer, saying
 from parley.errors import StoreFailed
 from parley.peers import UnixPeers
 from parley.ports.peers import Peers
@@ -58,11 +58,11 @@ async def test_all_other_processes_are_notified_in_order(peers: UnixPeers, start
 
     for number in range(3):
         peers.notify_all("changed", b'{"n":%d}' % number)
-    received = [[(await other.heard())["params"] for _ in range(3)] for other in others]
+    received = [[(await other.received())["params"] for _ in range(3)] for other in others]
     others[0].tells("changed", '{"n":3}')
 
     assert received == [[{"n": 0}, {"n": 1}, {"n": 2}]] * 2
-    assert (await others[1].heard())["params"] == {"n": 3}
+    assert (await others[1].received())["params"] == {"n": 3}
 
 
 async def test_another_process_is_known_while_it_lives(peers: UnixPeers, start: StartPeer) -> None:
@@ -105,7 +105,7 @@ async def test_notifications_just_before_the_end_arrive(peers: UnixPeers, start:
     await peers.close()
     peers.notify_all("changed", b'{"n":2}')
 
-    assert (await other.heard())["params"] == {"n": 1}
+    assert (await other.received())["params"] == {"n": 1}
 
 
 async def test_the_socket_of_a_killed_process_is_removed_and_the_others_are_notified(
@@ -113,16 +113,16 @@ async def test_the_socket_of_a_killed_process_is_removed_and_the_others_are_noti
 ) -> None:
     killed, other = await start(), await start()
     peers.notify_all("changed", b'{"n":1}')
-    await other.heard()
+    await other.received()
     await killed.killed()
 
     peers.notify_all("changed", b'{"n":2}')
 
-    assert (await other.heard())["params"] == {"n": 2}
-    ear = Ear()
-    assert await peers.connect(killed.address, on_notification=ear.on_notification, gone=ear.gone) is None
+    assert (await other.received())["params"] == {"n": 2}
+    recorder = LinkRecorder()
+    assert await peers.connect(killed.address, on_notification=recorder.on_notification, gone=recorder.gone) is None
     assert os.listdir(home / "run") == [other.address]
-    assert ear.nothing_more()
+    assert recorder.nothing_more()
 
 
 async def test_a_stopped_process_blocks_no_other(peers: UnixPeers, start: StartPeer) -> None:
@@ -132,15 +132,15 @@ async def test_a_stopped_process_blocks_no_other(peers: UnixPeers, start: StartP
     for number in range(10):
         # more than the socket buffer holds
         peers.notify_all("changed", b'{"n":%d,"much":"%b"}' % (number, b"x" * 2**16))
-        assert (await other.heard())["params"]["n"] == number
+        assert (await other.received())["params"]["n"] == number
 
 
 async def test_little_is_buffered_for_a_client_that_does_not_read(home: Path) -> None:
-    reads, heard = asyncio.Event(), 0
+    reads, received = asyncio.Event(), 0
 
     def on_notification(frame: object) -> None:
-        nonlocal heard
-        heard += 1
+        nonlocal received
+        received += 1
 
     async def serve(connection: Connection) -> None:
         await reads.wait()
@@ -155,13 +155,13 @@ async def test_little_is_buffered_for_a_client_that_does_not_read(home: Path) ->
     await telling.close()
     await listening.close()
 
-    assert 0 < heard < 50
+    assert 0 < received < 50
 
 
 async def test_a_connection_is_accepted_when_the_backlog_has_room(home: Path) -> None:
     busy, peers = (UnixPeers(str(home), _ignore) for _ in range(2))
     await busy.listen()
-    waiting = [_knock(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
+    waiting = [_send_raw(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         link = await peers.connect(busy.address, on_notification=lambda method, params: None, gone=lambda: None)
@@ -179,7 +179,7 @@ async def test_a_process_that_accepts_no_connection_is_not_waited_for_forever(pe
     hanging = socket.socket(socket.AF_UNIX)
     hanging.bind(str(home / "run" / address))
     hanging.listen(0)
-    waiting = _knock(home / "run" / address)
+    waiting = _send_raw(home / "run" / address)
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await peers.connect(address, on_notification=lambda method, params: None, gone=lambda: None) is None
@@ -191,33 +191,33 @@ async def test_a_process_that_accepts_no_connection_is_not_waited_for_forever(pe
 async def test_a_flood_of_connections_delays_only_its_source(
     peers: UnixPeers, start: StartPeer, home: Path
 ) -> None:
-    ear, peer = Ear(), await start(most_files=40)
-    link = await ear.on(peers, peer.address)
+    recorder, peer = LinkRecorder(), await start(most_files=40)
+    link = await recorder.on(peers, peer.address)
 
-    flood = [_knock(home / "run" / peer.address) for _ in range(BACKLOG)]
-    link.request("ask", saying(ANSWER), answered=ear.answered)
-    assert await ear.next() == ("answered", 1)
+    flood = [_send_raw(home / "run" / peer.address) for _ in range(BACKLOG)]
+    link.request("ask", saying(ANSWER), answered=recorder.answered)
+    assert await recorder.next() == ("answered", 1)
     for channel in flood:
         channel.close()
-    late = await ear.on(peers, peer.address)
-    late.request("ask", saying(ANSWER), answered=ear.answered)
+    late = await recorder.on(peers, peer.address)
+    late.request("ask", saying(ANSWER), answered=recorder.answered)
 
-    assert await ear.next() == ("answered", 1)
+    assert await recorder.next() == ("answered", 1)
 
 
 async def test_garbage_costs_the_connection_that_it_came_on(peers: UnixPeers, start: StartPeer, home: Path) -> None:
-    ear, peer = Ear(), await start()
-    link = await ear.on(peers, peer.address)
-    garbage = _knock(home / "run" / peer.address)
+    recorder, peer = LinkRecorder(), await start()
+    link = await recorder.on(peers, peer.address)
+    garbage = _send_raw(home / "run" / peer.address)
 
     garbage.setblocking(False)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.get_running_loop().sock_sendall(garbage, b"\xff\x00{[\n" * 1000)
         assert await asyncio.get_running_loop().sock_recv(garbage, 1) == b""
     garbage.close()
-    link.request("ask", saying(ANSWER), answered=ear.answered)
+    link.request("ask", saying(ANSWER), answered=recorder.answered)
 
-    assert await ear.next() == ("answered", 1)
+    assert await recorder.next() == ("answered", 1)
 
 
 async def test_closing_waits_for_no_process_and_leaves_nothing(home: Path, start: StartPeer) -> None:
@@ -230,8 +230,8 @@ async def test_closing_waits_for_no_process_and_leaves_nothing(home: Path, start
 
     peers = UnixPeers(str(home), for_ever)
     await peers.listen()
-    ear, peer = Ear(), await start()
-    await ear.on(peers, peer.address)
+    recorder, peer = LinkRecorder(), await start()
+    await recorder.on(peers, peer.address)
     peer.tells("changed", "{}")
     peers.notify_all("changed", b"{}")
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -239,18 +239,18 @@ async def test_closing_waits_for_no_process_and_leaves_nothing(home: Path, start
         await peers.close()
 
     assert os.listdir(home / "run") == [peer.address]
-    assert ear.nothing_more()
+    assert recorder.nothing_more()
 
 
 async def test_a_handler_that_raises_ends_its_connection(home: Path) -> None:
     async def fail(connection: Connection) -> None:
         raise RuntimeError("on purpose")
 
-    broken, ear = UnixPeers(str(home), fail), Ear()
+    broken, recorder = UnixPeers(str(home), fail), LinkRecorder()
     await broken.listen()
-    await ear.on(broken, broken.address)
+    await recorder.on(broken, broken.address)
 
-    assert await ear.next() == "gone"
+    assert await recorder.next() == "gone"
     await broken.close()
 
 
@@ -312,7 +312,7 @@ async def _ignore(connection: Connection) -> None:
     await connection.read(lambda frame: None)
 
 
-def _knock(path: Path) -> socket.socket:
+def _send_raw(path: Path) -> socket.socket:
     channel = socket.socket(socket.AF_UNIX)
     channel.connect(str(path))
     return channel

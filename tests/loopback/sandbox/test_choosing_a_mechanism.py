@@ -22,17 +22,17 @@ from parley.sandbox import MechanismStatus, Report, Sandboxed
 from parley.tools.commands.executor import Executor
 
 
-class Hindered:
+class LackingStarter:
     """A starter on a system that lacks a feature."""
 
-    def __init__(self, hinders: Callable[[LaunchSpec], str | None]) -> None:
+    def __init__(self, lacks: Callable[[LaunchSpec], str | None]) -> None:
         self._executor = Executor()
-        self._hinders = hinders
+        self._lacks = lacks
         self.started: list[LaunchSpec] = []
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         self.started.append(start)
-        if (why := self._hinders(start)) is not None:
+        if (why := self._lacks(start)) is not None:
             output("stderr", f"{why}\n".encode())
             raise SandboxUnavailable("the launcher ended with 1")
         return await self._executor.start(start, output=output)
@@ -66,7 +66,7 @@ async def test_bubblewrap_is_used_where_it_works(sandboxed: Sandboxed) -> None:
 
 @LANDLOCK
 async def test_landlock_is_used_where_there_are_no_namespaces() -> None:
-    starter = Hindered(without_namespaces)
+    starter = LackingStarter(without_namespaces)
     sandboxed = Sandboxed(lambda: starter)
     try:
         assert await sandboxed.why_unconfined(sandbox_policy()) is None
@@ -78,7 +78,7 @@ async def test_landlock_is_used_where_there_are_no_namespaces() -> None:
 
 @BUBBLEWRAP
 async def test_bubblewrap_is_refused_where_there_are_no_namespaces() -> None:
-    sandboxed = Sandboxed(lambda: Hindered(without_namespaces))
+    sandboxed = Sandboxed(lambda: LackingStarter(without_namespaces))
     try:
         why = await sandboxed.why_unconfined(sandbox_policy(mechanism="bubblewrap"))
     finally:
@@ -89,7 +89,7 @@ async def test_bubblewrap_is_refused_where_there_are_no_namespaces() -> None:
 
 @pytest.mark.promises("sandbox.closed")
 async def test_where_nothing_works_a_command_is_refused_in_one_sentence_that_names_both_reasons() -> None:
-    starter = Hindered(without_either)
+    starter = LackingStarter(without_either)
     sandboxed = Sandboxed(lambda: starter)
     try:
         why = await sandboxed.why_unconfined(sandbox_policy())
@@ -107,7 +107,7 @@ async def test_where_nothing_works_a_command_is_refused_in_one_sentence_that_nam
 
 @BUBBLEWRAP
 async def test_without_a_proc_of_its_own_a_command_sees_none() -> None:
-    starter = Hindered(without_proc)
+    starter = LackingStarter(without_proc)
     sandboxed = Sandboxed(lambda: starter)
     try:
         result = await confined(sandboxed, sandbox_policy(mechanism="bubblewrap"), "ls", "/proc")
@@ -120,7 +120,7 @@ async def test_without_a_proc_of_its_own_a_command_sees_none() -> None:
 
 
 async def test_a_mechanism_is_tried_out_once_by_however_many_it_is_needed() -> None:
-    starter = Hindered(lambda start: None)
+    starter = LackingStarter(lambda start: None)
     sandboxed = Sandboxed(lambda: starter)
     try:
         await asyncio.gather(*(sandboxed.why_unconfined(sandbox_policy()) for _ in range(5)))
@@ -156,7 +156,7 @@ async def test_a_mechanism_is_tried_out_where_no_command_can_write(tmp_path: Pat
     def looks(start: LaunchSpec) -> None:
         modes.extend(stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir())
 
-    starter = Hindered(looks)
+    starter = LackingStarter(looks)
     sandboxed = Sandboxed(lambda: starter, home=lambda: str(tmp_path))
     try:
         assert await sandboxed.why_unconfined(sandbox_policy(mechanism="landlock")) is None
@@ -309,7 +309,7 @@ async def test_a_transient_failure_does_not_disable_a_mechanism_or_its_proc(
 
 @BUBBLEWRAP
 async def test_a_fault_that_has_nothing_to_do_with_proc_is_no_reason_to_do_without_it() -> None:
-    starter = Hindered(lambda start: "bwrap: loopback: Failed" if start.reports else None)
+    starter = LackingStarter(lambda start: "bwrap: loopback: Failed" if start.reports else None)
     sandboxed = Sandboxed(lambda: starter)
     try:
         assert (

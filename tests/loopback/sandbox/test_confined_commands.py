@@ -407,8 +407,8 @@ async def test_a_program_that_cannot_start_has_the_same_error_as_without_a_sandb
 async def test_nothing_is_left_of_a_command_that_took_too_long(
     sandboxed: Sandboxed, mechanism: Mechanism, tmp_path: Path
 ) -> None:
-    deaf = "trap '' TERM; (setsid sleep 1000 &)"
-    script = f"{deaf}; mkdir .git; echo evil > .git/config; sleep 1000"
+    ignores_sigterm = "trap '' TERM; (setsid sleep 1000 &)"
+    script = f"{ignores_sigterm}; mkdir .git; echo evil > .git/config; sleep 1000"
     marker = f"M{os.urandom(4).hex()}"
 
     result = await confined(

@@ -70,7 +70,7 @@ async def test_a_mechanism_that_lets_nothing_be_written_where_it_may_is_of_no_us
     assert re.fullmatch(r"(PermissionError|OSError): .*/inside/made'", why)
 
 
-class Careless:
+class UnrestrictedStarter:
     """A starter that ignores restrictions."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Careless:
 @LANDLOCK
 @pytest.mark.promises("sandbox.closed")
 async def test_a_restriction_that_takes_no_effect_lets_nothing_run(tmp_path: Path) -> None:
-    sandboxed = Sandboxed(Careless)
+    sandboxed = Sandboxed(UnrestrictedStarter)
     try:
         with pytest.raises(SandboxUnavailable) as refused:
             await confined(sandboxed, sandbox_policy(mechanism="landlock"), "touch", f"{tmp_path}/new")

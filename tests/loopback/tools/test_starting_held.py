@@ -147,8 +147,8 @@ async def test_a_command_does_not_run_whose_mounts_are_something_else(
     with pytest.raises(SandboxUnavailable) as caught:
         await mounted(executor, words, wanted, "touch", str(tmp_path / "work/ran"))
 
-    amiss = tmp_path / mounts[-1][0]
-    assert caught.value.detail == f"{amiss} was replaced while the sandbox was set up"
+    mismatch = tmp_path / mounts[-1][0]
+    assert caught.value.detail == f"{mismatch} was replaced while the sandbox was set up"
     assert os.listdir(tmp_path / "work") == ["in"]
 
 

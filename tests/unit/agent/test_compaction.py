@@ -381,7 +381,7 @@ def long_talk() -> RecordingTranscript:
     )
 
 
-WISHES = f"{SUMMARY_PREFIX}What was before.\n- The user said: two\n- The user said: three"
+REQUESTS = f"{SUMMARY_PREFIX}What was before.\n- The user said: two\n- The user said: three"
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ async def test_where_there_is_no_summary_the_users_own_words_stay(reply: Reply) 
     await room_made(transcript, model)
     transcript.write(model_asked())
 
-    assert transcript.history.items == [user(WISHES), user("four")]
+    assert transcript.history.items == [user(REQUESTS), user("four")]
     assert len(model.asked) == 1
 
 

@@ -187,11 +187,11 @@ def stored(entry: Entry) -> Entry:
 
 @given(script=st.lists(steps, max_size=40), stop=st.integers(0, 120))
 def test_replaying_a_stored_log_gives_the_same_projections(script: list[tuple[Any, ...]], stop: int) -> None:
-    scribe = Scribe()
+    builder = Scribe()
     for step in script:
-        scribe.do(step)
+        builder.do(step)
     live, log = Projections(), Log()
-    for number, one in enumerate(scribe.log[:stop]):
+    for number, one in enumerate(builder.log[:stop]):
         live.apply(one, at=AT + number)
         log.append([one], at=AT + number)
 
@@ -218,11 +218,11 @@ def contents_after_checkpoint(projections: Projections) -> dict[str, Any]:
 
 @given(script=st.lists(steps, max_size=40), at=st.integers(0, 120))
 def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list[tuple[Any, ...]], at: int) -> None:
-    scribe = Scribe()
+    builder = Scribe()
     for step in script:
-        scribe.do(step)
+        builder.do(step)
     log, live = Log(), Projections()
-    log.append(scribe.log, at=AT)
+    log.append(builder.log, at=AT)
     live.replay(log.entries[:at])
     data = live.checkpoint()
     assert (data is not None) == live.is_settled
@@ -233,7 +233,7 @@ def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list
     try:
         restored.replay(log.entries[at:])
     except EarlierEntriesNeeded:  # a later message begins a branch at a message before the checkpoint
-        assert any(isinstance(one, UserMessage) and one.parent_message_id for one in scribe.log[at:])
+        assert any(isinstance(one, UserMessage) and one.parent_message_id for one in builder.log[at:])
         return
     for seq in restored.history.missing:
         restored.supply(log.entries[seq - 1])
@@ -243,11 +243,11 @@ def test_a_checkpoint_and_later_entries_say_what_the_whole_log_says(script: list
 
 
 def test_dropped_texts_can_be_supplied_again() -> None:
-    scribe = Scribe()
+    builder = Scribe()
     for step in (("say", True, True, -1), ("call", "a"), ("output",), ("end", "done"), ("say", False, False, -1)):
-        scribe.do(step)
+        builder.do(step)
     projections, log = Projections(), Log()
-    log.append(scribe.log, at=AT)
+    log.append(builder.log, at=AT)
     projections.replay(log.entries)
     before = contents_of(projections)
     projections.history.drop_texts()
@@ -281,11 +281,11 @@ def test_a_checkpoint_of_a_long_conversation_is_small() -> None:
 
 @given(script=st.lists(steps, max_size=40), at=st.integers(0, 120), forgotten=st.integers(0, 120))
 def test_a_copy_is_independent_and_says_the_same(script: list[tuple[Any, ...]], at: int, forgotten: int) -> None:
-    scribe = Scribe()
+    builder = Scribe()
     for step in script:
-        scribe.do(step)
+        builder.do(step)
     log, live, whole = Log(), Projections(), Projections()
-    log.append(scribe.log, at=AT)
+    log.append(builder.log, at=AT)
     live.replay(log.entries[:at])
     if not live.is_settled:
         return
@@ -295,7 +295,7 @@ def test_a_copy_is_independent_and_says_the_same(script: list[tuple[Any, ...]], 
     try:
         live.replay(log.entries[at:])
     except EarlierEntriesNeeded:
-        assert any(isinstance(one, UserMessage) and one.parent_message_id for one in scribe.log[at:])
+        assert any(isinstance(one, UserMessage) and one.parent_message_id for one in builder.log[at:])
     else:
         whole.replay(log.entries)
         assert contents_after_checkpoint(live) == contents_after_checkpoint(whole)
@@ -337,11 +337,11 @@ def test_every_record_is_read_again() -> None:
 
 
 def _everything() -> list[LogPayload]:
-    scribe = Scribe()
+    builder = Scribe()
     says = ("say", True, True, -1)
     for step in (says, says, ("call", "a"), ("output",), ("ask", "command"), ("settle", "denied")):
-        scribe.do(step)
+        builder.do(step)
     for number in range(18):
-        scribe.do(("other", number))
-    scribe.do(("end", "done"))
-    return scribe.log
+        builder.do(("other", number))
+    builder.do(("end", "done"))
+    return builder.log

@@ -40,8 +40,8 @@ async def test_an_answer_that_the_owner_cannot_store_is_repeated_with_the_same_i
 
 async def test_an_answer_to_an_unresponsive_owner_is_repeated(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FollowedTurn(home) as two:
-        with monkeypatch.context() as impatient:
-            impatient.setattr("parley.runtime.conversation_approvals.CALL_SECONDS", 0.0)
+        with monkeypatch.context() as short:
+            short.setattr("parley.runtime.conversation_approvals.CALL_SECONDS", 0.0)
             answering = two.here.approvals.answer_with_retry(two.approval, "approved", by="client", principal=LOCAL)
             await begun()
         assert two.owner.passed_on == []

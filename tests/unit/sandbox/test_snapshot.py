@@ -248,37 +248,37 @@ def test_a_great_many_added_submodules_cannot_be_moved_aside(project: Path) -> N
     assert (result.moved, result.left) == (set(), {f"{project}/.git/modules"})
 
 
-@pytest.mark.parametrize("usurper", ["nothing", "directory", "link", "file"])
+@pytest.mark.parametrize("replacement", ["nothing", "directory", "link", "file"])
 @pytest.mark.parametrize("name", [".git", ".git/modules", ".git/modules/a/b", ".git/worktrees/tree"])
 def test_a_git_directory_that_was_moved_away_is_named_and_nothing_is_in_its_place(
-    project: Path, name: str, usurper: str
+    project: Path, name: str, replacement: str
 ) -> None:
     path, own = project / name, project / "own"
 
     with command(sandbox_policy(project)) as result:
         path.rename(own)
-        if usurper == "directory":
+        if replacement == "directory":
             (path / "hooks").mkdir(parents=True)
-        elif usurper == "link":
+        elif replacement == "link":
             path.symlink_to(own)
-        elif usurper == "file":
+        elif replacement == "file":
             path.write_text("gitdir: own\n")
 
     assert not os.path.lexists(path)
-    assert (result.moved, result.left) == (set() if usurper == "nothing" else {str(path)}, {str(path)})
+    assert (result.moved, result.left) == (set() if replacement == "nothing" else {str(path)}, {str(path)})
 
 
-@pytest.mark.parametrize("usurper", ["directory", "link"])
+@pytest.mark.parametrize("replacement", ["directory", "link"])
 @pytest.mark.parametrize("moved", ["project", ""])
 def test_a_repository_in_place_of_one_whose_parents_were_moved_is_moved_aside(
-    project: Path, tmp_path: Path, usurper: str, moved: str
+    project: Path, tmp_path: Path, replacement: str, moved: str
 ) -> None:
     wide = project.parent
     between = wide / moved if moved else wide
 
     with command(sandbox_policy(tmp_path, project)) as result:
         between.rename(tmp_path / "own")
-        if usurper == "link":
+        if replacement == "link":
             (tmp_path / "evil/project/.git/hooks").mkdir(parents=True)
             between.symlink_to(tmp_path / "evil" / moved)
         else:
@@ -286,7 +286,7 @@ def test_a_repository_in_place_of_one_whose_parents_were_moved_is_moved_aside(
 
     assert not os.path.lexists(project / ".git")
     assert result.left == {f"{project}/.git"}
-    assert result.moved == ({str(between)} if usurper == "link" else {f"{project}/.git"})
+    assert result.moved == ({str(between)} if replacement == "link" else {f"{project}/.git"})
 
 
 def test_a_link_in_place_of_objects_is_moved_aside(project: Path) -> None:
@@ -449,13 +449,13 @@ AS_NOBODY = """
 import os, tempfile
 from pathlib import Path
 from kit.builders.sandbox_policies import sandbox_policy
-from kit.system.protected import command, furnish, without_moved
+from kit.system.protected import command, write_files_of_git, without_moved
 from kit.builders.trees import tree
 
 for name in (".git", ".git/config", ".git/hooks", ".git/hooks/sub", ".git/modules", ".git/modules/a/b"):
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder).resolve()
-        furnish(project / ".git")
+        write_files_of_git(project / ".git")
         before = tree(project)
         with command(sandbox_policy(project)) as result:
             (project / ".git/hooks/pre-commit").touch()

@@ -171,8 +171,8 @@ async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: 
 async def test_an_approval_waits_for_a_client_that_cannot_take_its_snapshot_yet(home: str) -> None:
     async with LocalServer(home) as server:
         client, conversation = await unheard(server)
-        slow, fickle = await server.client(), await server.client()
-        for one in (slow, fickle):
+        slow, disconnecting = await server.client(), await server.client()
+        for one in (slow, disconnecting):
             one.outbox.writable = False
         slow.call("conversationStream", conversation_id=conversation.id)
         await server.settle_down()
@@ -180,10 +180,10 @@ async def test_an_approval_waits_for_a_client_that_cannot_take_its_snapshot_yet(
         assert server.decisions == []
 
         slow.leave()
-        stream = fickle.call("conversationStream", conversation_id=conversation.id)
+        stream = disconnecting.call("conversationStream", conversation_id=conversation.id)
         await server.settle_down()
         server.clock.passes(1_000)
-        fickle.cancel(stream)
+        disconnecting.cancel(stream)
         await server.settle_down()
         assert server.decisions == []
         server.clock.passes(30)

@@ -294,13 +294,13 @@ async def test_a_slow_client_is_asked_only_for_the_open_approval(home: str) -> N
 async def test_a_slow_client_is_asked_after_its_snapshot(home: str) -> None:
     async with LocalServer(home) as server:
         conversation = await server.create()
-        client, slow, fickle = await server.client(), await server.client(), await server.client()
+        client, slow, disconnecting = await server.client(), await server.client(), await server.client()
         await client.say(conversation.id, 1)
-        for one in (slow, fickle):
+        for one in (slow, disconnecting):
             one.outbox.writable = False
             stream = one.call("conversationStream", conversation_id=conversation.id)
             await one.answer_to(stream)
-            if one is fickle:
+            if one is disconnecting:
                 one.cancel(stream)
             await server.settle_down()
             assert one.asked == []
@@ -310,7 +310,7 @@ async def test_a_slow_client_is_asked_after_its_snapshot(home: str) -> None:
             "notifications/initial_state",
             "elicitation/create",
         ]
-        assert fickle.heard("notifications/initial_state", "elicitation/create") == []
+        assert disconnecting.heard("notifications/initial_state", "elicitation/create") == []
 
 
 @pytest.mark.promises("approvals.outlives")

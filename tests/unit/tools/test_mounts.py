@@ -46,7 +46,7 @@ def table(lines: Iterable[Line]) -> MountTable:
     return MountTable(text(lines))
 
 
-def amiss(
+def mismatch(
     laid: tuple[tuple[bytes, bytes | None, bool], ...], *found: Line, ours: tuple[Line, ...] = OURS
 ) -> int | None:
     plan = ExpectedMounts((*ALWAYS, *laid), table(ours))
@@ -72,14 +72,14 @@ BOUND: Final = ((b"/home/u/w", b"/home/u/w", True),)
     ],
 )
 def test_a_mount_is_known_by_what_it_shows_and_where(found: Line, expected: int | None) -> None:
-    assert amiss(BOUND, found) == expected
+    assert mismatch(BOUND, found) == expected
 
 
 def test_a_read_only_mount_must_be_read_only() -> None:
     laid = ((b"/home/u/w", b"/home/u/w", False),)
 
-    assert amiss(laid, (50, 43, "8:2", "/@home/u/w", "/home/u/w", "rw")) == 2
-    assert amiss(laid, (50, 43, "8:2", "/@home/u/w", "/home/u/w", "ro")) is None
+    assert mismatch(laid, (50, 43, "8:2", "/@home/u/w", "/home/u/w", "rw")) == 2
+    assert mismatch(laid, (50, 43, "8:2", "/@home/u/w", "/home/u/w", "ro")) is None
 
 
 def test_a_copy_of_a_disk_of_ours_does_not_pass_for_the_disk_laid_upon_it() -> None:
@@ -87,43 +87,43 @@ def test_a_copy_of_a_disk_of_ours_does_not_pass_for_the_disk_laid_upon_it() -> N
     around: Line = (50, 43, "8:2", "/@home/u", "/home/u", "rw")
     copy: Line = (51, 50, "8:3", "/", "/home/u/disk", "rw")
 
-    assert amiss(laid, around, copy, (52, 51, "8:3", "/", "/home/u/disk", "rw")) is None
-    assert amiss(laid, around, copy) == 3
-    assert amiss(laid, around, copy, (52, 20, "8:3", "/", "/home/u/disk", "rw")) == 3
+    assert mismatch(laid, around, copy, (52, 51, "8:3", "/", "/home/u/disk", "rw")) is None
+    assert mismatch(laid, around, copy) == 3
+    assert mismatch(laid, around, copy, (52, 20, "8:3", "/", "/home/u/disk", "rw")) == 3
 
 
 def test_a_file_system_of_its_own_is_none_of_ours() -> None:
     laid = ((b"/home/u/keys", None, False),)
 
-    assert amiss(laid, (50, 43, "0:91", "/", "/home/u/keys", "ro")) is None
+    assert mismatch(laid, (50, 43, "0:91", "/", "/home/u/keys", "ro")) is None
     assert (
-        amiss(laid, (50, 43, "0:6", "/", "/home/u/keys", "ro")) == 2
+        mismatch(laid, (50, 43, "0:6", "/", "/home/u/keys", "ro")) == 2
     )  # the device of another file system of this process
-    assert amiss(laid, (50, 43, "8:9", "/", "/home/u/keys", "ro")) == 2  # a device of a disk
-    assert amiss(laid, (50, 43, "0:91", "/in", "/home/u/keys", "ro")) == 2
+    assert mismatch(laid, (50, 43, "8:9", "/", "/home/u/keys", "ro")) == 2  # a device of a disk
+    assert mismatch(laid, (50, 43, "0:91", "/in", "/home/u/keys", "ro")) == 2
 
 
 def test_a_new_file_system_has_no_mounts_of_ours_below() -> None:
     laid = ((b"/home/u", None, False), (b"/home/u/disk", b"/home/u/disk", True))
     hidden: Line = (50, 43, "0:91", "/", "/home/u", "ro")
 
-    assert amiss(laid, hidden, (51, 50, "8:3", "/", "/home/u/disk", "rw")) is None
-    assert amiss(laid, hidden, (51, 43, "8:3", "/", "/home/u/disk", "rw")) == 3
+    assert mismatch(laid, hidden, (51, 50, "8:3", "/", "/home/u/disk", "rw")) is None
+    assert mismatch(laid, hidden, (51, 43, "8:3", "/", "/home/u/disk", "rw")) == 3
 
 
 def test_a_mount_point_may_be_covered_twice() -> None:
     laid = ((b"/home/u", None, True), (b"/home/u", b"/home/u", True))
     lower: Line = (50, 43, "0:91", "/", "/home/u", "rw")
 
-    assert amiss(laid, lower, (51, 50, "8:2", "/@home/u", "/home/u", "rw")) is None
-    assert amiss(laid, (51, 43, "8:2", "/@home/u", "/home/u", "rw")) == 3
+    assert mismatch(laid, lower, (51, 50, "8:2", "/@home/u", "/home/u", "rw")) is None
+    assert mismatch(laid, (51, 43, "8:2", "/@home/u", "/home/u", "rw")) == 3
 
 
 def test_of_a_disk_in_the_network_the_kernel_says_only_which_it_is() -> None:
     laid = ((b"/net/u/w", b"/net/u/w", True),)
 
-    assert amiss(laid, (50, 45, "0:7", "/", "/net/u/w", "rw")) is None
-    assert amiss(laid, (50, 45, "8:1", "/", "/net/u/w", "rw")) == 2
+    assert mismatch(laid, (50, 45, "0:7", "/", "/net/u/w", "rw")) is None
+    assert mismatch(laid, (50, 45, "8:1", "/", "/net/u/w", "rw")) == 2
 
 
 def test_a_covered_mount_is_not_taken_for_the_visible_one() -> None:
@@ -131,8 +131,8 @@ def test_a_covered_mount_is_not_taken_for_the_visible_one() -> None:
     copies: tuple[Line, ...] = ((46, 40, "8:9", "/", "/mnt/a", "ro"), (47, 40, "8:8", "/", "/mnt", "ro"))
     laid = ((b"/mnt/a", b"/mnt/a", True),)
 
-    assert amiss(laid, *copies, (50, 47, "8:8", "/a", "/mnt/a", "rw"), ours=ours) is None
-    assert amiss(laid, *copies, (50, 46, "8:9", "/", "/mnt/a", "rw"), ours=ours) == 2
+    assert mismatch(laid, *copies, (50, 47, "8:8", "/a", "/mnt/a", "rw"), ours=ours) is None
+    assert mismatch(laid, *copies, (50, 46, "8:9", "/", "/mnt/a", "rw"), ours=ours) == 2
 
 
 def test_names_are_written_as_the_kernel_writes_them() -> None:
