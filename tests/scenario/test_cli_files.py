@@ -281,6 +281,14 @@ def test_no_command_writes_over_what_the_home_needs(
     assert sorted(os.listdir(home.path)) == ["parley.db", "run"]
 
 
+async def test_a_prefix_of_the_id_is_enough_for_an_export(home: Home) -> None:
+    await home.keep(ID, *TALK)
+    whole, prefix, other = [await home.parley("export", given) for given in (ID, ID[:6].upper(), "ffff")]
+
+    assert (prefix.exit_code, entries_in(prefix.stdout)) == (0, entries_in(whole.stdout))
+    assert other == Outcome("", "parley export: no conversation has an id that begins with 'ffff'\n", 1)
+
+
 async def test_a_conversation_that_is_not_there_leaves_no_file(home: Home) -> None:
     await home.keep(ID, *TALK)
 

@@ -209,6 +209,26 @@ async def test_a_server_without_user_messages_says_that_a_turn_cannot_be_followe
             await turn.result()
 
 
+async def test_a_query_whose_turn_fails_raises_its_error(parley_model: ScriptedModel) -> None:
+    parley_model.fails(400)
+    home = Home(parley_model)
+    home.open()
+    shown: list[Event] = []
+
+    async def ask() -> None:
+        async for event in parley.query("greet me", cwd=home.work, transport=home.server()):
+            shown.append(event)  # noqa: PERF401 - the events before the error count
+
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(TurnFailed):
+                await ask()
+    finally:
+        home.close()
+
+    assert isinstance(shown[-1], events.TaskComplete)
+
+
 async def test_a_query_yields_the_events_of_one_turn(parley_model: ScriptedModel) -> None:
     parley_model.says("Hello!")
     home = Home(parley_model)

@@ -239,6 +239,22 @@ async def test_exec_starts_a_resident_on_request(alone: Home, parley_model: Scri
     assert status["turns"] == 0
 
 
+async def test_exec_replaces_a_resident_that_is_killed(alone: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says("Half, ", HOLD)
+    process = await start_parley("exec", "go", "--resident", env=alone.environ)
+    try:
+        await parley_model.wait_until_held()
+        with connect_to_resident(str(alone.path)) as channel:
+            os.kill(ask(channel, "status")["pid"], signal.SIGKILL)
+        code, _, err = await outcome_of(process)
+    finally:
+        await parley("serve", "--stop", env=alone.environ)
+
+    assert code == 1
+    assert "the resident server was killed; starting another one" in err
+    assert "Turn interrupted" in err
+
+
 async def test_settings_of_the_command_line_apply_to_its_turn(
     resident: InProcessResident, parley_model: ScriptedModel
 ) -> None:

@@ -43,8 +43,8 @@ def add_resident_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resident",
         action="store_true",
-        help="start a resident server in the background if none runs; it exits after `serve.idle_exit_minutes` "
-        "without clients and turns",
+        help="start a resident server in the background if none runs, or if it is killed; it exits after "
+        "`serve.idle_exit_minutes` without clients and turns",
     )
 
 
@@ -55,7 +55,7 @@ async def connected(
     """Connect to the resident server of the home, or start a child process as the server if none is running.
 
     `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
-    that the command begins. With `resident`, a resident server is started if none is running.
+    that the command begins. With `resident`, a resident server is started if none is running, or if it is killed.
 
     Raises:
         CommandFailed: no server can be started, or a tool failed.
@@ -65,18 +65,40 @@ async def connected(
     home = loader.home
     async with AsyncExitStack() as stack:
         stack.enter_context(_without_tool_names())
-        client = await _resident(stack, command, home, config)
+        client = await _resident(stack, command, home, config, restarts=resident)
         if client is None:
             loader.store_url()  # a server would use the home instead of the database that an invalid file names
         if client is None and resident:
             _start_resident(home)
-            client = await _resident(stack, command, home, config)
+            client = await _resident(stack, command, home, config, restarts=resident)
             if client is None:
                 raise CommandFailed(f"no resident server could be started; see {os.path.join(home, SERVER_LOG)}")
         if client is not None:
             yield Connected(client, child=None)
         else:
             yield await _child(stack, config)
+
+
+class _ReplacedServer(ResidentSocket):
+    """The socket of a resident server that is replaced once if it was killed. The socket of a killed server still
+    exists, and refuses connections.
+    """
+
+    def __init__(self, path: str, overrides: Sequence[str], command: str, home: str) -> None:
+        super().__init__(path, overrides=overrides)
+        self._command, self._home = command, home
+        self._is_replaced = False
+
+    async def restart(self) -> None:
+        try:
+            await super().restart()
+        except ConnectionRefusedError as error:
+            if self._is_replaced or error.errno != errno.ECONNREFUSED:
+                raise
+            self._is_replaced = True
+            print_note(self._command, "the resident server was killed; starting another one")
+            start_in_background(self._home, os.environ)
+            await super().restart()
 
 
 @contextmanager
@@ -89,8 +111,14 @@ def _without_tool_names() -> Iterator[None]:
         raise CommandFailed(error.message or "the server gave no reason", code=code) from None
 
 
-async def _resident(stack: AsyncExitStack, command: str, home: str, config: Sequence[str]) -> Client | None:
-    socket = ResidentSocket(os.path.join(home, SOCKET), overrides=config)
+async def _resident(
+    stack: AsyncExitStack, command: str, home: str, config: Sequence[str], *, restarts: bool
+) -> Client | None:
+    """Connect to the resident server; return None if none is running. With `restarts`, a server that was killed is
+    replaced when the connection to it is lost.
+    """
+    path = os.path.join(home, SOCKET)
+    socket = _ReplacedServer(path, config, command, home) if restarts else ResidentSocket(path, overrides=config)
 
     def report_loss() -> None:
         print_note(

@@ -31,7 +31,7 @@ STDOUT: Final = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the id of the conversation")
+    parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument(
         "-o",
         "--output",
@@ -89,9 +89,12 @@ async def _to_file(loader: Loader, conversation_id: str, path: str, *, over: boo
     return 0
 
 
-async def _export(loader: Loader, conversation_id: str, write: Callable[[bytes], object]) -> None:
+async def _export(loader: Loader, given: str, write: Callable[[bytes], object]) -> None:
     from parley.app.files.exporting import export_conversation
     from parley.app.stores import open_store
+    from parley.app.tokens import all_conversations
+    from parley.cli.ids import is_complete, match_conversation
 
     async with open_store(loader) as store:
-        await export_conversation(store, conversation_id.lower(), write, now=time.time())
+        named = given.lower() if is_complete(given) else match_conversation(given, await all_conversations(store))
+        await export_conversation(store, named, write, now=time.time())

@@ -11,7 +11,7 @@ from msgspec import UnsetType
 from parley.cli.runner import CommandFailed
 from parley.client import Approval, Client, Conversation
 
-__all__ = ["SHORT", "find_approval", "find_conversation", "match_conversation"]
+__all__ = ["SHORT", "find_approval", "find_conversation", "is_complete", "match_conversation"]
 
 SHORT: Final = 8
 """The number of characters of an id that lists show."""
@@ -29,11 +29,16 @@ async def find_conversation(client: Client, given: str) -> Conversation:
     Raises:
         CommandFailed: no id, or more than one id, begins with the text.
     """
-    if _WHOLE.fullmatch(given.lower()):
+    if is_complete(given):
         return client.conversation(given.lower())
     _refuse_other_than_ids(given)
     found = [one for archived in (False, True) for one in await _all_ids(client, archived=archived)]
     return client.conversation(match_conversation(given, found))
+
+
+def is_complete(given: str) -> bool:
+    """Return whether a text is a complete id, and not a prefix."""
+    return _WHOLE.fullmatch(given.lower()) is not None
 
 
 def match_conversation(given: str, ids: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ async def query(
     timeout_seconds: float | None = None,
     **options: Unpack[CreateOptions],
 ) -> AsyncIterator[Event]:
-    """Ask one question in a new conversation and yield the events of its turn.
+    """Ask one question in a new conversation and yield the events of its turn. Then raise the error of the turn, if
+    it has failed.
 
     The function connects to a server as `connect` does, and disconnects after the turn. The arguments have the same
     meaning as in `connect` and `Client.create`.
@@ -34,9 +35,12 @@ async def query(
         OSError: the server cannot be started.
         CallTimedOut: a call got no result within `timeout_seconds`. The turn itself may take longer.
         ToolFailed: the conversation cannot be created.
+        TurnFailed: the turn failed or was interrupted. All its events were yielded before.
         StreamEnded, Disconnected: the stream or the server ended before the turn.
     """
     async with connect(transport, on_approval=on_approval, timeout_seconds=timeout_seconds) as client:
         conversation = await client.create(cwd=cwd, model=model, **options)
-        async for event in await conversation.send(prompt):
+        turn = await conversation.send(prompt)
+        async for event in turn:
             yield event
+        await turn.result()
