@@ -200,7 +200,7 @@ async def test_a_code_signs_the_user_in_once(server: HttpServer) -> None:
         "conversation_id": None,
         "version": signed_in.json["version"],
         "build": BUILD,
-        "push_key": None,
+        "push_key": signed_in.json["push_key"],
     }
     attributes = signed_in.headers["Set-Cookie"].split("; ")[1:]
     assert attributes == ["HttpOnly", "SameSite=Strict", "Max-Age=2592000"]

@@ -25,7 +25,7 @@ from parley.server.http.endpoint import PATH, HttpEndpoint, HttpLimits
 from parley.server.http.guard import LOOPBACK_NAMES, Guard
 from parley.server.http.health import Health, Readiness
 from parley.server.http.node_endpoint import NodeEndpoint
-from parley.server.http.page_endpoint import PageEndpoint
+from parley.server.http.page_endpoint import PageEndpoint, PushSubscriptions
 from parley.server.http.sessions import HttpSessions
 from parley.server.http.sign_ins import SignIns
 from parley.server.http.stateless import StatelessRequests
@@ -59,12 +59,14 @@ class HttpService:
         store: Store | None = None,
         nodes: NodeMembership | None = None,
         page_files: Mapping[str, bytes] | None = None,
+        open_push: Callable[[SignIns, Callable[[], ServeSettings]], PushSubscriptions] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Start the service and begin to listen.
 
         `nodes` is this process among the nodes; None if the server accepts no links of nodes. `page_files` replaces
-        the files of the web page. `now` is the clock of the sign-ins to the page.
+        the files of the web page. `now` is the clock of the sign-ins to the page. `open_push` creates the sender of
+        push messages, from the sign-ins and a function that returns the current settings.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
         without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
@@ -109,7 +111,8 @@ class HttpService:
         page = None
         if self.sign_ins is not None:
             files = PageAssets(read_files() if page_files is None else page_files)
-            page = PageEndpoint(files, self.sign_ins, self._authenticator)
+            push = None if open_push is None else open_push(self.sign_ins, lambda: self._settings)
+            page = PageEndpoint(files, self.sign_ins, self._authenticator, push)
             self.sign_ins.on_ended(self._end_all_of)
         self._endpoint = HttpEndpoint(
             self.sessions,

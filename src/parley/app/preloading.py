@@ -16,6 +16,10 @@ _NOT_IN_A_SERVER: Final = ("parley.__main__", "parley.cli", "parley.client", "pa
 
 _IMPORTED_LATE: Final = (
     "aiohttp",
+    "cryptography.hazmat.primitives.asymmetric.ec",
+    "cryptography.hazmat.primitives.asymmetric.utils",
+    "cryptography.hazmat.primitives.ciphers.aead",
+    "cryptography.hazmat.primitives.serialization",
     "sqlite3",
     "tomllib",
     "ctypes",

@@ -181,6 +181,7 @@ class Resident:
             tokens=tokens,
             store=self._server.store,
             nodes=self._server.nodes,
+            open_push=self._server.open_push,
         )
         if self._server.nodes is not None and self._http.node_url is not None:
             conversations = self._server.conversations

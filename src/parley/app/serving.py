@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from parley.app.allocator import release_memory, return_large_blocks
 from parley.app.available_memory import why_too_large
@@ -39,8 +39,14 @@ from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit
 from parley.transports.descriptors import DescriptorTransport
+from parley.wire.ids import ConversationId
 from parley.wire.nodes import NODE_VERSIONS
 from parley.wire.principals import LOCAL
+from parley.wire.tools import AttentionState
+
+if TYPE_CHECKING:
+    from parley.app.push import PushSender
+    from parley.server.http.sign_ins import SignIns
 
 __all__ = ["Server", "SystemClock", "prepare_process", "report_unknown_keys", "serve_stdio"]
 
@@ -110,6 +116,8 @@ class Server:
             await serve_peer(transport, self._context, version)
 
         self._webhook = WebhookSender(loader.webhook, self._http, clock, environ)
+        self._clock, self._environ = clock, environ
+        self._push: PushSender | None = None
         self.store: Store = _memory_store() if is_ephemeral else server_store(loader)
         local = UnixPeers(lambda: loader.home, serve_other)
         self.nodes: NodeMembership | None = None
@@ -128,7 +136,7 @@ class Server:
             commands=self._commands,
             release_memory=release_memory,
             has_other_clients=lambda: len(self.core.clients) > 1,
-            on_attention=self._webhook.notify,
+            on_attention=self._on_attention,
             continues_queues=is_resident,
         )
         on_changes(self.store, self.conversations.changed)
@@ -154,6 +162,23 @@ class Server:
         if not self._is_resident:  # a resident server reports them when it starts
             report_unknown_keys(self.loader)
 
+    def open_push(self, sign_ins: SignIns, load: Callable[[], ServeSettings]) -> PushSender:
+        """Create the sender that notifies the browsers of `sign_ins`. `load` returns the current settings.
+
+        Raises:
+            OSError: the key of the home directory cannot be read or created.
+        """
+        from parley.app.push import PushSender
+
+        key = self._context.signing_key
+        self._push = PushSender(sign_ins, key, load, self._http, self._clock, self._environ)
+        return self._push
+
+    def _on_attention(self, conversation_id: ConversationId, state: AttentionState) -> None:
+        self._webhook.notify(conversation_id, state)
+        if self._push is not None:
+            self._push.notify(conversation_id, state)
+
     async def serve(self, transport: Transport) -> None:
         """Serve one client until the client leaves or the transport stops reading. Then release all resources."""
         try:
@@ -169,6 +194,8 @@ class Server:
         await self._tools.close()
         await self._commands.close()
         await self._webhook.close(seconds=self.core.shutdown_seconds_left)
+        if self._push is not None:
+            await self._push.close(seconds=self.core.shutdown_seconds_left)
         await self._http.close()
 
 

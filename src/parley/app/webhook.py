@@ -17,6 +17,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
+from parley.app.deliveries import Deliveries
 from parley.common.limited_log import LimitedLog
 from parley.config.types import Webhook
 from parley.errors import ConfigError, ModelError
@@ -32,18 +33,8 @@ log = logging.getLogger(__name__)
 
 MOST_CONVERSATIONS: Final = 1000
 """The maximum number of conversations with an undelivered notification."""
-MOST_AT_ONCE: Final = 4
-"""The maximum number of notifications that are sent at the same time."""
-MOST_ATTEMPTS: Final = 10
-SHORTEST_DELAY_SECONDS: Final = 1.0
-LONGEST_DELAY_SECONDS: Final = 60.0
-"""The maximum delay before a retry, in seconds. The first delay is `SHORTEST_DELAY_SECONDS`, and each retry doubles
-the delay.
-"""
 ATTEMPT_SECONDS: Final = 10.0
 """The timeout for the receiver's answer, in seconds."""
-DRAIN_SECONDS: Final = 1.0
-"""The maximum time, in seconds, for which a shutdown waits for attempts in progress."""
 
 
 class _Notification(Struct, frozen=True, kw_only=True):
@@ -79,46 +70,26 @@ class WebhookSender:
         `load` returns the webhook of the current settings. `environ` contains the proxy variables.
         """
         self._load, self._http, self._clock, self._environ = load, http, clock, environ
-        self._due: dict[ConversationId, _Notification] = {}
-        """The newest undelivered notification of each conversation."""
-        self._tasks: dict[ConversationId, asyncio.Task[None]] = {}
-        self._delayed: set[ConversationId] = set()
-        """The conversations whose next attempt is not due yet."""
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
-        self._closed = False
         self._log = LimitedLog(log)
+        self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, most=MOST_CONVERSATIONS)
+        """The notifications that are not delivered yet, by conversation."""
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:
         """Notify the receiver about the state of a conversation. The call returns at once and never raises."""
         webhook = self._webhook()
-        if webhook is None or state not in webhook.events or self._closed:
+        if webhook is None or state not in webhook.events:
             return
-        if conversation_id not in self._due and len(self._due) >= MOST_CONVERSATIONS:
-            self._log.warning("a webhook notification is dropped: %d conversations have one", len(self._due))
-            return
-        self._due[conversation_id] = _Notification(
+        notification = _Notification(
             delivery_id=f"msg_{uuid4().hex}",
             conversation_id=conversation_id,
             state=state,
             timestamp=iso(self._clock.now()),
         )
-        if conversation_id not in self._tasks:
-            self._tasks[conversation_id] = asyncio.get_running_loop().create_task(self._deliver(conversation_id))
+        self.deliveries.put(conversation_id, notification)
 
-    async def close(self, *, seconds: float = DRAIN_SECONDS) -> None:
-        """Wait for attempts in progress for at most `seconds` or `DRAIN_SECONDS`, whichever is less, and drop all
-        other notifications.
-        """
-        self._closed = True
-        for conversation_id in self._delayed:
-            self._tasks[conversation_id].cancel()
-        if tasks := tuple(self._tasks.values()):
-            await asyncio.wait(tasks, timeout=min(seconds, DRAIN_SECONDS))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._due:
-            self._log.warning("%d webhook notifications are given up, because the server stops", len(self._due))
+    async def close(self, *, seconds: float) -> None:
+        """Wait for attempts in progress for at most `seconds`, and drop all other notifications."""
+        await self.deliveries.close(seconds=seconds)
 
     def _webhook(self) -> Webhook | None:
         try:
@@ -129,39 +100,7 @@ class WebhookSender:
             log.exception("the webhook is not notified")
         return None
 
-    async def _deliver(self, conversation_id: ConversationId) -> None:
-        """Send the notifications of a conversation until the newest one is delivered or dropped."""
-        try:
-            await self._deliver_all(conversation_id)
-        finally:
-            del self._tasks[conversation_id]
-
-    async def _deliver_all(self, conversation_id: ConversationId) -> None:
-        sent, attempts = None, 0
-        while conversation_id in self._due:
-            waits = self._room.locked()
-            async with self._room:
-                if waits and self._closed:
-                    return
-                due = self._due[conversation_id]  # the newest notification, after waiting for room
-                if due is not sent:
-                    sent, attempts = due, 0
-                failure = await self._attempt(due)
-            attempts += 1
-            if self._due.get(conversation_id) is not due:
-                continue  # send the newer notification
-            if failure is None or attempts == MOST_ATTEMPTS or self._closed:
-                del self._due[conversation_id]
-                if failure is not None:
-                    self._log.warning("a webhook notification is given up after %d attempts: %s", attempts, failure)
-                continue
-            self._delayed.add(conversation_id)
-            try:
-                await self._clock.sleep(min(LONGEST_DELAY_SECONDS, SHORTEST_DELAY_SECONDS * 2 ** (attempts - 1)))
-            finally:
-                self._delayed.discard(conversation_id)
-
-    async def _attempt(self, due: _Notification) -> str | None:
+    async def _attempt(self, conversation_id: ConversationId, due: _Notification) -> str | None:
         """Send a notification once.
 
         Return None if the receiver accepted the notification, or if the webhook has been removed. Otherwise return

@@ -32,6 +32,7 @@ __all__ = [
     "one_of",
     "origin",
     "path_or_home_path",
+    "push_host",
     "secret_sequence",
     "sequence_of",
     "text",
@@ -210,6 +211,14 @@ def origin(value: Any, at: KeyPath) -> str:
     scheme, _, host = given.partition("://")
     if not is_address(given) or scheme != scheme.lower() or set(host) & set("/?#@ ") or host != host.lower():
         raise _invalid("value", value, at, "an origin, such as `https://app.example` or `http://localhost:3000`")
+    return given
+
+
+def push_host(value: Any, at: KeyPath) -> str:
+    """Check and return the host of a push service, with a port if it is not 443."""
+    given = text(value, at)
+    if not is_address(f"https://{given}") or given != given.lower() or set(given) & set("/?#@ "):
+        raise _invalid("value", value, at, "a host in lower case, such as `push.example` or `push.example:8443`")
     return given
 
 

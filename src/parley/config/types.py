@@ -20,6 +20,7 @@ from parley.config.checks import (
     one_of,
     origin,
     path_or_home_path,
+    push_host,
     secret_sequence,
     sequence_of,
     webhook_address,
@@ -252,6 +253,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     tls_key: PathOrHomePath | None = None
     origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
     """The origins of the web pages that may send requests."""
+    push_hosts: Annotated[tuple[str, ...], sequence_of(push_host)] = ()
+    """The hosts of further push services, for notifications of browsers."""
     max_connections: Annotated[int, integer(8, 65_536)] = 1024
     max_sessions: Annotated[int, integer(1, 65_536)] = 1024
     max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024

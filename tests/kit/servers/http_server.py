@@ -63,6 +63,7 @@ class HttpServer:
             tokens=self._tokens,
             nodes=self.server.nodes,
             page_files=self._page_files,
+            open_push=self.server.open_push,
             now=lambda: time.time() + self._later,
         )
         self.url, self.token, self.work = self.service.url, self.service.token or "", self.files.work

@@ -12,7 +12,8 @@ import pytest
 from kit.servers.local_server import StandingClock
 from kit.servers.webhook_receiver import WebhookReceiver
 from kit.system.waiting import until
-from parley.app.webhook import MOST_AT_ONCE, MOST_ATTEMPTS, MOST_CONVERSATIONS, WebhookSender, signature
+from parley.app.deliveries import DRAIN_SECONDS, MOST_AT_ONCE, MOST_ATTEMPTS
+from parley.app.webhook import MOST_CONVERSATIONS, WebhookSender, signature
 from parley.config.types import Secret, Webhook, WebhookState
 from parley.errors import BadSetting
 from parley.models.http import Http
@@ -41,7 +42,7 @@ class Sending:
 async def sending(url: str) -> AsyncIterator[Sending]:
     one = Sending(url)
     yield one
-    await one.sender.close()
+    await one.sender.close(seconds=DRAIN_SECONDS)
     await one.http.close()
 
 
@@ -61,7 +62,7 @@ async def test_a_notification_is_repeated_with_growing_delays_until_it_is_accept
             assert len(receiver.received) == number
             one.clock.passes(0.1)
         await receiver.wait_for(4)
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
 
         times = [0, 1, 3, 7]
         (identity,) = {sent.headers["webhook-id"] for sent in receiver.received}
@@ -87,7 +88,7 @@ async def test_the_log_says_when_a_notification_is_given_up(logged: Callable[[],
             await until(partial(one.has_slept, number))
             one.clock.passes(60.0)
         await receiver.wait_for(MOST_ATTEMPTS)
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
 
         assert logged() == ["a webhook notification is given up after 10 attempts: status 503"]
         one.sender.notify(FIRST, "finished")
@@ -103,7 +104,7 @@ async def test_only_the_newest_state_of_a_conversation_is_sent() -> None:
         one.sender.notify(FIRST, "failed")
         one.clock.passes(1.0)
         await receiver.wait_for(2)
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
 
         assert [sent.json["state"] for sent in receiver.received] == ["waiting", "failed"]
 
@@ -117,7 +118,7 @@ async def test_a_slow_receiver_delays_no_other_conversation_and_a_newer_state_fo
         one.sender.notify(FIRST, "finished")
         receiver.held.set()
         await receiver.wait_for(3)
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
 
         last = receiver.received[-1].json
         assert (last["conversation_id"], last["state"]) == ("first", "finished")
@@ -127,11 +128,11 @@ async def test_the_number_of_waiting_notifications_is_limited(logged: Callable[[
     async with WebhookReceiver() as receiver, sending(receiver.url) as one:
         for number in range(MOST_CONVERSATIONS + 2):
             one.sender.notify(ConversationId(str(number)), "finished")
-        assert len(one.sender._due) == len(one.sender._tasks) == MOST_CONVERSATIONS
+        assert len(one.sender.deliveries) == MOST_CONVERSATIONS
         one.webhook = None  # the other notifications are dropped
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
 
-        assert logged() == ["a webhook notification is dropped: 1000 conversations have one"]
+        assert logged() == ["a webhook notification is dropped: 1000 are not delivered yet"]
         assert receiver.received == []
 
 
@@ -142,7 +143,7 @@ async def test_settings_decide_at_every_moment(logged: Callable[[], list[str]]) 
             one.sender.notify(ConversationId(state), state)
         one.webhook = Webhook(url=receiver.url, key=KEY, events=ALL)
         (sent,) = await receiver.wait_for(1)
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
         assert sent.json["state"] == "failed"
 
         def unusable() -> Webhook | None:
@@ -158,12 +159,12 @@ async def test_a_server_that_stops_waits_for_an_attempt_and_repeats_none(logged:
         one.sender.notify(FIRST, "finished")
         await until(partial(one.has_slept, 1))
         one.sender.notify(OTHER, "finished")
-        await one.sender.close()
+        await one.sender.close(seconds=DRAIN_SECONDS)
 
         assert [sent.json["conversation_id"] for sent in receiver.received] == ["first", "other"]
         assert logged() == ["1 webhook notifications are given up, because the server stops"]
         one.sender.notify(FIRST, "failed")
-        assert not one.sender._tasks
+        assert one.sender.deliveries.is_idle
 
 
 async def test_a_receiver_that_cannot_be_reached_is_named_without_its_path(
@@ -176,7 +177,7 @@ async def test_a_receiver_that_cannot_be_reached_is_named_without_its_path(
         for number in range(1, MOST_ATTEMPTS):
             await until(partial(one.has_slept, number))
             one.clock.passes(60.0)
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
 
         (line,) = logged()
         assert line.startswith("a webhook notification is given up after 10 attempts: ")
@@ -193,14 +194,14 @@ async def test_a_notification_that_waited_for_room_has_the_newest_state_and_a_st
         await asyncio.sleep(0)  # its delivery waits until another delivery ends
         one.sender.notify(FIRST, "finished")
         receiver.held.set()
-        await until(lambda: not one.sender._tasks)
+        await until(lambda: one.sender.deliveries.is_idle)
         assert [sent.json["state"] for sent in receiver.received[MOST_AT_ONCE:]] == ["finished"]
 
         receiver.held = asyncio.Event()
         for number in range(MOST_AT_ONCE + 1):
             one.sender.notify(ConversationId(str(number)), "failed")
         await receiver.wait_for(2 * MOST_AT_ONCE + 1)
-        closing = asyncio.create_task(one.sender.close())
+        closing = asyncio.create_task(one.sender.close(seconds=DRAIN_SECONDS))
         await asyncio.sleep(0)
         receiver.held.set()
         await closing
@@ -216,5 +217,5 @@ async def test_a_server_that_has_no_time_left_waits_for_no_attempt() -> None:
 
         await one.sender.close(seconds=0.0)
 
-        assert not one.sender._tasks
+        assert one.sender.deliveries.is_idle
         receiver.held.set()

@@ -17,6 +17,7 @@ __all__ = [
     "HeaderMismatch",
     "HttpRefused",
     "NotAcceptable",
+    "PushRefused",
     "RequestBodyTooLarge",
     "RequestBodyUnreadable",
     "SessionMissing",
@@ -145,6 +146,15 @@ class Unauthorized(HttpRefused):
 
     def __init__(self) -> None:
         super().__init__("the request needs a valid token in the header `Authorization: Bearer TOKEN`")
+
+
+class PushRefused(HttpRefused):
+    """Raised when a push subscription is invalid, or when the server cannot send push messages."""
+
+    code = "push_refused"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the push subscription is refused: {reason}")
 
 
 class SignInFailed(HttpRefused):

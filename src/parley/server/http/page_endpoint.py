@@ -1,4 +1,4 @@
-"""The endpoints of the web page besides `/mcp`: its files, and its sign-in."""
+"""The endpoints of the web page besides `/mcp`: its files, its sign-in, and its push subscription."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from parley.server.errors import RequestRefused
 from parley.server.http.authentication import UNAUTHORIZED, Authenticator
 from parley.server.http.errors import (
     BadBody,
+    PushRefused,
     RequestBodyTooLarge,
     RequestBodyUnreadable,
     SignInFailed,
@@ -27,9 +28,10 @@ from parley.server.http.sign_ins import IDLE_SECONDS, SignIns
 from parley.version import __version__
 from parley.wire.http import PAGE_SECRET, HttpAnswer
 
-__all__ = ["SIGN_IN_PATH", "PageEndpoint", "PageFiles"]
+__all__ = ["PUSH_PATH", "SIGN_IN_PATH", "PageEndpoint", "PageFiles", "PushSubscriptions"]
 
 SIGN_IN_PATH: Final = "/sign-in"
+PUSH_PATH: Final = "/push"
 MOST_BODY_BYTES: Final = 4096
 
 
@@ -43,6 +45,24 @@ class PageFiles(Protocol):
 
     def answer(self, path: str, request: HttpRequest) -> HttpAnswer | None:
         """Return the answer to a request for a file; None if the path does not belong to the page."""
+        ...
+
+
+class PushSubscriptions(Protocol):
+    """The push messages that the server can send."""
+
+    async def public_key(self) -> str | None:
+        """Return the public key to which browsers bind their subscriptions; None if the server cannot send push
+        messages.
+        """
+        ...
+
+    async def checked(self, body: bytes) -> bytes:
+        """Return a subscription in the form in which it is stored.
+
+        Raises:
+            PushRefused: the subscription cannot be used.
+        """
         ...
 
 
@@ -71,13 +91,22 @@ class _SignedIn(Struct):
 class PageEndpoint:
     """Answers the requests of browsers for the page and for its sign-in."""
 
-    def __init__(self, files: PageFiles, sign_ins: SignIns, authenticator: Authenticator) -> None:
-        """Create the endpoint. `authenticator` counts wrong codes and tokens."""
-        self.files, self.sign_ins, self._authenticator = files, sign_ins, authenticator
+    def __init__(
+        self,
+        files: PageFiles,
+        sign_ins: SignIns,
+        authenticator: Authenticator,
+        push: PushSubscriptions | None = None,
+    ) -> None:
+        """Create the endpoint.
+
+        `authenticator` counts wrong codes and tokens. `push` sends push messages; None if the server sends none.
+        """
+        self.files, self.sign_ins, self._authenticator, self._push = files, sign_ins, authenticator, push
 
     def serves(self, path: str) -> bool:
-        """Return whether a path belongs to the sign-in."""
-        return path == SIGN_IN_PATH
+        """Return whether a path belongs to the sign-in or to the push subscription."""
+        return path in (SIGN_IN_PATH, PUSH_PATH)
 
     async def principal(self, request: HttpRequest, guard: Guard) -> Principal | None:
         """Return the sender of a request with a cookie and a secret; None if they are missing or wrong, or if the
@@ -86,11 +115,11 @@ class PageEndpoint:
         return await self.sign_ins.principal(request) if guard.is_from_own_page(request) else None
 
     async def answer(self, path: str, request: HttpRequest, guard: Guard) -> HttpAnswer:
-        """Return the answer to a request for the sign-in."""
+        """Return the answer to a request for the sign-in or for the push subscription."""
         if not guard.is_from_own_page(request):
             return HttpAnswer(status=HTTPStatus.FORBIDDEN)
         try:
-            if request.method == "POST":
+            if (path, request.method) == (SIGN_IN_PATH, "POST"):
                 return await self._sign_in(request, guard)
             principal = await self.sign_ins.principal(request)
             if principal is None:
@@ -98,14 +127,19 @@ class PageEndpoint:
                     await asyncio.sleep(delay)
                 return UNAUTHORIZED
             request.authenticated()
-            match request.method:
-                case "GET":
-                    return self._signed_in(principal)
-                case "DELETE":
+            match path, request.method:
+                case "/sign-in", "GET":
+                    return await self._signed_in(principal)
+                case "/sign-in", "DELETE":
                     await self.sign_ins.end(principal)
-                    return HttpAnswer(status=HTTPStatus.NO_CONTENT)
+                case "/push", "PUT":
+                    await self.sign_ins.subscribe(principal, await self._subscription(request))
+                case "/push", "DELETE":
+                    await self.sign_ins.subscribe(principal, None)
                 case _:
-                    return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, POST, DELETE"})
+                    allowed = "GET, POST, DELETE" if path == SIGN_IN_PATH else "PUT, DELETE"
+                    return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": allowed})
+            return HttpAnswer(status=HTTPStatus.NO_CONTENT)
         except RequestRefused as refused:
             return refusal(refused)
 
@@ -125,20 +159,44 @@ class PageEndpoint:
             attributes.append("Secure")
         # Without `Path`, the cookie is sent to the folder of this address only, as the browser sees the address.
         cookie = "; ".join((new.cookie, *attributes))
-        answer = self._signed_in(new.principal, secret=new.secret)
+        answer = await self._signed_in(new.principal, secret=new.secret)
         return HttpAnswer(status=answer.status, body=answer.body, headers={**answer.headers, "Set-Cookie": cookie})
 
-    def _signed_in(self, principal: Principal, *, secret: str | UnsetType = UNSET) -> HttpAnswer:
+    async def _subscription(self, request: HttpRequest) -> bytes:
+        if self._push is None:
+            raise PushRefused("this server cannot send push messages")
+        return await self._push.checked(await _body(request))
+
+    async def _signed_in(self, principal: Principal, *, secret: str | UnsetType = UNSET) -> HttpAnswer:
         body = _SignedIn(
             name=principal.name,
             role=principal.role.label,
             conversation_id=principal.conversation,
             version=__version__,
             build=self.files.build,
-            push_key=None,
+            push_key=None if self._push is None else await self._push.public_key(),
             secret=secret,
         )
         return HttpAnswer(status=HTTPStatus.OK, body=msgspec.json.encode(body), headers=JSON)
+
+
+async def _body(request: HttpRequest) -> bytes:
+    """Read a small JSON body.
+
+    Raises:
+        HttpRefused: the body is too large, incomplete or not plain JSON.
+    """
+    content_type = [value.partition(";")[0].strip().lower() for value in request.header("Content-Type")]
+    if content_type != ["application/json"] or request.header("Content-Encoding"):
+        raise UnsupportedMediaType
+    if request.header("Transfer-Encoding"):  # a body of many small chunks takes long to read
+        raise BadBody("the body must have a Content-Length")
+    try:
+        return await request.body(MOST_BODY_BYTES, lambda size: None)
+    except BodyTooLarge:
+        raise RequestBodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes") from None
+    except BodyUnreadable as error:
+        raise RequestBodyUnreadable(str(error)) from None
 
 
 async def _credentials(request: HttpRequest) -> _Credentials:
@@ -147,17 +205,7 @@ async def _credentials(request: HttpRequest) -> _Credentials:
     Raises:
         HttpRefused: the body is not JSON with a code or a token.
     """
-    content_type = [value.partition(";")[0].strip().lower() for value in request.header("Content-Type")]
-    if content_type != ["application/json"] or request.header("Content-Encoding"):
-        raise UnsupportedMediaType
-    if request.header("Transfer-Encoding"):  # a body of many small chunks takes long to read
-        raise BadBody("the body must have a Content-Length")
-    try:
-        body = await request.body(MOST_BODY_BYTES, lambda size: None)
-    except BodyTooLarge:
-        raise RequestBodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes") from None
-    except BodyUnreadable as error:
-        raise RequestBodyUnreadable(str(error)) from None
+    body = await _body(request)
     try:
         given = _decoder.decode(body)
     except msgspec.DecodeError:

@@ -1,0 +1,126 @@
+"""Delivers notifications in the background: the newest for each key, with retries until the receiver accepts it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+from parley.common.limited_log import LimitedLog
+from parley.ports.clock import Clock
+
+__all__ = ["Deliveries"]
+
+MOST_AT_ONCE: Final = 4
+"""The maximum number of notifications that are sent at the same time."""
+MOST_ATTEMPTS: Final = 10
+SHORTEST_DELAY_SECONDS: Final = 1.0
+LONGEST_DELAY_SECONDS: Final = 60.0
+"""The maximum delay before a retry, in seconds. The first delay is `SHORTEST_DELAY_SECONDS`, and each retry doubles
+the delay.
+"""
+DRAIN_SECONDS: Final = 1.0
+"""The maximum time, in seconds, for which a shutdown waits for attempts in progress."""
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class Deliveries(Generic[K, T]):
+    """The notifications that are not delivered yet. A newer one replaces an older one with the same key."""
+
+    def __init__(
+        self,
+        kind: str,
+        attempt: Callable[[K, T], Awaitable[str | None]],
+        clock: Clock,
+        log: LimitedLog,
+        *,
+        most: int,
+    ) -> None:
+        """Create an empty set.
+
+        `kind` names the notifications in the log, such as `webhook`. `attempt` sends a notification once. It
+        returns None if the notification needs no retry, and otherwise a description of the problem. `most` is the
+        maximum number of undelivered notifications.
+        """
+        self._kind, self._attempt, self._clock, self._log, self._most = kind, attempt, clock, log, most
+        self._due: dict[K, T] = {}
+        """The newest undelivered notification for each key."""
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._delayed: set[K] = set()
+        """The keys whose next attempt is not due yet."""
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._closed = False
+
+    def put(self, key: K, notification: T) -> None:
+        """Deliver a notification. The call returns at once and never raises."""
+        if self._closed:
+            return
+        if key not in self._due and len(self._due) >= self._most:
+            self._log.warning("a %s notification is dropped: %d are not delivered yet", self._kind, len(self._due))
+            return
+        self._due[key] = notification
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.get_running_loop().create_task(self._deliver(key))
+
+    async def close(self, *, seconds: float = DRAIN_SECONDS) -> None:
+        """Wait until the attempts in progress have ended, for at most `seconds` or `DRAIN_SECONDS`, whichever is
+        less. Drop all other notifications.
+        """
+        self._closed = True
+        for key in self._delayed:
+            self._tasks[key].cancel()
+        if tasks := tuple(self._tasks.values()):
+            await asyncio.wait(tasks, timeout=min(seconds, DRAIN_SECONDS))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._due:
+            self._log.warning(
+                "%d %s notifications are given up, because the server stops", len(self._due), self._kind
+            )
+
+    def __len__(self) -> int:
+        """Return the number of undelivered notifications."""
+        return len(self._due)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if every notification is delivered or dropped."""
+        return not self._tasks
+
+    async def _deliver(self, key: K) -> None:
+        """Send the notifications with a key until the newest one is delivered or dropped."""
+        try:
+            await self._deliver_all(key)
+        finally:
+            del self._tasks[key]
+
+    async def _deliver_all(self, key: K) -> None:
+        sent: T | None = None
+        attempts = 0
+        while key in self._due:
+            waits = self._room.locked()
+            async with self._room:
+                if waits and self._closed:
+                    return
+                due = self._due[key]  # the newest notification, after waiting for room
+                if due is not sent:
+                    sent, attempts = due, 0
+                trouble = await self._attempt(key, due)
+            attempts += 1
+            if self._due.get(key) is not due:
+                continue  # send the newer notification
+            if trouble is None or attempts == MOST_ATTEMPTS or self._closed:
+                del self._due[key]
+                if trouble is not None:
+                    self._log.warning(
+                        "a %s notification is given up after %d attempts: %s", self._kind, attempts, trouble
+                    )
+                continue
+            self._delayed.add(key)
+            try:
+                await self._clock.sleep(min(LONGEST_DELAY_SECONDS, SHORTEST_DELAY_SECONDS * 2 ** (attempts - 1)))
+            finally:
+                self._delayed.discard(key)
