@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -138,3 +139,19 @@ def test_data_over_the_limit_is_refused(stream: bytes, end: bytes) -> None:
 
     with pytest.raises(ReplyTooLarge):
         framer.feed(stream.replace(b"\n", end))
+
+
+CPU_SECONDS = 4
+"""The maximum CPU time in seconds to read 4 MB, on a slow machine. If each read copied the lines before it, it would
+take more than ten times as long.
+"""
+
+
+@pytest.mark.parametrize("line", [b"data: x\n", b"data\n", b": comment\n", b"event: x\n", b"x"])
+def test_an_event_without_an_end_is_read_in_linear_time(line: bytes) -> None:
+    framer, piece = DataFramer(64 * 1024**2), line * (256 // len(line))
+    began_at = time.thread_time()
+    for _ in range(4 * 1024**2 // len(piece)):
+        assert framer.feed(piece) == []
+
+    assert time.thread_time() - began_at < CPU_SECONDS
