@@ -44,6 +44,7 @@ __all__ = [
     "NotOwned",
     "OutcomeUnknown",
     "OwnedElsewhere",
+    "OwnerNotLinked",
     "OwnerUnresponsive",
     "ParleyError",
     "ReplyTooLarge",
@@ -260,8 +261,17 @@ class OwnedElsewhere(StoreError):
 
     code = "owned_elsewhere"
 
-    def __init__(self, *, node: str = "", pid: int, address: str, lock_holder: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        node: str = "",
+        pid: int,
+        address: str,
+        lock_holder: str | None = None,
+        shares_database: bool = False,
+    ) -> None:
         """Create the error. `node` is empty if the owner runs on the same computer or container as this process.
+        `shares_database` is True if the owner may use another home, because several homes can use the store.
 
         `pid` is 0 if the owner is not known yet. This happens while the owner is waiting for the write lock.
         `lock_holder` then describes the process that holds the write lock.
@@ -269,6 +279,7 @@ class OwnedElsewhere(StoreError):
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
         super().__init__(f"{self.process} runs a turn of the conversation")
         self.pid, self.address, self.lock_holder = pid, address, lock_holder
+        self.shares_database = shares_database
 
 
 class NotOwned(StoreError):
@@ -289,6 +300,25 @@ class OwnerUnresponsive(StoreError):
         """Create the error. `process` describes the owner as `OwnedElsewhere.process` does."""
         silent = f"{process} runs a turn of the conversation and does not answer; was it stopped?"
         super().__init__(f"{silent} The call may still take effect")
+        self.process = process
+
+
+class OwnerNotLinked(OwnerUnresponsive):
+    """Raised when the process that is running a turn uses another home, and the two processes are not nodes.
+
+    Nothing was changed.
+    """
+
+    code = "owner_not_linked"
+
+    def __init__(self, process: str) -> None:
+        """Create the error. `process` describes the owner as `OwnedElsewhere.process` does."""
+        StoreError.__init__(
+            self,
+            f"{process} runs a turn of the conversation and uses another home, and this server cannot reach it; "
+            "nothing was changed. Make both servers nodes: run them with `parley serve` and give them the same "
+            "PARLEY_NODE_TOKEN (docs/postgres.md#nodes). Or try again after the turn",
+        )
         self.process = process
 
 

@@ -19,11 +19,12 @@ from kit.servers.postgres import NEEDS_POSTGRES, PASSWORD, Databases
 from kit.system.commands import PATIENCE_SECONDS
 from parley.app.files.migrating import migrate_home
 from parley.client import events
+from parley.client.errors import ToolFailed
 from parley.errors import BadHome
 from parley.ports.store import PAGE, Checkpoint, Query, StoredToken, Viewer
 from parley.stores.postgres.store import PostgresStore
 from parley.stores.sqlite.store import SqliteStore
-from parley.testing import ParleyProcess
+from parley.testing import HOLD, ParleyProcess
 from parley.wire.ids import Seq
 
 pytestmark = NEEDS_POSTGRES
@@ -71,6 +72,38 @@ async def test_servers_with_different_homes_share_the_conversations_of_a_databas
             async for event in stream:
                 if isinstance(event, events.AgentMessage) and event.message == "three":
                     break
+
+
+@pytest.mark.promises("nodes.not-linked")
+async def test_without_nodes_the_other_home_can_read_a_running_turn_and_is_told_what_to_do(
+    parley_process: Callable[..., Awaitable[ParleyProcess]],
+    databases: Databases,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("runtime.conversation", "runtime.mailbox", "server.toolcall"):
+        monkeypatch.setattr(f"parley.{module}.CALL_SECONDS", 0.5)
+    first, other = [await parley_process(env={"PARLEY_STORE_URL": databases.url()}) for _ in range(2)]
+    first.model.says("Let me ", HOLD, "think.")
+    other.model.says("From the other home")
+    conversation = await first.create()
+    there = other.client.conversation(conversation.id)
+    failures: list[tuple[str | None, str]] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        turn = await conversation.send("1")
+        await first.model.wait_until_held()
+        page = await there.read()
+        for call in (there.send("2"), there.interrupt()):
+            with pytest.raises(ToolFailed) as failed:
+                await call
+            failures.append((failed.value.code, str(failed.value)))
+        first.model.release()
+        result = await turn.result()
+        after = await (await there.send("3")).result()
+
+    assert any(isinstance(event.msg, events.UserMessage) for event in page.events)
+    assert [code for code, _ in failures] == ["owner_not_linked"] * 2
+    assert all("uses another home" in text and "PARLEY_NODE_TOKEN" in text for _, text in failures)
+    assert (result.text, after.text) == ("Let me think.", "From the other home")
 
 
 async def test_commands_say_what_to_use_instead(tmp_path: Path, databases: Databases) -> None:

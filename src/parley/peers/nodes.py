@@ -107,6 +107,9 @@ class NodePeers:
         url = address.rstrip("/") + NODE_PATH
         return await self._dialer.dial(url, token=self._token, protocols=self.versions, seconds=CONNECT_SECONDS)
 
+    def can_reach(self, address: str) -> bool:
+        return address.startswith("http") or self._local.can_reach(address)
+
     def notify_all(self, method: str, params: bytes) -> None:
         self._local.notify_all(method, params)
         if self._closed:

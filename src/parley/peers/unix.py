@@ -108,6 +108,12 @@ class UnixPeers:
             log.warning("cannot connect to %s: %s", address, str(error) or "its backlog is full")
         return None
 
+    def can_reach(self, address: str) -> bool:
+        try:
+            return address in names_in(self._directory)
+        except OSError:
+            return True  # it is unknown
+
     def notify_all(self, method: str, params: bytes) -> None:
         if self._closed:
             return

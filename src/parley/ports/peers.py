@@ -68,6 +68,10 @@ class Peers(Protocol):
         """
         ...
 
+    def can_reach(self, address: str) -> bool:
+        """Return whether the process at an address is a process of this home, or a node like this process."""
+        ...
+
     def notify_all(self, method: str, params: bytes) -> None:
         """Send a notification to every other process, without waiting.
 

@@ -22,6 +22,9 @@ class NoPeers:
     ) -> None:
         return None
 
+    def can_reach(self, address: str) -> bool:
+        return False
+
     def notify_all(self, method: str, params: bytes) -> None:
         pass
 

@@ -15,7 +15,15 @@ from enum import Enum
 from typing import Final
 
 from parley.conversation.state import Phase
-from parley.errors import HomeLost, NotOwned, OwnedElsewhere, OwnerUnresponsive, StoreError, WriteLockHeld
+from parley.errors import (
+    HomeLost,
+    NotOwned,
+    OwnedElsewhere,
+    OwnerNotLinked,
+    OwnerUnresponsive,
+    StoreError,
+    WriteLockHeld,
+)
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.deadline import Deadline
 from parley.runtime.durable_log import DurableLog
@@ -132,6 +140,7 @@ class Ownership:
         is called when following ends.
 
         Raises:
+            OwnerNotLinked: the owner is a process of another home, and is not a node like this process.
             OwnerUnresponsive: the owner did not answer before the deadline.
             WriteLockHeld: another process held the write lock until the deadline.
             StoreError: the lease cannot be acquired, or the end of an orphaned turn cannot be stored.
@@ -223,6 +232,8 @@ class Ownership:
                     await self.read_new()
         except TimeoutError:
             remote = None
+            if owner.shares_database and not self._peers.can_reach(owner.address):
+                raise OwnerNotLinked(owner.process) from None
             raise _unresponsive(owner) from None
         finally:
             self._connecting = None

@@ -118,6 +118,10 @@ class PeerRegistry:
         """Return whether another process is using the home directory now."""
         return self._peers.has_others()
 
+    def can_reach(self, address: str) -> bool:
+        """Return whether the process at an address is a process of this home, or a node like this process."""
+        return self._peers.can_reach(address)
+
     async def connect(self, address: str) -> PeerConnection:
         """Return the connection to the process that listens at an address.
 

@@ -17,6 +17,7 @@ class FakeLink:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.version = ""
 
     async def connect(
         self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
@@ -31,6 +32,9 @@ class FakeLink:
     async def listen(self) -> None: ...
 
     def notify_all(self, method: str, params: bytes) -> None: ...
+
+    def can_reach(self, address: str) -> bool:
+        return True
 
     def has_others(self) -> bool:
         return True

@@ -379,7 +379,8 @@ _TAKE: Final = """
 
 
 def _owned_by(owner: Owner, asking: Owner) -> OwnedElsewhere:
-    return OwnedElsewhere(node=owner.node_unless(asking.node), pid=owner.pid, address=owner.address)
+    node = owner.node_unless(asking.node)
+    return OwnedElsewhere(node=node, pid=owner.pid, address=owner.address, shares_database=True)
 
 
 class Acquire(Request):
