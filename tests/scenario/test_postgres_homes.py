@@ -210,14 +210,14 @@ async def test_a_migration_that_was_interrupted_is_continued(tmp_path: Path, dat
     url = databases.new_url()
     await fill(tmp_path)
     async with DatabasePort(url) as port:
-
-        def cut(done: int, total: int) -> None:
-            if done == 1:
-                port.refuses = True
-                port.cut()
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.3)
+
+            def cut(done: int, total: int) -> None:
+                if done == 1:
+                    patch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.3)
+                    port.refuses = True
+                    port.cut()
+
             with pytest.raises(Exception, match="cannot be reached"):
                 await migrate_home(str(tmp_path), port.url, report=cut)
     migrated = await migrate_home(str(tmp_path), url)
