@@ -150,7 +150,7 @@ async def test_an_append_waits_until_the_database_is_back(port: DatabasePort) ->
     lease = await begun(store)
     port.hold()
     append = store.append(lease, [said(1, "one")], summary())
-    await asyncio.sleep(0.05)
+    await port.wait_held()
     port.cut()
     port.flow()
     await append
@@ -243,7 +243,7 @@ async def test_cancelling_a_caller_does_not_stop_a_write(port: DatabasePort, dat
     await store.tokens()
     port.hold()
     creating = asyncio.ensure_future(store.create(FIRST, answers(1, 2), summary()))
-    await asyncio.sleep(0.05)
+    await port.wait_held()
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await creating

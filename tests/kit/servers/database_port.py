@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
+from kit.system.commands import PATIENCE_SECONDS
+
 __all__ = ["DatabasePort"]
 
 Direction = Literal["request", "answer"]
@@ -21,6 +23,7 @@ class DatabasePort:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
+        self._held = asyncio.Event()
         self._cut_at: tuple[Direction, int] | None = None
         self._marker = b""
         self._marked: asyncio.StreamWriter | None = None
@@ -70,6 +73,12 @@ class DatabasePort:
     def hold(self) -> None:
         """Pass no bytes on until `flow` is called."""
         self._flows.clear()
+        self._held.clear()
+
+    async def wait_held(self) -> None:
+        """Wait until bytes have arrived that are not passed on."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._held.wait()
 
     def flow(self) -> None:
         self._flows.set()
@@ -99,7 +108,9 @@ class DatabasePort:
     ) -> None:
         try:
             while data := await reader.read(65536):
-                await self._flows.wait()
+                if not self._flows.is_set():
+                    self._held.set()
+                    await self._flows.wait()
                 client = other if direction == "request" else writer
                 if self._cut_at is not None and self._marked is None and direction == "request":
                     self._marked = client if self._marker in data else None
