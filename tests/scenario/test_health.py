@@ -11,10 +11,14 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from kit.servers.database_port import DatabasePort
 from kit.servers.http_server import HttpServer
+from kit.servers.in_process_resident import InProcessResident
 from kit.servers.node_process import NODE_TOKEN, NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
+from kit.servers.short_outages import shorten_outages
 from kit.system.commands import PATIENCE_SECONDS
+from parley.app.http_choice import HttpChoice
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
 
@@ -77,6 +81,32 @@ async def test_a_node_is_ready_when_other_nodes_can_find_it(
 
     assert before == [(200, b'{"status":"ok"}'), (503, b'{"status":"starting"}')]
     assert after == (200, b'{"status":"ok"}')
+
+
+@NEEDS_POSTGRES
+@pytest.mark.promises("http.health")
+async def test_a_server_without_its_database_is_alive_but_not_ready(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_outages(monkeypatch)
+    async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(databases.url()) as port:
+        env = {"PARLEY_STORE_URL": port.url, "PARLEY_NODE_TOKEN": NODE_TOKEN}
+        async with InProcessResident(
+            parley_model, tmp_path / "home", http=HttpChoice(token="t" * 32), env=env
+        ) as server:
+            url = server.resident.description["url"]
+            before = await check(url, "/readyz")
+            port.refuses = True
+            port.cut()
+            while (ready := await check(url, "/readyz")) == before:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.01)
+            live = await check(url, "/livez")
+            port.refuses = False
+            while (after := await check(url, "/readyz")) == ready:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.01)
+
+    assert before == live == after == (200, b'{"status":"ok"}')
+    assert ready == (503, b'{"status":"store unavailable"}')
 
 
 @NEEDS_POSTGRES

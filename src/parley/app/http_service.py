@@ -18,6 +18,7 @@ from parley.common.os_errors import os_detail
 from parley.config.tls_files import forget_tls_files, hide_tls_files
 from parley.config.types import ServeSettings
 from parley.errors import BadSetting
+from parley.ports.availability import AVAILABLE
 from parley.ports.store import Store
 from parley.server.context import PAGE_USER, Principal, Role
 from parley.server.http.authentication import Authenticator, RateLimit, new_token
@@ -85,7 +86,7 @@ class HttpService:
                 token_id = token_digest(token).hex()[:16]
                 self._authenticator.add(token, Principal(name="serve", role=Role.ADMIN, token_id=token_id))
         tls = _tls_context(settings)
-        self._choice, self._tokens, self._nodes = choice, tokens, nodes
+        self._core, self._choice, self._tokens, self._nodes = core, choice, tokens, nodes
         self._check_exposure(settings)
         self.sign_ins = None if store is None else SignIns(self._authenticator, store, now=now)
         """The sign-ins to the page; None if there is no page."""
@@ -148,7 +149,7 @@ class HttpService:
             return "stopping"
         if self._nodes is not None and not self._nodes.has_joined:
             return "starting"
-        return "ok"
+        return "ok" if self._core.context.availability == AVAILABLE else "store unavailable"
 
     async def sign_in_url(self) -> str | None:
         """Return the address of the page with a new one-time code; None if there is no page.

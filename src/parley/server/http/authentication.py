@@ -76,6 +76,11 @@ class Authenticator:
         stored = None if self._stored is None else self._stored.find(digest)
         return found or stored
 
+    async def look_up(self, request: HttpRequest) -> Principal | None:
+        """Return the sender of a request whose token this process does not know, but may find in the store."""
+        token = bearer_token(request)
+        return await self._stored.look_up(token_digest(token)) if token and self._stored is not None else None
+
     def is_valid(self, principal: Principal) -> bool:
         """Return whether the token of a principal is still valid."""
         is_stored = self._stored is not None and self._stored.is_valid(principal)

@@ -186,7 +186,7 @@ class HttpEndpoint:
     async def _sender(self, request: HttpRequest) -> Principal | None:
         """Return the sender of a request; None if neither its token nor its sign-in is valid."""
         if request.header("Authorization") or self._page is None:
-            return self._authenticator.principal(request)
+            return self._authenticator.principal(request) or await self._authenticator.look_up(request)
         return await self._page.principal(request, self._guard)
 
     def _names_modern_version(self, request: HttpRequest) -> bool:

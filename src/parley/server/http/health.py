@@ -19,7 +19,7 @@ __all__ = ["LIVE_PATH", "READY_PATH", "Health", "Readiness"]
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
 
-Readiness = Literal["ok", "starting", "stopping"]
+Readiness = Literal["ok", "starting", "stopping", "store unavailable"]
 """Whether the server can serve new clients: `ok`, or why it cannot."""
 
 _HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}

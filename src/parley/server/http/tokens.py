@@ -25,6 +25,8 @@ __all__ = ["StoredTokens", "TokenStore", "token_digest"]
 log = LimitedLog(logging.getLogger(__name__))
 
 REFRESH_SECONDS: Final = 30.0
+UNKNOWN_SECONDS: Final = 1.0
+"""The minimum time in seconds between two reloads because of unknown tokens."""
 RETRY_SECONDS: Final = 1.0
 """The minimum time in seconds between a reload that failed and the next one."""
 USE_SECONDS: Final = 600.0
@@ -58,6 +60,8 @@ class StoredTokens:
         """Held during a reload. Otherwise a reload that read the store earlier could end later, and make a removed
         token valid again.
         """
+        self._looked_up_at = 0.0
+        """The time of the last reload because of an unknown token."""
         self._on_revoked: list[Callable[[Principal], None]] = []
 
     def __len__(self) -> int:
@@ -87,6 +91,19 @@ class StoredTokens:
     def is_valid(self, principal: Principal) -> bool:
         """Return whether the token of a principal is one of the valid tokens."""
         return principal in self._principals.values()
+
+    async def look_up(self, digest: bytes) -> Principal | None:
+        """Return the principal of a token that another process may have just stored; None for an unknown token.
+
+        The tokens are loaded at most once per `UNKNOWN_SECONDS`, so that wrong tokens cause little work.
+        """
+        if abs(self._now() - self._looked_up_at) >= UNKNOWN_SECONDS:
+            self._looked_up_at = self._now()
+            await self.reload()
+        elif self._reloading.locked():
+            async with self._reloading:
+                pass
+        return self.find(digest)
 
     async def reload(self) -> None:
         """Load the tokens from the store, and call the callbacks of `on_revoked`.

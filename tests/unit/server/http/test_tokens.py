@@ -12,7 +12,7 @@ from kit.system.waiting import until
 from parley.errors import StoreFailed
 from parley.ports.store import StoredToken
 from parley.server.context import Principal, Role
-from parley.server.http.tokens import USE_SECONDS, StoredTokens, token_digest
+from parley.server.http.tokens import UNKNOWN_SECONDS, USE_SECONDS, StoredTokens, token_digest
 from parley.stores.memory import MemoryStore
 from parley.wire.principals import PrincipalRef
 
@@ -189,3 +189,33 @@ async def test_a_slow_reload_does_not_make_a_removed_token_valid_again() -> None
 
     assert tokens.find(token_digest("phone")) is None
     assert tokens.find(token_digest("laptop")) is not None
+
+
+async def test_a_token_that_another_process_has_stored_is_found() -> None:
+    store = MemoryStore()
+    tokens = StoredTokens(store, now=Clock())
+    await tokens.reload()
+    await store.add_token(stored("phone"))
+    before = tokens.find(token_digest("phone"))
+    found = await asyncio.gather(*(tokens.look_up(token_digest("phone")) for _ in range(3)))
+
+    assert before is None
+    assert [one and one.name for one in found] == ["phone"] * 3
+
+
+async def test_wrong_tokens_load_the_tokens_at_most_once_a_second() -> None:
+    class Counting(MemoryStore):
+        reads = 0
+
+        async def tokens(self) -> list[StoredToken]:
+            self.reads += 1
+            return await super().tokens()
+
+    store, clock = Counting(), Clock()
+    tokens = StoredTokens(store, now=clock)
+    found = [await tokens.look_up(token_digest(f"wrong {number}")) for number in range(50)]
+    clock.time += UNKNOWN_SECONDS
+    found.append(await tokens.look_up(token_digest("wrong")))
+
+    assert found == [None] * 51
+    assert store.reads == 2

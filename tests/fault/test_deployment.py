@@ -1,0 +1,64 @@
+"""The services of `deploy/compose` on this computer: a node and the primary are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from kit.servers.compose_on_host import ComposeOnHost, no_proxy
+from kit.servers.postgres import NEEDS_POSTGRES
+from kit.servers.resident_process import parley
+from kit.system.commands import PATIENCE_SECONDS
+from parley.client import connect
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.home import MODEL
+
+pytestmark = [
+    NEEDS_POSTGRES,
+    pytest.mark.long,
+    pytest.mark.skipif(no_proxy() is not None, reason=no_proxy() or ""),
+]
+
+
+async def test_conversations_continue_after_the_loss_of_a_node_and_of_the_primary(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    for turn in (["one"], ["lost with its node", HOLD], ["two"], ["three"]):
+        parley_model.says(*turn)
+    async with asyncio.timeout(4 * PATIENCE_SECONDS), ComposeOnHost(parley_model, tmp_path) as services:
+        token = await services.token()
+        _, report, _ = await parley("doctor", env=services.nodes["node-1"].environ)
+        async with connect(url=services.url, token=token, reconnect_seconds=0) as client:
+            conversation = await client.create(cwd=services.projects, model=MODEL)
+            first = await (await conversation.send("go")).result()
+            await conversation.send("go on")
+            await parley_model.wait_until_held()
+            owner = (await conversation.status()).owner
+            assert owner is not None
+            await services.kill_node(owner.pid)
+        async with connect(url=services.url, token=token) as client:
+            second = await (await client.conversation(conversation.id).send("go on")).result()
+            await services.promote()
+            third = await (await client.conversation(conversation.id).send("go on")).result()
+
+    assert "an acknowledged write is on the primary and on a synchronous standby" in report
+    assert [one.text for one in (first, second, third)] == ["one", "two", "three"]
+
+
+async def test_the_proxy_passes_on_only_requests_of_clients(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(4 * PATIENCE_SECONDS),
+        ComposeOnHost(parley_model, tmp_path) as services,
+        aiohttp.ClientSession() as session,
+    ):
+        node_token = services.secrets["PARLEY_NODE_TOKEN"]
+        statuses = []
+        for path in ("/mcp", "/node", "/livez", "/readyz", "/"):
+            url = services.url.removesuffix("/mcp") + path
+            async with session.get(url, headers={"Authorization": f"Bearer {node_token}"}) as answer:
+                statuses.append(answer.status)
+
+    assert statuses == [401, 404, 404, 404, 404]
