@@ -6,10 +6,12 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
 
+from kit.clients.reading import until_state
 from kit.clients.requests import tool
 from kit.servers.http_server import HttpServer
 from parley.ports.store import RoleName
@@ -144,3 +146,53 @@ async def test_invalid_settings_are_named(server: HttpServer, tmp_path: Path) ->
     result = (await client.post(tool(1, "settingsList", {}))).json["result"]
 
     assert result["structuredContent"]["code"] == "bad_setting"
+
+
+@pytest.mark.promises("settings.conversation")
+async def test_the_settings_of_a_conversation_are_those_of_its_next_message(
+    server: HttpServer, parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    admin = await server.client()
+    driver = await server.client(token=await server.create_token("driver", "driver"))
+    cwd = str(tmp_path / "roots")
+    conversation = await admin.create(
+        cwd=cwd, model="first", approval_policy="untrusted", sandbox="workspace-write"
+    )
+    before = await driver.call("settingsList", conversation_id=conversation)
+    parley_model.says("Done.")
+    content = [{"type": "text", "text": "go"}]
+    await admin.call(
+        "conversationSendMessage",
+        conversation_id=conversation,
+        content=content,
+        model="second",
+        sandbox="read-only",
+    )
+    await until_state(admin, conversation, "idle")
+    after, of_admin = [await one.call("settingsList", conversation_id=conversation) for one in (driver, admin)]
+
+    shown = ("model", "cwd", "approval_policy", "approval_policies", "sandbox", "sandbox_modes", "profile")
+    assert {name: before[name] for name in shown} == {
+        "model": "first",
+        "cwd": cwd,
+        "approval_policy": "untrusted",
+        "approval_policies": ["untrusted"],
+        "sandbox": "workspace-write",
+        "sandbox_modes": ["read-only", "workspace-write"],
+        "profile": None,
+    }
+    assert (after["model"], after["sandbox"], after["sandbox_modes"]) == ("second", "read-only", ["read-only"])
+    assert (of_admin["approval_policies"], of_admin["sandbox_modes"]) == (POLICIES, MODES)
+
+
+@pytest.mark.promises("settings.conversation")
+async def test_the_settings_of_a_hidden_or_missing_conversation_are_not_shown(server: HttpServer) -> None:
+    admin = await server.client()
+    seen, hidden = await admin.create(), await admin.create()
+    bound = await server.client(token=await server.create_token("bound", "driver", conversation=seen))
+    replies = [
+        await client.post(tool(1, "settingsList", {"conversation_id": conversation}))
+        for client, conversation in ((bound, hidden), (admin, str(UUID(int=1))))
+    ]
+
+    assert [reply.json["result"]["structuredContent"]["code"] for reply in replies] == ["unknown_conversation"] * 2

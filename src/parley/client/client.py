@@ -293,12 +293,15 @@ class Client:
             "conversationSearch", arguments, ConversationSearchResult, timeout_seconds, is_repeatable=True
         )
 
-    async def settings(self, *, timeout_seconds: float | None = None) -> SettingsListResult:
-        """Return the models, profiles, directories, approval policies and sandbox modes that a new conversation can
-        have, and the defaults.
+    async def settings(
+        self, *, conversation: str | None = None, timeout_seconds: float | None = None
+    ) -> SettingsListResult:
+        """Return the models, profiles, directories, approval policies and sandbox modes that a new conversation or
+        the next message of a conversation can have, and the defaults.
         """
+        arguments = {} if conversation is None else {"conversation_id": conversation}
         return await self._connection.call_typed(
-            "settingsList", {}, SettingsListResult, timeout_seconds, is_repeatable=True
+            "settingsList", arguments, SettingsListResult, timeout_seconds, is_repeatable=True
         )
 
     # --- approvals -----------------------------------------------------------------------

@@ -592,7 +592,8 @@ class ConversationStatusResult(Struct, frozen=True, kw_only=True):
 
 
 class SettingsListArguments(Struct, frozen=True, kw_only=True):
-    pass
+    conversation_id: UUID | None = None
+    """The conversation whose next message the settings are for; None means a new conversation."""
 
 
 class ListedProfile(Struct, frozen=True, kw_only=True):

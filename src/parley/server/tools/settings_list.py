@@ -1,4 +1,6 @@
-"""`settingsList`: return the settings that a client can choose for a new conversation, and the defaults."""
+"""`settingsList`: return the settings that a client can choose for a new conversation or for the next message of a
+conversation, and the defaults.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +30,36 @@ _SHOWN: Final = frozenset(ListedProfile.__struct_fields__) - {"name"}
 
 async def list_settings(call: ToolCall, args: SettingsListArguments) -> CallToolResult:
     principal, loader = call.principal, call.session.loader
-    bound = None
-    if principal.conversation is not None:
-        bound = (await call.conversation(UUID(principal.conversation))).settings
-    return typed_result(_listed(principal, loader, bound))
+    chosen = args.conversation_id
+    if chosen is None and principal.conversation is not None:
+        chosen = UUID(principal.conversation)
+    current = None if chosen is None else (await call.conversation(chosen)).settings
+    return typed_result(_listed(principal, loader, current))
 
 
-def _listed(principal: Principal, loader: Loader, bound: Settings | None) -> SettingsListResult:
+def _listed(principal: Principal, loader: Loader, current: Settings | None) -> SettingsListResult:
     """Return the settings that a principal may choose.
 
-    `bound` are the settings of the conversation to which the principal is bound; None if it is not bound.
+    `current` are the settings of the conversation that the settings are for; None for a new conversation.
 
     Raises:
         ConfigError: the settings cannot be used.
     """
     chosen = loader.choose(SettingsOverrides())
-    default = bound or chosen.settings
+    default = current or chosen.settings
     is_admin, may_choose = principal.role >= Role.ADMIN, principal.role >= Role.DRIVER
     profiles, roots = loader.profiles(), allowed_roots(loader)
-    policies = allowed_values(principal, "approval_policy", loader, current=bound)
-    modes = allowed_values(principal, "sandbox", loader, current=bound)
+    policies = allowed_values(principal, "approval_policy", loader, current=current)
+    modes = allowed_values(principal, "sandbox", loader, current=current)
     return SettingsListResult(
         model=default.model,
         models=_models(default, profiles) if may_choose else (),
         model_provider=default.provider.id,
         model_providers=tuple(dict.fromkeys((default.provider.id, *loader.providers()))) if is_admin else (),
-        profile=chosen.values.get("profile") if is_admin else None,
+        profile=chosen.values.get("profile") if is_admin and current is None else None,
         profiles=tuple(_profile(*one) for one in profiles.items()) if is_admin else (),
-        cwd=default.cwd if is_admin or bound else _default_directory(default.cwd, roots),
-        roots=roots if is_admin or (may_choose and bound is None) else (),
+        cwd=default.cwd if is_admin or current else _default_directory(default.cwd, roots),
+        roots=roots if is_admin or (may_choose and principal.conversation is None) else (),
         approval_policy=default.approval_policy,
         approval_policies=cast(tuple[ApprovalPolicy, ...], policies) if may_choose else (),
         sandbox=default.sandbox_mode,
