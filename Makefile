@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup compiled with-bubblewrap demo test tests test-long test-hosts conformance check format bench lock clean
+.PHONY: help setup compiled with-bubblewrap with-chromium demo test tests test-long test-hosts conformance check format bench lock clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -28,21 +28,37 @@ BUBBLEWRAP := [ "$$(uname)" != Linux ] || [ -x /usr/bin/bwrap ] || [ -x /bin/bwr
 WITHOUT_BUBBLEWRAP := commands are confined by Landlock if the kernel supports it
 test test-long: WITHOUT_BUBBLEWRAP := the tests that need it are skipped
 
+# The command that installs a package of the system: $(call INSTALL,PACKAGE).
+define INSTALL
+{ \
+    [ "$$(id -u)" = 0 ] && as= || as="sudo -n"; \
+    if command -v apt-get; then \
+        apt="env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -q --no-install-recommends -o DPkg::Lock::Timeout=30"; \
+        $$as $$apt install $(1) || { $$as $$apt update && $$as $$apt install $(1); }; \
+    elif command -v dnf; then $$as timeout 300 dnf -y -q install $(1); \
+    elif command -v apk; then $$as timeout 300 apk add -q $(1); \
+    else echo "none of apt-get, dnf and apk is installed"; \
+    fi; } >.venv/$(1).log 2>&1 </dev/null || true
+endef
+
 .venv/bubblewrap: .venv/locked
 	@$(BUBBLEWRAP) || echo "installing bubblewrap (once) ..."
-	@$(BUBBLEWRAP) || { \
-	    [ "$$(id -u)" = 0 ] && as= || as="sudo -n"; \
-	    if command -v apt-get; then \
-	        apt="env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -q -o DPkg::Lock::Timeout=30"; \
-	        $$as $$apt install bubblewrap || { $$as $$apt update && $$as $$apt install bubblewrap; }; \
-	    elif command -v dnf; then $$as timeout 300 dnf -y -q install bubblewrap; \
-	    elif command -v apk; then $$as timeout 300 apk add -q bubblewrap; \
-	    else echo "none of apt-get, dnf and apk is installed"; \
-	    fi; } >.venv/bubblewrap.log 2>&1 </dev/null || true
+	@$(BUBBLEWRAP) || $(call INSTALL,bubblewrap)
 	@touch $@
 
 with-bubblewrap: .venv/bubblewrap
 	@$(BUBBLEWRAP) || echo "bubblewrap is not installed: $(WITHOUT_BUBBLEWRAP) (reason: .venv/bubblewrap.log)"
+
+# The tests of the page need Chromium. Make tries once to install it in the same way.
+CHROMIUM := command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
+
+.venv/chromium: .venv/locked
+	@$(CHROMIUM) || echo "installing Chromium (once) ..."
+	@$(CHROMIUM) || $(call INSTALL,chromium)
+	@touch $@
+
+with-chromium: .venv/chromium
+	@$(CHROMIUM) || echo "Chromium is not installed: the tests of the page are skipped (reason: .venv/chromium.log)"
 
 demo: setup  ## Show a complete conversation on the terminal, without an API key and network access
 	@$(BIN)/parley demo
@@ -63,14 +79,14 @@ compiled: setup
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 # The checks run on one core while the tests start.
-test: setup with-bubblewrap  ## Run everything that CI runs, in less than three minutes on two cores
+test: setup with-bubblewrap with-chromium  ## Run everything that CI runs, in less than three minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check tests
 
 # Many tests wait for other processes or for time to pass, so four workers are needed to keep two cores busy.
 tests: compiled
 	$(PYTEST) --workers 4 -m "not long" $(PYTEST_ARGS)
 
-test-long: compiled with-bubblewrap  ## Run the long tests, and the other tests with every server as a child process
+test-long: compiled with-bubblewrap with-chromium  ## Run the long tests, and the other tests with every server as a child process
 	@PIECES="$(PIECES)" $(BIN)/python tests/long_runs.py $(PYTEST_ARGS)
 
 test-hosts: compiled with-bubblewrap  ## Test Parley in Claude Code, Codex, opencode and Gemini CLI (downloaded from npm)
@@ -81,7 +97,7 @@ test-hosts: compiled with-bubblewrap  ## Test Parley in Claude Code, Codex, open
 conformance: compiled  ## Run the official conformance suite of MCP for 2025-11-25 and 2026-07-28 (downloaded from npm)
 	$(BIN)/pytest -q -rs tests/scenario/test_conformance.py $(PYTEST_ARGS)
 
-bench: setup with-bubblewrap  ## Measure Parley and two versions of Codex CLI in one run
+bench: setup with-bubblewrap with-chromium  ## Measure Parley and two versions of Codex CLI in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 format: setup  ## Format the code, and apply the automatic fixes of the linter

@@ -1,18 +1,14 @@
 /** The page: signs in, connects, and shows the list and the open conversation. */
 
-import { ask } from "./dialogs/dialog.js"
-import { newConversation } from "./dialogs/new_conversation.js"
-import { showKeys } from "./dialogs/keys.js"
 import { fill, h, iconButton } from "./dom.js"
 import { ListView } from "./list/list.js"
 import { Connection } from "./protocol/connection.js"
 import { credentials, currentAccount, signIn, signOut, takeCredentialFromAddress } from "./protocol/sign_in.js"
 import { announce } from "./shell/announce.js"
 import { connectionBar } from "./shell/connection_bar.js"
-import { Notifications, enableNotifications } from "./shell/notifications.js"
+import { Notifications } from "./shell/notifications.js"
 import { Screen } from "./shell/screen.js"
 import { installShortcuts } from "./shell/shortcuts.js"
-import { signInForm } from "./shell/sign_in_form.js"
 import { ConversationList } from "./state/list.js"
 
 /** @typedef {import("./protocol/sign_in.js").Account} Account */
@@ -31,7 +27,13 @@ async function begin() {
     setTimeout(() => void begin(), 2000)
     return
   }
-  fill(root, signInForm(problem, start))
+  await showSignIn(problem, start)
+}
+
+/** @param {string} problem @param {(account: Account) => void} done */
+async function showSignIn(problem, done) {
+  const { signInForm } = await import("./shell/sign_in_form.js")
+  fill(root, signInForm(problem, done))
 }
 
 /** @param {Account} account */
@@ -60,13 +62,17 @@ function start(account) {
     void list.refresh()
   }
   const create = () => {
-    if (connection.may("conversationCreate")) void newConversation(connection, list, open).then(changed)
+    if (!connection.may("conversationCreate") || document.querySelector("dialog[open]")) return
+    void import("./dialogs/new_conversation.js").then(({ newConversation }) => newConversation(connection, list, (id) => (open(id), changed())))
   }
   /** @param {string} id @param {string} title */
-  const rename = (id, title) =>
+  const rename = async (id, title) => {
+    const { ask } = await import("./dialogs/dialog.js")
     ask({ title: "Rename", label: "Title", value: title, button: "Rename", run: (text) => connection.call("conversationRename", { conversation_id: id, title: text }).then(changed) })
+  }
   /** @param {string} id @param {string} title */
-  const remove = (id, title) =>
+  const remove = async (id, title) => {
+    const { ask } = await import("./dialogs/dialog.js")
     ask({
       title: "Delete this conversation?",
       text: `“${title}” is deleted for everybody. This cannot be undone.`,
@@ -78,10 +84,14 @@ function start(account) {
         changed()
       },
     })
+  }
 
   const listView = new ListView(list, connection, { open, create, answer })
   const place = h("div", { class: "place" })
-  const bell = iconButton("bell", "Notify me", async () => announceVisibly(await enableNotifications(account.push_key, credentials())))
+  const bell = iconButton("bell", "Notify me", async () => {
+    const { enableNotifications } = await import("./shell/push.js")
+    announceVisibly(await enableNotifications(account.push_key, credentials()))
+  })
   const head = h(
     "header",
     { class: "app-head" },
@@ -89,7 +99,7 @@ function start(account) {
     connectionBar(connection),
     h("span", { class: "spring" }),
     "Notification" in globalThis && bell,
-    iconButton("keys", "Keys", showKeys),
+    iconButton("keys", "Keys", () => void showKeys()),
     h("button", { type: "button", class: "button quiet small", onclick: () => void signOut().then(() => location.reload()) }, "Sign out"),
   )
   const side = h("div", { class: "side" }, head, listView.node)
@@ -113,10 +123,10 @@ function start(account) {
   addEventListener("hashchange", show)
   navigator.serviceWorker?.addEventListener("message", (event) => event.data?.open && open(event.data.open))
   new Notifications(list, { open, leads: () => connection.tabs.leads })
-  installShortcuts({ screen: () => screen, list: listView, create, close })
+  installShortcuts({ screen: () => screen, list: listView, create, close, showKeys: () => void showKeys() })
   connection.addEventListener("session", () => screen?.update())
   connection.addEventListener("state", () => {
-    if (connection.state === "signed-out") fill(root, signInForm("You are signed out.", () => location.reload()))
+    if (connection.state === "signed-out") void showSignIn("You are signed out.", () => location.reload())
   })
   connection.addEventListener("live", () => void checkBuild(account))
   show()
@@ -130,6 +140,11 @@ async function checkBuild(account) {
   document.body.append(
     h("div", { class: "toast upgrade", role: "status" }, "Parley was upgraded.", h("button", { type: "button", class: "button small", onclick: () => location.reload() }, "Reload")),
   )
+}
+
+async function showKeys() {
+  const keys = await import("./dialogs/keys.js")
+  keys.showKeys()
 }
 
 /** @param {string} text */

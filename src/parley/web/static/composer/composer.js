@@ -6,7 +6,6 @@ import { fill, h, icon, iconButton } from "../dom.js"
 import { contentNodes } from "../transcript/item_view.js"
 import { Attachments } from "./attachments.js"
 import { Outbox } from "./outbox.js"
-import { Queue } from "./queue.js"
 import { TurnSettings } from "./turn_settings.js"
 
 /** @typedef {import("../state/conversation.js").Conversation} Conversation */
@@ -26,7 +25,9 @@ export class Composer {
     this.draftKey = `parley.draft:${conversation.id}`
     this.outbox = new Outbox(connection, conversation.id)
     this.outbox.addEventListener("change", () => this.drawOutbox())
-    this.queue = new Queue(connection, conversation, (text) => this.problem(text))
+    this.queuePlace = h("div", { hidden: true })
+    /** @private @type {import("./queue.js").Queue | null} */
+    this.queue = null
     this.attachments = new Attachments((text) => this.problem(text))
     this.settings = new TurnSettings(connection)
     this.area = h("textarea", { rows: 1, "aria-label": "Message", placeholder: "Message the agent", dir: "auto" })
@@ -43,7 +44,7 @@ export class Composer {
       "form",
       { class: "composer", "aria-label": "Send a message" },
       this.pending,
-      this.queue.node,
+      this.queuePlace,
       this.commentBar,
       this.editing,
       this.problemNode,
@@ -123,7 +124,18 @@ export class Composer {
     if (label) label.textContent = isWorking ? "Send now" : "Send"
     this.sendButton.title = isWorking ? "Give the message to the agent now (Enter)" : "Send (Enter)"
     this.node.hidden = !this.connection.may("conversationSendMessage")
-    void this.queue.update()
+    void this.updateQueue()
+  }
+
+  /** Load the view of the queue when the first message waits in it. @private */
+  async updateQueue() {
+    if (!this.queue && this.conversation.queue.messages.length) {
+      const { Queue } = await import("./queue.js")
+      this.queue ??= new Queue(this.connection, this.conversation, (text) => this.problem(text))
+      this.queuePlace.replaceChildren(this.queue.node)
+      this.queuePlace.hidden = false
+    }
+    await this.queue?.update()
   }
 
   focus() {

@@ -8,7 +8,6 @@ import { Conversation } from "../state/conversation.js"
 import { visibleText } from "../text/visible.js"
 import { Changes } from "../transcript/changes.js"
 import { Transcript, short } from "../transcript/transcript.js"
-import { FindBar } from "./find.js"
 import { announce } from "./announce.js"
 
 const PAGE_EVENTS = 1000
@@ -19,6 +18,9 @@ const PAGE_EVENTS = 1000
  */
 
 export class Screen {
+  /** @type {import("./find.js").FindBar | undefined} */
+  findBar
+
   /**
    * @param {string} id
    * @param {import("../protocol/connection.js").Connection} connection
@@ -78,7 +80,7 @@ export class Screen {
       onEnd: () => this.markRead(),
     })
     this.changes = new Changes(() => this.transcript.path, context)
-    this.find = new FindBar(this.transcript, this.conversation, connection)
+    this.findPlace = h("div")
     this.node = h(
       "section",
       { class: "screen", "aria-label": "Conversation" },
@@ -90,7 +92,7 @@ export class Screen {
         this.tabs,
         this.menu,
       ),
-      this.find.node,
+      this.findPlace,
       this.banner,
       this.transcript.node,
       this.changes.node,
@@ -271,7 +273,7 @@ export class Screen {
       fill(
         panel,
         entry("Rename…", "conversationRename", () => this.rename()),
-        entry("Find in conversation", "", () => this.find.open()),
+        entry("Find in conversation", "", () => void this.find()),
         entry("Copy link", "", () => void navigator.clipboard?.writeText(new URL(`#c=${this.id}`, location.href).href)),
         entry("Fork", "conversationFork", () => void this.fork()),
         entry(this.archived ? "Restore from archive" : "Archive", "conversationArchive", () => void this.archive()),
@@ -288,6 +290,14 @@ export class Screen {
       if (event.relatedTarget && !menu.contains(/** @type {Node} */ (event.relatedTarget))) menu.open = false
     })
     return menu
+  }
+
+  /** Open the search in the conversation. */
+  async find() {
+    const { FindBar } = await import("./find.js")
+    this.findBar ??= new FindBar(this.transcript, this.conversation, this.connection)
+    this.findPlace.replaceChildren(this.findBar.node)
+    this.findBar.open()
   }
 
   rename() {

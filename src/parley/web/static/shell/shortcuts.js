@@ -1,13 +1,12 @@
 /** The keys of the page. Keys without a modifier work outside text fields only. */
 
-import { showKeys } from "../dialogs/keys.js"
 import { announce } from "./announce.js"
 
 /**
  * @param {{ screen: () => import("./screen.js").Screen | null, list: import("../list/list.js").ListView, create: () => void,
- *   close: () => void }} parts
+ *   showKeys: () => void, close: () => void }} parts
  */
-export function installShortcuts({ screen, list, create, close }) {
+export function installShortcuts({ screen, list, create, close, showKeys }) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return
     const target = /** @type {HTMLElement} */ (event.target)
@@ -47,7 +46,7 @@ export function installShortcuts({ screen, list, create, close }) {
       case "x":
         return () => void open.composer.interrupt()
       case "f":
-        return () => open.find.open()
+        return () => void open.find()
       case "g":
         return () => open.transcript.toEnd()
       case "c":
